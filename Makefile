@@ -1,0 +1,41 @@
+# Every target sets up .venv by itself, from constraints.txt, when it is missing or stale.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow lint bench clean setup
+
+demo: $(READY)
+	$(BIN)/rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --eps 1e-8 --weight-decay 0.1 \
+	  --batch-size 256 --to 1024 --steps 100000 --warmup-steps 2000 --schedule cosine --min-lr 3e-5 \
+	  --ema 0.9999 --clip 1.0
+
+test: lint
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/rescale.py
+
+setup: $(READY)
+
+# torch first and by itself: the pin decides which build pip takes, whatever else depends on torch.
+$(READY): constraints.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "python3.11 or newer is needed on the PATH (or: make PYTHON=/path/to/python)" >&2; exit 2; }
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,205 @@
+"""The hyperparameters of Adam, AdamW, RMSprop and SGD as frozen records, and the constants of their SDEs.
+
+Names follow the paper: ``eta`` is torch's ``lr``, ``beta1, beta2`` are torch's ``betas`` and RMSprop's ``beta`` is
+torch's ``alpha``. Each field that a scaling rule may convert names its row of `rootscale.units`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants"]
+
+
+def quantity(unit: str, label: str | None = None, **kwargs: Any) -> Any:
+    """A dataclass field measured in the unit of that row of the table; ``label`` is its name for users."""
+    return field(metadata={"unit": unit, "label": label}, **kwargs)
+
+
+def number(name: str, value: Any, expected: str, accept: Callable[[float], bool]) -> float:
+    """``value`` as a float that ``accept`` accepts, or a `ValueError` that says what was expected and what came."""
+    try:
+        # bool is an int to Python, and a string of digits a number to float(): neither is meant.
+        ok = not isinstance(value, bool | str | bytes) and math.isfinite(float(value)) and accept(float(value))
+    except (TypeError, ValueError, OverflowError):
+        ok = False
+    if not ok:
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number above 0."""
+    return number(name, value, "a finite number > 0", lambda x: x > 0)
+
+
+def nonnegative(name: str, value: Any) -> float:
+    """A finite number, 0 or above."""
+    return number(name, value, "a finite number >= 0", lambda x: x >= 0)
+
+
+def average(name: str, value: Any) -> float:
+    """The weight of the past in an average: in [0, 1)."""
+    return number(name, value, "in [0, 1)", lambda x: 0 <= x < 1)
+
+
+def share(name: str, value: Any) -> float:
+    """A number in [0, 1]."""
+    return number(name, value, "in [0, 1]", lambda x: 0 <= x <= 1)
+
+
+#: What values each unit admits.
+DOMAINS: dict[str, Callable[[str, Any], float]] = {
+    "eta": positive,
+    "min_eta": nonnegative,
+    "beta1": average,
+    "beta2": average,
+    "eps": nonnegative,
+    "eps_root": nonnegative,
+    "l2": nonnegative,
+    "decoupled_decay": nonnegative,
+    "momentum": average,
+    "ema": average,
+    "batchnorm": share,
+    "clip": positive,
+}
+
+
+def validate(record: Any) -> None:
+    """Check every field that has a unit against its domain, and make a float of it; None stays where it is allowed."""
+    for f in fields(record):
+        check = DOMAINS.get(f.metadata.get("unit", ""))
+        value = getattr(record, f.name)
+        if check is not None and not (value is None and f.default is None):
+            object.__setattr__(record, f.name, check(f.name, value))
+
+
+@dataclass(frozen=True)
+class SDEConstants:
+    """What the SDE of a run depends on; two runs with equal constants follow the same SDE.
+
+    Args:
+        sigma0: ``sigma * eta`` (``sigma * sqrt(eta)`` for SGD), with ``sigma = 1 / sqrt(B)``: in units of the
+            unknown noise of a single sample, which no hyperparameter changes.
+        c1: ``(1 - beta1) / eta^2``; None where nothing averages the gradient.
+        c2: ``(1 - beta2) / eta^2``; None for SGD.
+        eps0: ``eps * eta``; None for SGD.
+        eps_root0: ``eps_root * eta^2``, for an eps inside the root; None for SGD.
+        decay: decoupled weight decay per unit of time, ``lambda / eta``.
+        step: the continuous time that one step takes, ``eta^2`` (``eta`` for SGD).
+    """
+
+    sigma0: float
+    c1: float | None
+    c2: float | None
+    eps0: float | None
+    eps_root0: float | None
+    decay: float
+    step: float
+
+
+@dataclass(frozen=True)
+class _Adaptive:
+    eta: float = quantity("eta", "lr")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def _constants(
+        self, batch_size: float, *, beta1: float, beta2: float, eps: float, eps_root: float, decay: float
+    ) -> SDEConstants:
+        eta = self.eta
+        return SDEConstants(
+            sigma0=eta / math.sqrt(batch_size),
+            c1=(1 - beta1) / eta**2 if beta1 else None,
+            c2=(1 - beta2) / eta**2,
+            eps0=eps * eta,
+            eps_root0=eps_root * eta**2,
+            decay=decay / eta,
+            step=eta**2,
+        )
+
+
+@dataclass(frozen=True)
+class Adam(_Adaptive):
+    """Adam: ``theta -= eta * m_hat / (sqrt(v_hat + eps_root) + eps)``; ``weight_decay`` is an L2 term in the gradient.
+
+    >>> Adam(eta=1e-3, beta2=0.98).constants(batch_size=256).c2
+    20000.00000000002
+    >>> Adam(eta=1e-3, beta2=1.5)
+    Traceback (most recent call last):
+    ...
+    ValueError: beta2 must be in [0, 1), got 1.5
+    """
+
+    beta1: float = quantity("beta1", default=0.9)
+    beta2: float = quantity("beta2", default=0.999)
+    eps: float = quantity("eps", default=1e-8)
+    eps_root: float = quantity("eps_root", default=0.0)
+    weight_decay: float = quantity("l2", default=0.0)
+    name: ClassVar[str] = "adam"
+
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """The constants of the SDE that this optimizer follows at this batch size."""
+        return self._constants(
+            batch_size, beta1=self.beta1, beta2=self.beta2, eps=self.eps, eps_root=self.eps_root, decay=0.0
+        )
+
+
+@dataclass(frozen=True)
+class AdamW(_Adaptive):
+    """Adam with decoupled weight decay: each step also does ``theta -= eta * weight_decay * theta``."""
+
+    beta1: float = quantity("beta1", default=0.9)
+    beta2: float = quantity("beta2", default=0.999)
+    eps: float = quantity("eps", default=1e-8)
+    eps_root: float = quantity("eps_root", default=0.0)
+    weight_decay: float = quantity("decoupled_decay", default=0.01)
+    name: ClassVar[str] = "adamw"
+
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """The constants of the SDE that this optimizer follows at this batch size."""
+        return self._constants(
+            batch_size, beta1=self.beta1, beta2=self.beta2, eps=self.eps, eps_root=self.eps_root,
+            decay=self.weight_decay,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RMSprop(_Adaptive):
+    """RMSprop: ``theta -= eta * g / (sqrt(v + eps_root) + eps)``; ``weight_decay`` is an L2 term in the gradient."""
+
+    beta: float = quantity("beta2", "beta (alpha)", default=0.99)
+    eps: float = quantity("eps", default=1e-8)
+    eps_root: float = quantity("eps_root", default=0.0)
+    weight_decay: float = quantity("l2", default=0.0)
+    name: ClassVar[str] = "rmsprop"
+
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """The constants of the SDE that this optimizer follows at this batch size."""
+        return self._constants(batch_size, beta1=0.0, beta2=self.beta, eps=self.eps, eps_root=self.eps_root, decay=0.0)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """SGD, with momentum or without; ``weight_decay`` is an L2 term in the gradient."""
+
+    eta: float = quantity("eta", "lr")
+    momentum: float = quantity("momentum", default=0.0)
+    weight_decay: float = quantity("l2", default=0.0)
+    name: ClassVar[str] = "sgd"
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """The constants of the SDE that this optimizer follows at this batch size."""
+        return SDEConstants(math.sqrt(self.eta / batch_size), None, None, None, None, decay=0.0, step=self.eta)
+
+
+Optimizer = Adam | AdamW | RMSprop | SGD
+#: The records by the names that the command line, plan files and rules use.
+OPTIMIZERS: dict[str, type[Optimizer]] = {cls.name: cls for cls in (Adam, AdamW, RMSprop, SGD)}

@@ -1,0 +1,200 @@
+"""Scaling rules: a rule is a choice of rows of the table of units.
+
+A quantity that a rule has no row for is kept. Every rule converts the clock (``steps``): runs are compared after equal
+numbers of samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from rootscale.hparams import DOMAINS, positive
+from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Unit, power
+
+Averaging = Literal["paper", "power"]
+ADAPTIVE = ("adam", "adamw", "rmsprop")
+
+
+def show(value: object) -> str:
+    """A number as people write it: six significant digits, thousands separated."""
+    if value is None or isinstance(value, str):
+        return "-" if value is None else value
+    x = float(value)  # type: ignore[arg-type]
+    if x == int(x) and 1000 <= abs(x) < 1e15:
+        return f"{int(x):,}"
+    return f"{x:,.2f}" if 1000 <= abs(x) < 1e15 else f"{x:.6g}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which rows of the table are applied.
+
+    Args:
+        name: as on the command line.
+        summary: what it is, in one line.
+        units: the rows it applies, by key.
+        holds_for: the optimizers whose dynamics it keeps.
+        refuses: the optimizers it is not defined for.
+        averaging: ``paper`` (``1 - kappa (1 - beta)``) or ``power`` (``beta^kappa``) for beta1 and beta2.
+    """
+
+    name: str
+    summary: str
+    units: Mapping[str, Unit]
+    holds_for: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+    averaging: Averaging = "paper"
+
+    def convert(self, key: str, value: Number, kappa: Number, name: str | None = None) -> Number:
+        """``value``, a quantity of the unit ``key``, at ``kappa`` times the batch size.
+
+        Raises:
+            ValueError: there is no valid value; the message has the largest ``kappa`` that has one.
+        """
+        unit = self.units.get(key)
+        if unit is None or kappa == 1:
+            return value
+        name, form = name or key, unit.form
+        limit = form.limit(value)
+        if float(kappa) >= limit:
+            raise ValueError(
+                f"kappa={show(kappa)} gives {name}={show(form(value, kappa))}; need kappa < {show(limit)}, or "
+                f"averaging='power', which gives {name}={show(AVERAGE_POWER(value, kappa))}"
+            )
+        try:
+            result = form(value, kappa)
+            DOMAINS.get(key, positive)(name, float(result)) if value else None
+        except (OverflowError, ValueError, ZeroDivisionError):
+            raise ValueError(
+                f"kappa={show(kappa)} turns {name}={show(value)} into a number that is out of range "
+                f"({name} becomes {form.text}); use a kappa nearer to 1"
+            ) from None
+        return result
+
+    def check(self, optimizer: str) -> list[str]:
+        """Warnings for this optimizer, by name; a `ValueError` if the rule is not defined for it."""
+        if optimizer in self.refuses:
+            fits = [rule.name for rule in RULES.values() if optimizer in rule.holds_for]
+            raise ValueError(f"rule {self.name!r} is not defined for {optimizer}; use {' or '.join(map(repr, fits))}")
+        if self.name == "invariant":
+            return [
+                "rule 'invariant' holds only if v averages the squared gradients of micro-batches of a fixed size; "
+                "ordinary Adam and RMSprop need rule 'sqrt'"
+            ]
+        if optimizer not in self.holds_for and self.name != "none":
+            own = default_rule(optimizer)
+            kept = sorted(set(own.units) - set(self.units)) if self.name.startswith("sqrt") else []
+            detail = f"it leaves {', '.join(kept)} alone" if kept else "it changes the SDE"
+            return [f"rule {self.name!r} does not keep the dynamics of {optimizer} ({detail}); {own.name!r} does"]
+        return []
+
+
+def _rows(*units: str | Unit) -> Mapping[str, Unit]:
+    rows = [UNITS[unit] if isinstance(unit, str) else unit for unit in units]
+    return MappingProxyType({row.key: row for row in rows})
+
+
+def _row(key: str, form: Form, status: Literal["theorem", "derived", "heuristic"], source: str, why: str) -> Unit:
+    return replace(UNITS[key], form=form, status=status, source=source, why=why)
+
+
+_COMMON = ("steps", "l2", "ema", "batchnorm", "clip", "m")  # the same under every rule that keeps the dynamics
+_LINEAR_ETA = replace(UNITS["sgd_eta"], key="eta")
+_LINEAR_MIN = _row("min_eta", power(1), "derived", "follows the learning rate", "it is a learning rate")
+_MICRO = "arXiv 2402.18824; micro-batch second moment"
+_ABLATION = f"{PAPER}, ablations"
+
+
+def _sqrt_ablation(*also: str) -> Rule:
+    return Rule(
+        "-".join(("sqrt-eta", *also)),
+        f"ablation of the paper: the square root rule for {', '.join(('eta', *also))} only",
+        _rows("eta", "min_eta", "steps", *also),
+        refuses=("sgd",),
+    )
+
+
+def _linear_ablation(*also: str) -> Rule:
+    eta = _row("eta", power(1), "heuristic", _ABLATION, "scaled linearly, for comparison")
+    return Rule(
+        "-".join(("linear-eta", *also)),
+        f"ablation of the paper: {', '.join(('eta', *also))} scaled linearly, the rest kept",
+        _rows(eta, _LINEAR_MIN, "steps", *also),
+        refuses=("sgd",),
+    )
+
+
+def _all_rules() -> Iterable[Rule]:
+    yield Rule(
+        "sqrt",
+        "the square root rule of the paper, for Adam, AdamW and RMSprop: every row of the table",
+        MappingProxyType({key: unit for key, unit in UNITS.items() if key not in ("sgd_eta", "momentum")}),
+        holds_for=ADAPTIVE,
+        refuses=("sgd",),
+    )
+    yield Rule(
+        "linear",
+        "the linear rule: keeps the dynamics of SGD; on Adam and RMSprop (eta, 1-beta1, 1-beta2) for comparison",
+        _rows(_LINEAR_ETA, _LINEAR_MIN, "momentum", "beta1", "beta2", "step_counter", *_COMMON),
+        holds_for=("sgd",),
+    )
+    yield Rule("none", "hyperparameters kept; only the clock is converted", _rows("steps"))
+    yield Rule(
+        "invariant",
+        "linear learning rate for Adam whose v averages squared gradients of fixed-size micro-batches",
+        _rows(
+            _row("eta", power(1), "derived", _MICRO, "v does not depend on the batch size, so Adam scales as SGD does"),
+            _LINEAR_MIN,
+            "beta1",
+            "beta2",
+            _row("eps", KEPT, "derived", _MICRO, "sqrt(v) does not depend on the batch size"),
+            _row("eps_root", KEPT, "derived", _MICRO, "v does not depend on the batch size"),
+            _row("decoupled_decay", KEPT, "derived", _MICRO, "the learning rate already carries kappa"),
+            _row("v", KEPT, "derived", _MICRO, "v does not depend on the batch size"),
+            "step_counter",
+            *_COMMON,
+        ),
+        refuses=("sgd",),
+    )
+    yield _sqrt_ablation()
+    yield _sqrt_ablation("eps")
+    yield _sqrt_ablation("eps", "beta1")
+    yield _sqrt_ablation("eps", "beta2")
+    yield _sqrt_ablation("eps", "beta1", "beta2")
+    yield _linear_ablation()
+    yield _linear_ablation("beta1")
+    yield _linear_ablation("beta2")
+    yield _linear_ablation("beta1", "beta2")
+
+
+#: Every rule by its name; the command line, the docs and the report iterate this table.
+RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _all_rules()})
+
+
+def default_rule(optimizer: str) -> Rule:
+    """The rule that keeps this optimizer's dynamics."""
+    return RULES["linear" if optimizer == "sgd" else "sqrt"]
+
+
+def get_rule(rule: str | Rule | None, optimizer: str, averaging: Averaging = "paper") -> Rule:
+    """The rule of that name (None: the one that keeps this optimizer's dynamics), with this form of averaging."""
+    if rule is None:
+        rule = default_rule(optimizer)
+    elif isinstance(rule, str):
+        if rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
+        rule = RULES[rule]
+    if averaging not in get_args(Averaging):
+        raise ValueError(f"averaging must be 'paper' (1 - kappa (1 - beta)) or 'power' (beta^kappa), got {averaging!r}")
+    if averaging == "power":
+        why = "agrees with 1 - kappa (1 - beta) to first order and stays in (0, 1)"
+        power_rows = {
+            key: replace(unit, form=AVERAGE_POWER, status="derived", why=f"{unit.why}; {why}")
+            for key, unit in rule.units.items()
+            if unit.form is AVERAGE
+        }
+        rule = replace(rule, units=MappingProxyType({**rule.units, **power_rows}), averaging="power")
+    return rule

@@ -1,0 +1,187 @@
+"""The table of units: how each quantity of a run changes with the batch size.
+
+A run of an adaptive optimizer is a discretised stochastic differential equation (SDE). Its four constants
+
+    sigma0 = sigma * eta,   c1 = (1 - beta1) / eta^2,   c2 = (1 - beta2) / eta^2,   eps0 = eps * eta
+
+and its clock ``t = k * eta^2`` (``k`` counts steps) are all there is; the batch size ``B`` enters only through the
+noise, ``sigma ~ 1 / sqrt(B)``. Multiplying the batch size by ``kappa`` is therefore a change of units: what leaves the
+constants and the clock as they were is the scaling rule. Everything counted in steps or measured in gradient noise has
+to be converted, and nothing else. This module is that table, as data; `rootscale.rules` says which rows a rule applies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+Number = int | float | Fraction
+Status = Literal["theorem", "derived", "heuristic"]
+
+PAPER = "Malladi et al. 2022 (arXiv 2205.10287)"
+
+
+def _no_limit(value: Number) -> float:
+    return math.inf
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a value ``x`` changes when the batch size is multiplied by ``kappa``.
+
+    Args:
+        text: the formula, in terms of ``x`` and ``kappa``.
+        apply: the formula, as a function of ``(x, kappa)``; it is never asked for ``kappa = 1``.
+        limit: the ``kappa`` that must not be reached, as a function of ``x``.
+    """
+
+    text: str
+    apply: Callable[[Number, Number], Number]
+    limit: Callable[[Number], float] = _no_limit
+
+    def __call__(self, value: Number, kappa: Number) -> Number:
+        """The converted value; ``kappa = 1`` gives the value itself, to the bit."""
+        return value if kappa == 1 else self.apply(value, kappa)
+
+
+def power(exponent: Fraction | int) -> Form:
+    """``x * kappa^exponent``; exact where ``x`` is rational and the exponent whole (steps stay exact fractions).
+
+    >>> power(Fraction(1, 2))(3e-4, 4)
+    0.0006
+    >>> power(-1)(100, Fraction(16))
+    Fraction(25, 4)
+    """
+    exponent = Fraction(exponent)
+
+    def apply(value: Number, kappa: Number) -> Number:
+        if exponent.denominator == 1 and not isinstance(value, float):
+            return Fraction(value) * Fraction(kappa) ** int(exponent)
+        return float(value) * float(kappa) ** float(exponent)
+
+    return Form({-1: "x / kappa", 1: "x * kappa"}.get(exponent, f"x * kappa^({exponent})"), apply)  # type: ignore[call-overload]
+
+
+def _average(value: Number, kappa: Number) -> Number:
+    beta = float(value)
+    return beta and 1 - float(kappa) * (1 - beta)
+
+
+def _average_limit(value: Number) -> float:
+    return math.inf if value in (0, 1) else 1 / (1 - float(value))
+
+
+def _complement(value: Number, kappa: Number) -> Number:
+    p = float(value)
+    return 1.0 if p == 1 else -math.expm1(float(kappa) * math.log1p(-p))
+
+
+KEPT = Form("x", lambda value, kappa: value)
+#: Weight of the past in an average over steps, as the paper converts it. 0 means that nothing is averaged and stays 0.
+AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit)
+#: The same average, exact over ``kappa`` steps: agrees with `AVERAGE` to first order in ``1 - x`` and stays in (0, 1).
+AVERAGE_POWER = Form("x^kappa", lambda value, kappa: float(value) ** float(kappa))
+#: Weight of the present in an average over steps (BatchNorm's ``momentum``).
+COMPLEMENT = Form("1 - (1 - x)^kappa", _complement)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A row of the table.
+
+    Args:
+        key: the name by which records and rules refer to the row.
+        label: what the row is about, in words.
+        form: how the value changes with ``kappa``.
+        status: ``theorem`` (proven), ``derived`` (follows from the SDE by a calculation) or ``heuristic``.
+        source: where it comes from.
+        why: the reason, in one line.
+    """
+
+    key: str
+    label: str
+    form: Form
+    status: Status
+    source: str
+    why: str
+
+    def having(self, form: Form, status: Status, source: str, why: str) -> Unit:
+        """The same quantity under another rule."""
+        return replace(self, form=form, status=status, source=source, why=why)
+
+
+HALF = Fraction(1, 2)
+_DERIVED = "from the SDE's constants"
+_CLOCK = "the clock: one step covers kappa times as many samples"
+
+TABLE: tuple[Unit, ...] = (
+    Unit(
+        "eta", "learning rate (Adam, RMSprop)", power(HALF), "theorem", f"{PAPER}, Thm 5.3",
+        "keeps sigma0 = sigma * eta, since sigma ~ 1/sqrt(B)",
+    ),
+    Unit(
+        "beta1", "beta1 (Adam)", AVERAGE, "theorem", f"{PAPER}, Thm 5.3",
+        "keeps c1 = (1 - beta1) / eta^2: the average spans the same samples",
+    ),
+    Unit(
+        "beta2", "beta2 (Adam), beta (RMSprop; torch: alpha)", AVERAGE, "theorem", f"{PAPER}, Thm 5.3",
+        "keeps c2 = (1 - beta2) / eta^2: the average spans the same samples",
+    ),
+    Unit(
+        "eps", "eps added to sqrt(v)", power(-HALF), "theorem", f"{PAPER}, Thm 5.3",
+        "keeps eps0 = eps * eta: sqrt(v) shrinks with the noise, and eps with it",
+    ),
+    Unit(
+        "eps_root", "eps added inside the root", power(-1), "derived", _DERIVED,
+        "keeps eps_root * eta^2: it is added to v, which shrinks as 1/kappa",
+    ),
+    Unit(
+        "steps", "steps, warm-up steps, milestones, every interval in steps", power(-1), "theorem",
+        f"{PAPER}, Thm 5.3", _CLOCK,
+    ),
+    Unit(
+        "min_eta", "lowest / final learning rate of a schedule", power(HALF), "derived", _DERIVED,
+        "it is a learning rate",
+    ),
+    Unit(
+        "l2", "L2 penalty in the gradient (Adam's weight_decay)", KEPT, "derived", _DERIVED,
+        "it is part of the loss, which has no units of steps or noise",
+    ),
+    Unit(
+        "decoupled_decay", "decoupled weight decay (AdamW)", power(HALF), "derived", _DERIVED,
+        "keeps lambda / eta, the decay per unit of time (a step shrinks theta by eta * lambda)",
+    ),
+    Unit(
+        "ema", "decay of a parameter average (EMA)", AVERAGE_POWER, "derived",
+        "Busbridge et al. 2023 (arXiv 2307.13813)", "the average spans the same samples",
+    ),
+    Unit(
+        "batchnorm", "BatchNorm's momentum", COMPLEMENT, "derived", _DERIVED,
+        "the running statistics average over the same samples",
+    ),
+    Unit(
+        "clip", "gradient-norm clip", power(-HALF), "heuristic", "the norm of noise ~ 1/sqrt(B)",
+        "the gradient's norm shrinks with the noise where noise dominates it",
+    ),
+    Unit(
+        "v", "state v (second moment; AMSGrad's maximum)", power(-1), "derived", f"{PAPER}, Def. 4.1",
+        "u = v / sigma^2 is the SDE's state, and sigma^2 falls as 1/kappa",
+    ),
+    Unit("m", "state m (first moment)", KEPT, "derived", f"{PAPER}, Def. 4.4", "m itself is the SDE's state"),
+    Unit(
+        "step_counter", "step counter of the bias correction", power(-1), "derived", _DERIVED,
+        _CLOCK + " (the counter may become fractional)",
+    ),
+    Unit(
+        "sgd_eta", "learning rate (SGD)", power(1), "theorem", "Li et al. 2021 (arXiv 2102.12470)",
+        "the linear rule: keeps sqrt(eta) * sigma, and the clock t = k * eta",
+    ),
+    Unit(
+        "momentum", "momentum (SGD)", KEPT, "theorem", "Li et al. 2021 (arXiv 2102.12470)",
+        "the linear rule is stated for a fixed momentum",
+    ),
+)  # fmt: skip
+UNITS: dict[str, Unit] = {unit.key: unit for unit in TABLE}
