@@ -1,8 +1,31 @@
-"""Change the batch size of an Adam or RMSprop run and keep its training dynamics."""
+"""Change the batch size of an Adam or RMSprop run and keep its training dynamics.
+
+Nothing here imports torch; `rootscale.training` does.
+"""
 
 from rootscale._version import __version__
+from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop, SDEConstants
+from rootscale.plan import BatchSize, Plan
 from rootscale.rules import RULES, Rule
+from rootscale.schedule import Schedule
 from rootscale.units import TABLE, Unit
 
-__all__ = ["RULES", "SGD", "TABLE", "Adam", "AdamW", "RMSprop", "Rule", "SDEConstants", "Unit", "__version__"]
+__all__ = [
+    "RULES",
+    "SGD",
+    "TABLE",
+    "Adam",
+    "AdamW",
+    "BatchSize",
+    "Change",
+    "Changes",
+    "Plan",
+    "RMSprop",
+    "Rule",
+    "SDEConstants",
+    "ScalingWarning",
+    "Schedule",
+    "Unit",
+    "__version__",
+]

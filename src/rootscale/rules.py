@@ -12,20 +12,10 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from rootscale.hparams import DOMAINS, positive
-from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Unit, power
+from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Unit, power, show
 
 Averaging = Literal["paper", "power"]
 ADAPTIVE = ("adam", "adamw", "rmsprop")
-
-
-def show(value: object) -> str:
-    """A number as people write it: six significant digits, thousands separated."""
-    if value is None or isinstance(value, str):
-        return "-" if value is None else value
-    x = float(value)  # type: ignore[arg-type]
-    if x == int(x) and 1000 <= abs(x) < 1e15:
-        return f"{int(x):,}"
-    return f"{x:,.2f}" if 1000 <= abs(x) < 1e15 else f"{x:.6g}"
 
 
 @dataclass(frozen=True)
@@ -75,21 +65,37 @@ class Rule:
         return result
 
     def check(self, optimizer: str) -> list[str]:
-        """Warnings for this optimizer, by name; a `ValueError` if the rule is not defined for it."""
+        """Warnings that hold for this optimizer at any ``kappa``.
+
+        Raises:
+            ValueError: the rule is not defined for this optimizer.
+        """
+        own = default_rule(optimizer).name
         if optimizer in self.refuses:
-            fits = [rule.name for rule in RULES.values() if optimizer in rule.holds_for]
-            raise ValueError(f"rule {self.name!r} is not defined for {optimizer}; use {' or '.join(map(repr, fits))}")
+            raise ValueError(f"rule {self.name!r} is for {', '.join(ADAPTIVE)}; the rule of {optimizer} is {own!r}")
         if self.name == "invariant":
             return [
-                "rule 'invariant' holds only if v averages the squared gradients of micro-batches of a fixed size; "
-                "ordinary Adam and RMSprop need rule 'sqrt'"
+                "rule 'invariant' holds only where v averages the squared gradients of micro-batches of a fixed size; "
+                f"the rule of ordinary {optimizer} is {own!r}"
             ]
-        if optimizer not in self.holds_for and self.name != "none":
-            own = default_rule(optimizer)
-            kept = sorted(set(own.units) - set(self.units)) if self.name.startswith("sqrt") else []
-            detail = f"it leaves {', '.join(kept)} alone" if kept else "it changes the SDE"
-            return [f"rule {self.name!r} does not keep the dynamics of {optimizer} ({detail}); {own.name!r} does"]
-        return []
+        if optimizer in self.holds_for:
+            return []
+        return [f"rule {self.name!r} does not keep the dynamics of {optimizer}; the one that does is {own!r}"]
+
+    def check_averages(self, kappa: Number, beta1: float, beta2: float | None) -> list[str]:
+        """Warnings where the averages become too short for the SDE to describe them."""
+        warnings = []
+        if beta2 is not None and "beta2" in self.units and kappa * (1 - beta2) >= 1 / 2:
+            warnings.append(
+                f"kappa * (1 - beta2) = {show(kappa * (1 - beta2))} is outside the theorem's range "
+                f"(eta^2 < 1 / (2 c2), that is kappa < {show(1 / (2 * (1 - beta2)))})"
+            )
+        if beta1 and "beta1" in self.units and kappa * (1 - beta1) >= 1 / 2:
+            warnings.append(
+                f"kappa * (1 - beta1) = {show(kappa * (1 - beta1))}: the first moment averages over less than two "
+                f"steps, too few for the SDE to resolve (kappa < {show(1 / (2 * (1 - beta1)))} would be)"
+            )
+        return warnings
 
 
 def _rows(*units: str | Unit) -> Mapping[str, Unit]:

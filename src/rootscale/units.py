@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -22,6 +22,22 @@ Number = int | float | Fraction
 Status = Literal["theorem", "derived", "heuristic"]
 
 PAPER = "Malladi et al. 2022 (arXiv 2205.10287)"
+
+
+def show(value: Number | None) -> str:
+    """A number as people write it: six significant digits, thousands separated.
+
+    >>> show(25600000), show(Fraction(5120, 3)), show(9.9996e-5)
+    ('25,600,000', '1,706.67', '9.9996e-05')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, Fraction | float) and value == int(value):
+        value = int(value)
+    if isinstance(value, int) and abs(value) < 10**15:
+        return f"{value:,}"
+    x = float(value)
+    return f"{x:,.2f}" if 1000 <= abs(x) < 1e15 else f"{x:.6g}"
 
 
 def _no_limit(value: Number) -> float:
@@ -107,10 +123,6 @@ class Unit:
     status: Status
     source: str
     why: str
-
-    def having(self, form: Form, status: Status, source: str, why: str) -> Unit:
-        """The same quantity under another rule."""
-        return replace(self, form=form, status=status, source=source, why=why)
 
 
 HALF = Fraction(1, 2)

@@ -1,0 +1,3 @@
+from rootscale.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,223 @@
+"""The ``rootscale`` command: arguments in, what the library says out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rootscale._version import __version__
+from rootscale.changes import ScalingWarning
+from rootscale.hparams import OPTIMIZERS
+from rootscale.plan import Plan
+from rootscale.rules import RULES
+from rootscale.schedule import SHAPES, WARMUPS
+from rootscale.units import TABLE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class _Parser(argparse.ArgumentParser):
+    """Options by their full names only, and errors in one line."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # A terminal's own width, and enough for the tables where there is none (a file, a pipe).
+    return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
+
+
+#: Options that make up a plan, by the key of `Plan.to_dict` they fill; a dot leads into the optimizer or the schedule.
+_PLAN_OPTIONS: dict[str, dict[str, Any]] = {
+    "optimizer.name": {"flag": "--optimizer", "choices": list(OPTIMIZERS), "help": "the optimizer"},
+    "optimizer.eta": {"flag": "--lr", "type": float, "metavar": "ETA", "help": "learning rate (its peak)"},
+    "optimizer.betas": {"flag": "--betas", "type": float, "nargs": 2, "metavar": "BETA", "help": "of Adam and AdamW"},
+    "optimizer.beta": {"flag": "--alpha", "type": float, "metavar": "BETA", "help": "of RMSprop (the paper's beta)"},
+    "optimizer.momentum": {"flag": "--momentum", "type": float, "help": "of SGD"},
+    "optimizer.eps": {"flag": "--eps", "type": float, "help": "added to sqrt(v)"},
+    "optimizer.eps_root": {"flag": "--eps-root", "type": float, "metavar": "EPS", "help": "added inside the root"},
+    "optimizer.weight_decay": {"flag": "--weight-decay", "type": float, "metavar": "LAMBDA", "help": "AdamW: decoupled; else L2"},
+    "batch_size": {"flag": "--batch-size", "metavar": "B", "help": "a number, or MICROxACCUMULATIONxWORKERS: 32x4x8"},
+    "steps": {"flag": "--steps", "type": float, "help": "length of the run"},
+    "epochs": {"flag": "--epochs", "type": float, "help": "length of the run, with --dataset-size"},
+    "dataset_size": {"flag": "--dataset-size", "type": int, "metavar": "N", "help": "samples in the data"},
+    "schedule.name": {"flag": "--schedule", "choices": list(SHAPES), "help": "of the learning rate (default: constant)"},
+    "schedule.warmup": {"flag": "--warmup-steps", "type": float, "metavar": "STEPS", "help": "steps of warm-up"},
+    "schedule.warmup_shape": {"flag": "--warmup-shape", "choices": list(WARMUPS), "help": "default: linear"},
+    "schedule.warmup_start": {"flag": "--warmup-start", "type": float, "metavar": "SHARE", "help": "of the peak, at step 0"},
+    "schedule.min_eta": {"flag": "--min-lr", "type": float, "metavar": "ETA", "help": "lowest learning rate"},
+    "schedule.milestones": {"flag": "--milestones", "type": float, "nargs": "+", "metavar": "STEP", "help": "of multistep"},
+    "schedule.every": {"flag": "--decay-every", "type": float, "metavar": "STEPS", "help": "of step and exponential"},
+    "schedule.decay": {"flag": "--decay-steps", "type": float, "metavar": "STEPS", "help": "of warmup-stable-decay"},
+    "schedule.gamma": {"flag": "--gamma", "type": float, "help": "factor of step, multistep and exponential"},
+    "schedule.power": {"flag": "--power", "type": float, "help": "of polynomial"},
+    "ema": {"flag": "--ema", "type": float, "metavar": "DECAY", "help": "decay of a parameter average"},
+    "batchnorm_momentum": {"flag": "--batchnorm-momentum", "type": float, "metavar": "P", "help": "torch's convention"},
+    "clip": {"flag": "--clip", "type": float, "metavar": "NORM", "help": "gradient-norm clip"},
+    "intervals": {"flag": "--every", "nargs": "+", "metavar": "NAME=STEPS", "help": "intervals: eval=1000 save=5000"},
+    "noise_scale": {"flag": "--noise-scale", "type": float, "metavar": "SAMPLES", "help": "measured Tr Sigma / |grad|^2"},
+}  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="rootscale", description="Change the batch size of a run and keep its training dynamics.")
+    parser.add_argument("--version", action="version", version=f"rootscale {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    scale = commands.add_parser(
+        "scale",
+        help="the same run at another batch size",
+        description="Print a run at another batch size: every value before and after, its status and the reason.",
+        epilog="example: rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --weight-decay 0.1 "
+        "--batch-size 256 --to 1024 --steps 100000 --warmup-steps 2000 --ema 0.9999",
+    )
+    target = scale.add_argument_group("the change")
+    target.add_argument("--to", required=True, metavar="B", help="the new batch size, as --batch-size")
+    target.add_argument(
+        "--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`; default: the optimizer's own"
+    )
+    target.add_argument(
+        "--averaging", choices=["paper", "power"], default="paper",
+        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
+    )  # fmt: skip
+    run = scale.add_argument_group("the run")
+    run.add_argument(
+        "--plan", type=Path, metavar="FILE", help="a plan as JSON; options given besides it take precedence"
+    )
+    for key, option in _PLAN_OPTIONS.items():
+        run.add_argument(option["flag"], dest=key, **{k: v for k, v in option.items() if k != "flag"})
+    run.add_argument(
+        "--decoupled", action="store_true", help="Adam's weight decay is decoupled: the same as --optimizer adamw"
+    )
+    output = scale.add_argument_group("output").add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="both plans and the changes, machine-readable")
+    output.add_argument("--snippet", choices=["torch"], help="code to paste instead of the table")
+    scale.set_defaults(handler=_scale)
+
+    units = commands.add_parser("units", help="the table of units: how each quantity changes with the batch size")
+    units.set_defaults(handler=_units)
+    rules = commands.add_parser("rules", help="the scaling rules and what each converts")
+    rules.set_defaults(handler=_rules)
+    return parser
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    """The plan of ``--plan`` with the options on top."""
+    data: dict[str, Any] = {}
+    if args.plan is not None:
+        try:
+            data = Plan.from_json(args.plan.read_text(encoding="utf-8")).to_dict()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"cannot read {args.plan}: {getattr(error, 'strerror', None) or error}") from None
+        except ValueError as error:
+            raise ValueError(f"{args.plan}: {error}") from None
+    for key in _PLAN_OPTIONS:
+        value = getattr(args, key)
+        if value is None:
+            continue
+        if key == "intervals":
+            value = _intervals(value)
+        target = data
+        *path, last = key.split(".")
+        for part in path:
+            target = target.setdefault(part, {})
+        if last == "betas":
+            target["beta1"], target["beta2"] = value
+        else:
+            target[last] = value
+    if args.decoupled and data.get("optimizer", {}).get("name") == "adam":
+        data["optimizer"]["name"] = "adamw"
+    for key, flag in (("optimizer", "--optimizer"), ("batch_size", "--batch-size")):
+        if key not in data:
+            raise ValueError(f"{flag} is needed, or a --plan that has it")
+    return Plan.from_dict(data)
+
+
+def _intervals(words: Sequence[str]) -> dict[str, float]:
+    intervals = {}
+    for word in words:
+        name, _, steps = word.partition("=")
+        try:
+            intervals[name] = float(steps)
+        except ValueError:
+            raise ValueError(f"--every takes NAME=STEPS such as eval=1000, got {word!r}") from None
+    return intervals
+
+
+def _scale(args: argparse.Namespace) -> int:
+    from rootscale.snippets import torch_code
+
+    plan = _plan(args)
+    changes = plan.explain(args.to, args.rule, args.averaging)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScalingWarning)  # they are part of the changes
+        new = plan.at(args.to, args.rule, args.averaging)
+    if args.json:
+        print(json.dumps({"from": plan.to_dict(), "to": new.to_dict(), **changes.to_dict()}, indent=2))
+    elif args.snippet:
+        print(torch_code(new))
+        for warning in changes.warnings:
+            print(f"rootscale scale: warning: {warning}", file=sys.stderr)
+    else:
+        _console().print(changes)
+    return 0
+
+
+def _units(args: argparse.Namespace) -> int:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("quantity", "x becomes", "status", "why", "source"):
+        table.add_column(column, overflow="fold")
+    for unit in TABLE:
+        table.add_row(unit.label, unit.form.text, unit.status, unit.why, unit.source)
+    _console().print(table)
+    return 0
+
+
+def _rules(args: argparse.Namespace) -> int:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("rule", "what it is", "converts"):
+        table.add_column(column, overflow="fold", no_wrap=column == "rule")
+    for rule in RULES.values():
+        converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
+        table.add_row(rule.name, rule.summary, ", ".join(converted))
+    _console().print(table)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; users' mistakes end in one line on stderr and exit code 2."""
+    args = _parser().parse_args(argv)
+    try:
+        code: int = args.handler(args)
+        sys.stdout.flush()
+    except ValueError as error:
+        print(f"rootscale {args.command}: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; keep Python from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

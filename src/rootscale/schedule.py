@@ -1,0 +1,204 @@
+"""Learning-rate schedules by name, as functions of the step; they belong to a `rootscale.Plan`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from rootscale.hparams import nonnegative, number, positive, quantity, share, validate
+from rootscale.units import show
+
+#: A number of steps; a fraction after a change of batch size that does not divide it.
+Count = int | Fraction
+
+_LARGEST = 2**53  # beyond it a float no longer tells one step from the next
+_TEXT = re.compile(r"\d{1,40}(/\d{1,40}|\.\d{1,40})?")
+
+
+def count(name: str, value: Any, zero: bool = False) -> Count:
+    """``value`` as an exact number of steps or samples, above 0 (or 0 too); text such as ``"512/3"`` is a number."""
+    try:
+        if isinstance(value, bool) or (isinstance(value, str) and not _TEXT.fullmatch(value)):
+            raise TypeError
+        exact = Fraction(value)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        exact = Fraction(-1)
+    if not 0 <= exact <= _LARGEST or (exact == 0 and not zero):
+        raise ValueError(f"{name} must be a number {'>= 0' if zero else '> 0'} and at most {_LARGEST}, got {value!r}")
+    return exact.numerator if exact.denominator == 1 else exact
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a schedule does after the warm-up.
+
+    Args:
+        summary: in words, with the formula; ``p`` runs from 0 at the end of the warm-up to 1 at the end of the run.
+        takes: the parameters of `Schedule` it uses, besides the warm-up.
+        factor: the share of the way from ``min_eta`` (0) to ``eta`` (1), as a function of the schedule, the step and
+            the number of steps of the run (0 where it has no end).
+        needs: parameters that must be given.
+        needs_length: whether it must know where the run ends.
+    """
+
+    summary: str
+    takes: tuple[str, ...]
+    factor: Callable[[Schedule, float, float], float]
+    needs: tuple[str, ...] = ()
+    needs_length: bool = False
+
+
+def _progress(s: Schedule, k: float, steps: float) -> float:
+    """The share of the run after the warm-up that is over."""
+    body = steps - float(s.warmup)
+    return min(1.0, (k - float(s.warmup)) / body) if body > 0 else 1.0
+
+
+def _constant(s: Schedule, k: float, steps: float) -> float:
+    return 1.0
+
+
+def _linear(s: Schedule, k: float, steps: float) -> float:
+    return 1 - _progress(s, k, steps)
+
+
+def _cosine(s: Schedule, k: float, steps: float) -> float:
+    return (1 + math.cos(math.pi * _progress(s, k, steps))) / 2
+
+
+def _polynomial(s: Schedule, k: float, steps: float) -> float:
+    return (1 - _progress(s, k, steps)) ** s.power
+
+
+def _exponential(s: Schedule, k: float, steps: float) -> float:
+    return s.gamma ** ((k - float(s.warmup)) / float(s.every or 1))
+
+
+def _step(s: Schedule, k: float, steps: float) -> float:
+    return s.gamma ** (Fraction(k) // Fraction(s.every or 1))
+
+
+def _multistep(s: Schedule, k: float, steps: float) -> float:
+    return s.gamma ** sum(k >= milestone for milestone in s.milestones)
+
+
+def _inverse_sqrt(s: Schedule, k: float, steps: float) -> float:
+    return math.sqrt(float(s.warmup) / k) if k > s.warmup else 1.0
+
+
+def _stable_decay(s: Schedule, k: float, steps: float) -> float:
+    return min(1.0, max(0.0, steps - k) / float(s.decay or 1))
+
+
+#: Every schedule by its name; the command line and the docs iterate this table.
+SHAPES: Mapping[str, Shape] = MappingProxyType(
+    {
+        "constant": Shape("stays at eta", (), _constant),
+        "linear": Shape("falls to min_eta as 1 - p", ("min_eta",), _linear, needs_length=True),
+        "cosine": Shape("falls to min_eta as (1 + cos(pi p)) / 2", ("min_eta",), _cosine, needs_length=True),
+        "polynomial": Shape("falls to min_eta as (1 - p)^power", ("min_eta", "power"), _polynomial, needs_length=True),
+        "exponential": Shape("gamma^((k - warmup) / every)", ("every", "gamma", "min_eta"), _exponential, ("every",)),
+        "step": Shape("times gamma at each multiple of every", ("every", "gamma"), _step, ("every",)),
+        "multistep": Shape("times gamma at each milestone", ("milestones", "gamma"), _multistep, ("milestones",)),
+        "inverse-sqrt": Shape("sqrt(warmup / k)", (), _inverse_sqrt, ("warmup",)),
+        "warmup-stable-decay": Shape(
+            "stays at eta, then falls to min_eta over the last decay steps",
+            ("decay", "min_eta"),
+            _stable_decay,
+            ("decay",),
+            needs_length=True,
+        ),
+    }
+)
+
+#: How the learning rate rises from ``warmup_start * eta`` to ``eta``, as a function of the start and of k / warmup.
+WARMUPS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {
+        "linear": lambda start, p: start + (1 - start) * p,
+        "exponential": lambda start, p: start ** (1 - p),  # the paper's, with start = 1e-3
+    }
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A warm-up and what follows it; all counts are steps of the plan that holds the schedule, from its start.
+
+    Args:
+        name: one of `SHAPES`.
+        warmup: steps of warm-up.
+        warmup_shape: one of `WARMUPS`.
+        warmup_start: the learning rate at step 0, as a share of eta.
+        min_eta: the lowest learning rate.
+        milestones: where ``multistep`` multiplies by gamma.
+        every: the period of ``step`` and ``exponential``.
+        decay: how long ``warmup-stable-decay`` falls.
+        gamma: the factor of ``step``, ``multistep`` and ``exponential``.
+        power: the exponent of ``polynomial``.
+
+    >>> Schedule("cosine", warmup=2_000, milestones=[5])
+    Traceback (most recent call last):
+    ...
+    ValueError: schedule 'cosine' does not use milestones; it takes min_eta and the warm-up
+    """
+
+    name: str = "constant"
+    warmup: Count = quantity("steps", "warm-up steps", default=0)
+    warmup_shape: str = "linear"
+    warmup_start: float = 0.0
+    min_eta: float = quantity("min_eta", "lowest lr", default=0.0)
+    milestones: tuple[Count, ...] = quantity("steps", "milestone", default=())
+    every: Count | None = quantity("steps", "decay every", default=None)
+    decay: Count | None = quantity("steps", "decay steps", default=None)
+    gamma: float = 0.1
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.name not in SHAPES:
+            raise ValueError(f"schedule must be one of {', '.join(SHAPES)}, got {self.name!r}")
+        if self.warmup_shape not in WARMUPS:
+            raise ValueError(f"warmup_shape must be one of {', '.join(WARMUPS)}, got {self.warmup_shape!r}")
+        validate(self)
+        if isinstance(self.milestones, str | bytes) or not hasattr(self.milestones, "__iter__"):
+            raise ValueError(f"milestones must be a list of steps, got {self.milestones!r}")
+        values = {
+            "warmup": count("warmup", self.warmup, zero=True),
+            "warmup_start": share("warmup_start", self.warmup_start),
+            "milestones": tuple(count("milestones", m) for m in self.milestones),
+            "every": None if self.every is None else count("every", self.every),
+            "decay": None if self.decay is None else count("decay", self.decay),
+            "gamma": number("gamma", self.gamma, "in (0, 1]", lambda x: 0 < x <= 1),
+            "power": positive("power", self.power),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if self.warmup_shape == "exponential" and not self.warmup_start:
+            raise ValueError("an exponential warm-up needs warmup_start > 0 (the paper's is 1e-3), got 0")
+        if any(a >= b for a, b in zip(self.milestones, self.milestones[1:], strict=False)):
+            raise ValueError(f"milestones must increase, got {', '.join(map(show, self.milestones))}")
+        shape = SHAPES[self.name]
+        always = {"name", "warmup", "warmup_shape", "warmup_start"}
+        for f in fields(self):
+            given = getattr(self, f.name) != f.default
+            if given and f.name not in always | set(shape.takes):
+                raise ValueError(
+                    f"schedule {self.name!r} does not use {f.name}; it takes "
+                    f"{', '.join(shape.takes) or 'no parameters'} and the warm-up"
+                )
+            if f.name in shape.needs and not getattr(self, f.name):
+                raise ValueError(f"schedule {self.name!r} needs {f.name}")
+
+    def eta(self, peak: float, k: float, steps: Count | None) -> float:
+        """The learning rate at step ``k`` (a fraction is fine) of a run of ``steps`` steps whose peak is ``peak``."""
+        nonnegative("step", k)
+        shape = SHAPES[self.name]
+        if shape.needs_length and steps is None:
+            raise ValueError(f"schedule {self.name!r} needs the run's length: give steps, or epochs and dataset_size")
+        if k < self.warmup:
+            return peak * WARMUPS[self.warmup_shape](self.warmup_start, k / float(self.warmup))
+        return self.min_eta + (peak - self.min_eta) * shape.factor(self, k, float(steps or 0))

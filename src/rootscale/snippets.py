@@ -1,0 +1,115 @@
+"""A plan as code to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from rootscale.hparams import SGD, Optimizer, RMSprop
+from rootscale.plan import Plan
+from rootscale.units import Number
+
+
+def _text(value: Number) -> str:
+    """A number as Python source, without the last digits that only show rounding."""
+    return repr(int(value) if value == int(value) and abs(value) >= 1 else float(f"{float(value):.12g}"))
+
+
+def _progress(plan: Plan) -> str:
+    warmup, steps = plan.schedule.warmup, plan.total_steps or 0
+    start = f"(step - {_text(warmup)})" if warmup else "step"
+    return f"min(1.0, {start} / {_text(steps - warmup) if steps > warmup else '1'})"
+
+
+#: What each schedule is after its warm-up, in terms of ``step`` and ``p``; 1 is the peak and 0 the lowest learning rate.
+_SHAPES: Mapping[str, Callable[[Plan], str]] = MappingProxyType(
+    {
+        "constant": lambda plan: "1.0",
+        "linear": lambda plan: f"1 - {_progress(plan)}",
+        "cosine": lambda plan: f"(1 + math.cos(math.pi * {_progress(plan)})) / 2",
+        "polynomial": lambda plan: f"(1 - {_progress(plan)}) ** {_text(plan.schedule.power)}",
+        "exponential": lambda plan: (
+            f"{_text(plan.schedule.gamma)} ** ((step - {_text(plan.schedule.warmup)}) / {_text(plan.schedule.every or 1)})"
+        ),
+        "step": lambda plan: f"{_text(plan.schedule.gamma)} ** (step // {_text(plan.schedule.every or 1)})",
+        "multistep": lambda plan: (
+            f"{_text(plan.schedule.gamma)} ** sum(step >= m for m in "
+            f"[{', '.join(map(_text, plan.schedule.milestones))}])"
+        ),
+        "inverse-sqrt": lambda plan: f"math.sqrt({_text(plan.schedule.warmup)} / max(step, 1))",
+        "warmup-stable-decay": lambda plan: (
+            f"min(1.0, max(0, {_text(plan.total_steps or 0)} - step) / {_text(plan.schedule.decay or 1)})"
+        ),
+    }
+)
+_WARMUPS: Mapping[str, Callable[[str, str], str]] = MappingProxyType(
+    {
+        "linear": lambda start, p: p if start == "0.0" else f"{start} + (1 - {start}) * {p}",
+        "exponential": lambda start, p: f"{start} ** (1 - {p})",
+    }
+)
+
+
+def _optimizer(optimizer: Optimizer) -> str:
+    eta, decay = _text(optimizer.eta), _text(optimizer.weight_decay)
+    if isinstance(optimizer, SGD):
+        return (
+            f"torch.optim.SGD(model.parameters(), lr={eta}, momentum={_text(optimizer.momentum)}, weight_decay={decay})"
+        )
+    if optimizer.eps_root:
+        raise ValueError(f"torch's optimizers have no eps inside the root, got eps_root={optimizer.eps_root}")
+    if isinstance(optimizer, RMSprop):
+        return (
+            f"torch.optim.RMSprop(model.parameters(), lr={eta}, alpha={_text(optimizer.beta)}, "
+            f"eps={_text(optimizer.eps)}, weight_decay={decay})"
+        )
+    name = "AdamW" if optimizer.name == "adamw" else "Adam"
+    return (
+        f"torch.optim.{name}(model.parameters(), lr={eta}, betas=({_text(optimizer.beta1)}, {_text(optimizer.beta2)}), "
+        f"eps={_text(optimizer.eps)}, weight_decay={decay})"
+    )
+
+
+def _schedule(plan: Plan) -> list[str]:
+    schedule = plan.schedule
+    if schedule.name == "constant" and not schedule.warmup:
+        return []
+    body = _SHAPES[schedule.name](plan)
+    if schedule.min_eta:
+        lowest = _text(schedule.min_eta / plan.optimizer.eta)
+        body = f"{lowest} + (1 - {lowest}) * ({body})"
+    lines = ["", "", "def factor(step):  # learning rate / peak learning rate"]
+    if schedule.warmup:
+        warm = _WARMUPS[schedule.warmup_shape](_text(schedule.warmup_start), f"step / {_text(schedule.warmup)}")
+        lines += [f"    if step < {_text(schedule.warmup)}:", f"        return {warm}"]
+    lines += [f"    return {body}", "", ""]
+    return [
+        *lines,
+        "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)  # step it after every optimizer step",
+    ]
+
+
+def torch_code(plan: Plan) -> str:
+    """The PyTorch calls that build this plan's optimizer, schedule and the rest, to paste behind ``model = ...``."""
+    steps = plan.total_steps
+    header = [f"# batch size {plan.batch_size}" + (f", {_text(-(-steps // 1))} steps" if steps else "")]
+    header += [f"# every {_text(max(1, round(every)))} steps: {name}" for name, every in plan.intervals.items()]
+    schedule = _schedule(plan)
+    lines = [f"optimizer = {_optimizer(plan.optimizer)}", *schedule]
+    if plan.batchnorm_momentum is not None:
+        lines += [
+            "for module in model.modules():",
+            "    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):",
+            f"        module.momentum = {_text(plan.batchnorm_momentum)}",
+        ]
+    if plan.ema is not None:
+        lines += [
+            "ema = torch.optim.swa_utils.AveragedModel(",
+            f"    model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn({_text(plan.ema)})",
+            ")  # ema.update_parameters(model) after every step",
+        ]
+    if plan.clip is not None:
+        clip = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {_text(plan.clip)})"
+        lines.append(f"# between backward and optimizer.step(): {clip}")
+    imports = ["import math", ""] if any("math." in line for line in schedule) else []
+    return "\n".join([*header, *imports, "import torch", "", *lines])
