@@ -40,36 +40,44 @@ def _console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
 
 
-#: Options that make up a plan, by the key of `Plan.to_dict` they fill; a dot leads into the optimizer or the schedule.
-_PLAN_OPTIONS: dict[str, dict[str, Any]] = {
-    "optimizer.name": {"flag": "--optimizer", "choices": list(OPTIMIZERS), "help": "the optimizer"},
-    "optimizer.eta": {"flag": "--lr", "type": float, "metavar": "ETA", "help": "learning rate (its peak)"},
-    "optimizer.betas": {"flag": "--betas", "type": float, "nargs": 2, "metavar": "BETA", "help": "of Adam and AdamW"},
-    "optimizer.beta": {"flag": "--alpha", "type": float, "metavar": "BETA", "help": "of RMSprop (the paper's beta)"},
-    "optimizer.momentum": {"flag": "--momentum", "type": float, "help": "of SGD"},
-    "optimizer.eps": {"flag": "--eps", "type": float, "help": "added to sqrt(v)"},
-    "optimizer.eps_root": {"flag": "--eps-root", "type": float, "metavar": "EPS", "help": "added inside the root"},
-    "optimizer.weight_decay": {"flag": "--weight-decay", "type": float, "metavar": "LAMBDA", "help": "AdamW: decoupled; else L2"},
-    "batch_size": {"flag": "--batch-size", "metavar": "B", "help": "a number, or MICROxACCUMULATIONxWORKERS: 32x4x8"},
-    "steps": {"flag": "--steps", "type": float, "help": "length of the run"},
-    "epochs": {"flag": "--epochs", "type": float, "help": "length of the run, with --dataset-size"},
-    "dataset_size": {"flag": "--dataset-size", "type": int, "metavar": "N", "help": "samples in the data"},
-    "schedule.name": {"flag": "--schedule", "choices": list(SHAPES), "help": "of the learning rate (default: constant)"},
-    "schedule.warmup": {"flag": "--warmup-steps", "type": float, "metavar": "STEPS", "help": "steps of warm-up"},
-    "schedule.warmup_shape": {"flag": "--warmup-shape", "choices": list(WARMUPS), "help": "default: linear"},
-    "schedule.warmup_start": {"flag": "--warmup-start", "type": float, "metavar": "SHARE", "help": "of the peak, at step 0"},
-    "schedule.min_eta": {"flag": "--min-lr", "type": float, "metavar": "ETA", "help": "lowest learning rate"},
-    "schedule.milestones": {"flag": "--milestones", "type": float, "nargs": "+", "metavar": "STEP", "help": "of multistep"},
-    "schedule.every": {"flag": "--decay-every", "type": float, "metavar": "STEPS", "help": "of step and exponential"},
-    "schedule.decay": {"flag": "--decay-steps", "type": float, "metavar": "STEPS", "help": "of warmup-stable-decay"},
-    "schedule.gamma": {"flag": "--gamma", "type": float, "help": "factor of step, multistep and exponential"},
-    "schedule.power": {"flag": "--power", "type": float, "help": "of polynomial"},
-    "ema": {"flag": "--ema", "type": float, "metavar": "DECAY", "help": "decay of a parameter average"},
-    "batchnorm_momentum": {"flag": "--batchnorm-momentum", "type": float, "metavar": "P", "help": "torch's convention"},
-    "clip": {"flag": "--clip", "type": float, "metavar": "NORM", "help": "gradient-norm clip"},
-    "intervals": {"flag": "--every", "nargs": "+", "metavar": "NAME=STEPS", "help": "intervals: eval=1000 save=5000"},
-    "noise_scale": {"flag": "--noise-scale", "type": float, "metavar": "SAMPLES", "help": "measured Tr Sigma / |grad|^2"},
-}  # fmt: skip
+#: The options that make up a plan: flag, the key of `Plan.to_dict` it fills (a dot leads into a part), how it is read.
+_PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--optimizer", "optimizer.name", dict(choices=list(OPTIMIZERS), help="the optimizer")),
+    ("--lr", "optimizer.eta", dict(type=float, metavar="ETA", help="learning rate (its peak)")),
+    ("--betas", "optimizer.betas", dict(type=float, nargs=2, metavar="BETA", help="of Adam and AdamW")),
+    ("--alpha", "optimizer.beta", dict(type=float, metavar="BETA", help="of RMSprop (the paper's beta)")),
+    ("--momentum", "optimizer.momentum", dict(type=float, help="of SGD")),
+    ("--eps", "optimizer.eps", dict(type=float, help="added to sqrt(v)")),
+    ("--eps-root", "optimizer.eps_root", dict(type=float, metavar="EPS", help="added inside the root")),
+    (
+        "--weight-decay",
+        "optimizer.weight_decay",
+        dict(type=float, metavar="LAMBDA", help="decoupled for AdamW, an L2 term for the others"),
+    ),
+    ("--batch-size", "batch_size", dict(metavar="B", help="a number, or MICROxACCUMULATIONxWORKERS such as 32x4x8")),
+    ("--steps", "steps", dict(type=float, help="length of the run")),
+    ("--epochs", "epochs", dict(type=float, help="length of the run, with --dataset-size")),
+    ("--dataset-size", "dataset_size", dict(type=int, metavar="N", help="samples in the data")),
+    ("--schedule", "schedule.name", dict(choices=list(SHAPES), help="of the learning rate; default: constant")),
+    ("--warmup-steps", "schedule.warmup", dict(type=float, metavar="STEPS", help="length of the warm-up")),
+    ("--warmup-shape", "schedule.warmup_shape", dict(choices=list(WARMUPS), help="default: linear")),
+    ("--warmup-start", "schedule.warmup_start", dict(type=float, metavar="SHARE", help="of the peak, at step 0")),
+    ("--min-lr", "schedule.min_eta", dict(type=float, metavar="ETA", help="lowest learning rate")),
+    ("--milestones", "schedule.milestones", dict(type=float, nargs="+", metavar="STEP", help="of multistep")),
+    ("--decay-every", "schedule.every", dict(type=float, metavar="STEPS", help="of step and exponential")),
+    ("--decay-steps", "schedule.decay", dict(type=float, metavar="STEPS", help="of warmup-stable-decay")),
+    ("--gamma", "schedule.gamma", dict(type=float, help="factor of step, multistep and exponential")),
+    ("--power", "schedule.power", dict(type=float, help="of polynomial")),
+    ("--ema", "ema", dict(type=float, metavar="DECAY", help="decay of a parameter average")),
+    (
+        "--batchnorm-momentum",
+        "batchnorm_momentum",
+        dict(type=float, metavar="P", help="weight of the new batch, as in torch"),
+    ),
+    ("--clip", "clip", dict(type=float, metavar="NORM", help="largest gradient norm")),
+    ("--every", "intervals", dict(nargs="+", metavar="NAME=STEPS", help="intervals such as eval=1000 save=5000")),
+    ("--noise-scale", "noise_scale", dict(type=float, metavar="SAMPLES", help="measured Tr Sigma / |grad|^2")),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,8 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--plan", type=Path, metavar="FILE", help="a plan as JSON; options given besides it take precedence"
     )
-    for key, option in _PLAN_OPTIONS.items():
-        run.add_argument(option["flag"], dest=key, **{k: v for k, v in option.items() if k != "flag"})
+    for flag, key, how in _PLAN_OPTIONS:
+        run.add_argument(flag, dest=key, **how)
     run.add_argument(
         "--decoupled", action="store_true", help="Adam's weight decay is decoupled: the same as --optimizer adamw"
     )
@@ -124,7 +132,7 @@ def _plan(args: argparse.Namespace) -> Plan:
             raise ValueError(f"cannot read {args.plan}: {getattr(error, 'strerror', None) or error}") from None
         except ValueError as error:
             raise ValueError(f"{args.plan}: {error}") from None
-    for key in _PLAN_OPTIONS:
+    for _, key, _ in _PLAN_OPTIONS:
         value = getattr(args, key)
         if value is None:
             continue

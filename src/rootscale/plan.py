@@ -112,14 +112,14 @@ class Plan:
 
     optimizer: Optimizer
     batch_size: BatchSize
-    steps: Count | None = None
+    steps: Count | None = quantity("steps", default=None)
     epochs: Count | None = None
     dataset_size: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
     ema: float | None = quantity("ema", "EMA decay", default=None)
     batchnorm_momentum: float | None = quantity("batchnorm", "BatchNorm momentum", default=None)
     clip: float | None = quantity("clip", "clip norm", default=None)
-    intervals: Mapping[str, Count] = field(default_factory=dict)
+    intervals: Mapping[str, Count] = quantity("steps", "every", default_factory=dict)
     noise_scale: float | None = None
 
     def __post_init__(self) -> None:
@@ -214,8 +214,6 @@ class Plan:
             optimizer=_convert(self.optimizer, chosen, kappa),
             schedule=_convert(self.schedule, chosen, kappa),
             batch_size=size,
-            steps=None if self.steps is None else chosen.convert("steps", self.steps, kappa),
-            intervals={k: chosen.convert("steps", v, kappa, k) for k, v in self.intervals.items()},
             **_converted(self, chosen, kappa),
         )
         return new, messages + self._guards(new, chosen, kappa)
@@ -367,7 +365,7 @@ def _jsonable(value: Any) -> Any:
 
 def _converted(record: Any, rule: Rule, kappa: Fraction) -> dict[str, Any]:
     """The converted values of the record's own fields that have a unit."""
-    new = {}
+    new: dict[str, Any] = {}
     for f in fields(record):
         value, key = getattr(record, f.name), f.metadata.get("unit")
         if key is None or value is None:
@@ -375,6 +373,8 @@ def _converted(record: Any, rule: Rule, kappa: Fraction) -> dict[str, Any]:
         label = f.metadata["label"] or f.name
         if isinstance(value, tuple):
             new[f.name] = tuple(rule.convert(key, item, kappa, label) for item in value)
+        elif isinstance(value, Mapping):
+            new[f.name] = {name: rule.convert(key, item, kappa, f"{label} {name}") for name, item in value.items()}
         else:
             new[f.name] = rule.convert(key, value, kappa, label)
     return new
@@ -390,12 +390,12 @@ def _named(record: Any) -> Iterator[tuple[str, tuple[str, Number]]]:
         value, key = getattr(record, f.name), f.metadata.get("unit")
         if is_dataclass(value) and not isinstance(value, BatchSize):
             yield from _named(value)
-        elif f.name == "steps" and record.total_steps is not None:
+        elif f.name == "epochs" and value is not None:
             yield "steps", ("steps", record.total_steps)
-        elif f.name == "intervals":
-            yield from ((f"every: {name}", ("steps", steps)) for name, steps in value.items())
         elif key is not None and isinstance(value, tuple):
             yield from ((f"{f.metadata['label']} {i}", (key, item)) for i, item in enumerate(value, 1))
+        elif key is not None and isinstance(value, Mapping):
+            yield from ((f"{f.metadata['label']} {name}", (key, item)) for name, item in value.items())
         elif key is not None and value is not None and (value or f.default):
             yield f.metadata["label"] or f.name, (key, value)
 

@@ -72,11 +72,11 @@ def _cosine(s: Schedule, k: float, steps: float) -> float:
 
 
 def _polynomial(s: Schedule, k: float, steps: float) -> float:
-    return (1 - _progress(s, k, steps)) ** s.power
+    return math.pow(1 - _progress(s, k, steps), s.power)
 
 
 def _exponential(s: Schedule, k: float, steps: float) -> float:
-    return s.gamma ** ((k - float(s.warmup)) / float(s.every or 1))
+    return math.pow(s.gamma, (k - float(s.warmup)) / float(s.every or 1))
 
 
 def _step(s: Schedule, k: float, steps: float) -> float:
@@ -152,7 +152,7 @@ class Schedule:
     warmup_shape: str = "linear"
     warmup_start: float = 0.0
     min_eta: float = quantity("min_eta", "lowest lr", default=0.0)
-    milestones: tuple[Count, ...] = quantity("steps", "milestone", default=())
+    milestones: list[Count] | tuple[Count, ...] = quantity("steps", "milestone", default=())
     every: Count | None = quantity("steps", "decay every", default=None)
     decay: Count | None = quantity("steps", "decay steps", default=None)
     gamma: float = 0.1
@@ -164,7 +164,7 @@ class Schedule:
         if self.warmup_shape not in WARMUPS:
             raise ValueError(f"warmup_shape must be one of {', '.join(WARMUPS)}, got {self.warmup_shape!r}")
         validate(self)
-        if isinstance(self.milestones, str | bytes) or not hasattr(self.milestones, "__iter__"):
+        if not isinstance(self.milestones, list | tuple):
             raise ValueError(f"milestones must be a list of steps, got {self.milestones!r}")
         values = {
             "warmup": count("warmup", self.warmup, zero=True),

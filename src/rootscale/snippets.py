@@ -12,7 +12,7 @@ from rootscale.units import Number
 
 def _text(value: Number) -> str:
     """A number as Python source, without the last digits that only show rounding."""
-    return repr(int(value) if value == int(value) and abs(value) >= 1 else float(f"{float(value):.12g}"))
+    return repr(int(value) if value == int(value) and abs(float(value)) >= 1 else float(f"{float(value):.12g}"))
 
 
 def _progress(plan: Plan) -> str:
@@ -21,7 +21,7 @@ def _progress(plan: Plan) -> str:
     return f"min(1.0, {start} / {_text(steps - warmup) if steps > warmup else '1'})"
 
 
-#: What each schedule is after its warm-up, in terms of ``step`` and ``p``; 1 is the peak and 0 the lowest learning rate.
+#: What each schedule is after its warm-up, as an expression of ``step``: 1 is the peak, 0 the lowest learning rate.
 _SHAPES: Mapping[str, Callable[[Plan], str]] = MappingProxyType(
     {
         "constant": lambda plan: "1.0",
@@ -29,7 +29,8 @@ _SHAPES: Mapping[str, Callable[[Plan], str]] = MappingProxyType(
         "cosine": lambda plan: f"(1 + math.cos(math.pi * {_progress(plan)})) / 2",
         "polynomial": lambda plan: f"(1 - {_progress(plan)}) ** {_text(plan.schedule.power)}",
         "exponential": lambda plan: (
-            f"{_text(plan.schedule.gamma)} ** ((step - {_text(plan.schedule.warmup)}) / {_text(plan.schedule.every or 1)})"
+            f"{_text(plan.schedule.gamma)} ** "
+            f"((step - {_text(plan.schedule.warmup)}) / {_text(plan.schedule.every or 1)})"
         ),
         "step": lambda plan: f"{_text(plan.schedule.gamma)} ** (step // {_text(plan.schedule.every or 1)})",
         "multistep": lambda plan: (

@@ -76,7 +76,8 @@ def power(exponent: Fraction | int) -> Form:
     def apply(value: Number, kappa: Number) -> Number:
         if exponent.denominator == 1 and not isinstance(value, float):
             return Fraction(value) * Fraction(kappa) ** int(exponent)
-        return float(value) * float(kappa) ** float(exponent)
+        factor: float = float(kappa) ** float(exponent)
+        return float(value) * factor
 
     return Form({-1: "x / kappa", 1: "x * kappa"}.get(exponent, f"x * kappa^({exponent})"), apply)  # type: ignore[call-overload]
 
@@ -99,7 +100,7 @@ KEPT = Form("x", lambda value, kappa: value)
 #: Weight of the past in an average over steps, as the paper converts it. 0 means that nothing is averaged and stays 0.
 AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit)
 #: The same average, exact over ``kappa`` steps: agrees with `AVERAGE` to first order in ``1 - x`` and stays in (0, 1).
-AVERAGE_POWER = Form("x^kappa", lambda value, kappa: float(value) ** float(kappa))
+AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa))
 #: Weight of the present in an average over steps (BatchNorm's ``momentum``).
 COMPLEMENT = Form("1 - (1 - x)^kappa", _complement)
 

@@ -1,0 +1,310 @@
+"""Change the batch size of a running PyTorch job: convert its live objects in place."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings as python_warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
+
+from rootscale.changes import Change, Changes, ScalingWarning
+from rootscale.hparams import DOMAINS, positive
+from rootscale.rules import Averaging, Rule, get_rule
+from rootscale.training import schedulers
+from rootscale.units import UNITS, show
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How a class of optimizers names its quantities.
+
+    Args:
+        name: of its record in `rootscale.hparams`.
+        cls: whose ``step`` it has.
+        values: keys of its parameter groups, with their units.
+        state: keys of its per-parameter state, with their units.
+        must_be: options that have to have these values, or the SDE is another one.
+    """
+
+    name: str
+    cls: type[torch.optim.Optimizer]
+    values: Mapping[str, str | tuple[str, ...]]
+    state: Mapping[str, str]
+    must_be: Mapping[str, object]
+
+
+_ADAM_STATE = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v", "step": "step_counter"}
+_ADAM_VALUES: dict[str, str | tuple[str, ...]] = {"lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps"}
+_FAMILIES = (
+    _Family("adamw", torch.optim.AdamW, {**_ADAM_VALUES, "weight_decay": "decoupled_decay"}, _ADAM_STATE, {}),
+    _Family("adam", torch.optim.Adam, {**_ADAM_VALUES, "weight_decay": "l2"}, _ADAM_STATE, {}),
+    _Family(
+        "rmsprop",
+        torch.optim.RMSprop,
+        {"lr": "eta", "alpha": "beta2", "eps": "eps", "weight_decay": "l2"},
+        {"square_avg": "v", "step": "step_counter"},
+        {"momentum": 0, "centered": False},
+    ),
+    _Family("sgd", torch.optim.SGD, {"lr": "eta", "momentum": "momentum", "weight_decay": "l2"}, {}, {}),
+)
+_SUPPORTED = "torch.optim.Adam, AdamW, RMSprop (without momentum, not centered) and SGD"
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """Something that has been found possible to change: what to report, and what makes the change."""
+
+    changes: tuple[Change, ...]
+    commit: Callable[[], None]
+
+
+def rescale_(
+    optimizer: torch.optim.Optimizer,
+    kappa: float,
+    *,
+    scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
+    model: torch.nn.Module | None = None,
+    ema: Any = None,
+    rule: str | None = None,
+    averaging: Averaging = "paper",
+    state: bool = True,
+    interval: Literal["step", "epoch"] = "step",
+) -> Changes:
+    """Convert a run, fresh or under way, to ``kappa`` times its batch size, in place.
+
+    Everything is checked first: if anything is refused, nothing has changed. The caller changes what this function
+    cannot see: the batch size itself, the number of steps left and every interval in steps (``/ kappa``), and the
+    gradient clip (``* kappa^(-1/2)``).
+
+    Args:
+        optimizer: `torch.optim.Adam`, ``AdamW``, ``RMSprop`` or ``SGD``, in any of their variants.
+        kappa: new batch size over old one; any positive number.
+        scheduler: the learning-rate scheduler (or several) that drives the optimizer.
+        model: the model whose BatchNorm layers' momentum is to be converted.
+        ema: a `torch.optim.swa_utils.AveragedModel` with torch's exponential averages, or any object with a ``decay``
+            attribute, or several of them.
+        rule: a name from `rootscale.RULES`; None is the optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop.
+        averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
+        state: whether the optimizer's state is converted too; without it the run is disturbed until the averages
+            have forgotten the old batch size.
+        interval: whether the scheduler is stepped with every optimizer ``step`` or once an ``epoch``.
+
+    Returns:
+        What was changed; print it.
+
+    Raises:
+        TypeError: an object of a kind that cannot be converted; the message names those that can.
+        ValueError: there is no valid value; the message has the largest kappa that has one.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.98, 0.999))
+    >>> changes = rescale_(optimizer, 4)
+    >>> changes["lr"].after, optimizer.param_groups[0]["lr"]
+    (0.002, 0.002)
+    """
+    kappa = positive("kappa", kappa)
+    family = _family(optimizer)
+    chosen = get_rule(rule, family.name, averaging)
+    if interval not in ("step", "epoch"):
+        raise ValueError(f"interval must be 'step' or 'epoch', got {interval!r}")
+    several = _several(scheduler)
+    messages = chosen.check(family.name)
+    for one in several:
+        schedulers.check(one, optimizer, chosen, kappa)
+    if not several and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        messages.append("a scheduler drives this optimizer but was not given: it will set the old learning rates again")
+    edits = [
+        *_group_edits(optimizer, family, chosen, kappa),
+        *(_state_edits(optimizer, family, chosen, kappa) if state else ()),
+        *(_scheduler_edit(one, chosen, kappa, interval) for one in several),
+        *(_batchnorm_edits(model, chosen, kappa) if model is not None else ()),
+        *(_ema_edit(one, chosen, kappa) for one in _several(ema)),
+    ]
+    messages += _guards(optimizer, family, chosen, kappa)
+    if kappa != 1:
+        for edit in edits:
+            edit.commit()
+    for message in messages:
+        python_warnings.warn(message, ScalingWarning, stacklevel=2)
+    return Changes(kappa, chosen, tuple(change for edit in edits for change in edit.changes), tuple(messages))
+
+
+def _several(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _family(optimizer: Any) -> _Family:
+    """The row for this optimizer; a subclass counts as its torch class only if it has not changed ``step``."""
+    step = inspect.unwrap(type(optimizer).step) if isinstance(optimizer, torch.optim.Optimizer) else None
+    for family in _FAMILIES:
+        if isinstance(optimizer, family.cls) and step is inspect.unwrap(family.cls.step):
+            break
+    else:
+        inner = getattr(optimizer, "optimizer", None)
+        hint = f"; give the {type(inner).__name__} it wraps" if isinstance(inner, torch.optim.Optimizer) else ""
+        raise TypeError(f"optimizer must be one of {_SUPPORTED}; got {type(optimizer).__name__}{hint}")
+    for i, group in enumerate(optimizer.param_groups):
+        for key, value in family.must_be.items():
+            if group.get(key, value) != value:
+                raise ValueError(
+                    f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}) follows no known SDE, so no "
+                    f"rule keeps its dynamics; supported are {_SUPPORTED}"
+                )
+    if family.name == "adam" and any(group.get("decoupled_weight_decay") for group in optimizer.param_groups):
+        return _FAMILIES[0]
+    return family
+
+
+def _group_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> Iterator[_Edit]:
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    for i, group in enumerate([*groups, optimizer.defaults]):  # groups that are added later start from the defaults
+        units = dict(family.values)
+        if "decoupled_weight_decay" in group:
+            units["weight_decay"] = "decoupled_decay" if group["decoupled_weight_decay"] else "l2"
+        for key, unit in units.items():
+            before = schedulers.read(group[key])
+            after = schedulers.convert(rule, unit, before, kappa, key)
+            suffix = f" (group {i})" if len(groups) > 1 else ""
+            names = (key,) if isinstance(unit, str) else unit
+            each = zip(names, _tuple(unit), _tuple(before), _tuple(after), strict=True)
+            rows = tuple(Change(f"{name}{suffix}", old, new, rule.units.get(u)) for name, u, old, new in each)
+            yield _Edit(rows if i < len(groups) else (), partial(schedulers.write, group, key, after))
+    for group, key in schedulers.places(optimizer):
+        if key not in family.values:  # what schedulers have stored there
+            after = schedulers.convert(rule, schedulers.UNITS[key], schedulers.read(group[key]), kappa, key)
+            yield _Edit((), partial(schedulers.write, group, key, after))
+
+
+def _state_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> Iterator[_Edit]:
+    for key, unit in family.state.items():
+        held = [state[key] for state in optimizer.state.values() if key in state]
+        if not held:
+            continue
+        factor = float(rule.convert(unit, 1.0, kappa))
+        note = f"{len(held)} tensors, in place; 'before' and 'after' are factors"
+        change = Change(f"state {key}", 1.0, factor, rule.units.get(unit), note=note)
+        yield _Edit((change,), partial(_multiply_, held, factor))
+
+
+def _multiply_(tensors: list[torch.Tensor], factor: float) -> None:
+    """In place and without a copy; a tensor that several parameters share (a step counter) is changed once."""
+    if factor != 1:
+        with torch.no_grad():
+            torch._foreach_mul_(list({id(tensor): tensor for tensor in tensors}.values()), factor)
+
+
+def _guards(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> list[str]:
+    messages: dict[str, None] = {}
+    for group in optimizer.param_groups:
+        values = {
+            unit: value
+            for key, units in family.values.items()
+            for unit, value in zip(_tuple(units), _tuple(schedulers.read(group[key])), strict=True)
+        }
+        messages |= dict.fromkeys(rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2")))
+    return [*messages, *_eps_dominates(optimizer, family)]
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _eps_dominates(optimizer: torch.optim.Optimizer, family: _Family, per_tensor: int = 256) -> list[str]:
+    """A warning where eps, not sqrt(v), sets the size of most steps; looks at a sample of the coordinates."""
+    key = next((key for key, unit in family.state.items() if unit == "v"), None)
+    logs = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            v = optimizer.state.get(parameter, {}).get(key)
+            if v is None or v.numel() == 0 or not group["eps"]:
+                continue
+            few = v.detach().flatten()[:: max(1, v.numel() // per_tensor)].float().cpu()
+            if "betas" in group:  # v_hat
+                few = few / (1 - float(group["betas"][1]) ** float(optimizer.state[parameter]["step"]))
+            logs.append(few.sqrt() / float(group["eps"]))
+    if not logs:
+        return []
+    ratio = torch.cat(logs)
+    share = (ratio < 1).double().mean().item()
+    if share <= 0.5:
+        return []
+    error = math.sqrt(share * (1 - share) / len(ratio))
+    smaller = 1 / max(ratio.median().item(), 1e-30)
+    return [
+        f"eps is larger than sqrt(v) in {100 * share:.0f} +- {100 * error:.0f} % of the coordinates ({len(ratio)} "
+        f"sampled): there the steps are those of SGD with learning rate lr / eps; an eps {show(smaller)} times smaller "
+        "would let v set the size of half of them"
+    ]
+
+
+def _scheduler_edit(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> _Edit:
+    before, after = schedulers.ticks(scheduler, 1, interval), schedulers.ticks(scheduler, kappa, interval)
+    if before == after:
+        note = "its clock is not the optimizer's: it is stepped as before"
+    else:
+        note = "steps of its own clock in one step of the optimizer"
+    change = Change(f"{type(scheduler).__name__} clock", before, after, UNITS["steps"], note=note)
+    return _Edit((change,), schedulers.rescale(scheduler, rule, kappa, interval))
+
+
+def _batchnorm_edits(model: Any, rule: Rule, kappa: float) -> Iterator[_Edit]:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    layers: dict[float, list[Any]] = {}
+    for module in model.modules():
+        # _NormBase: BatchNorm in all its forms, and InstanceNorm that tracks statistics. None is a plain average.
+        if isinstance(module, _NormBase) and module.track_running_stats and module.momentum is not None:
+            layers.setdefault(float(module.momentum), []).append(module)
+    for momentum, modules in layers.items():
+        DOMAINS["batchnorm"]("BatchNorm momentum", momentum)
+        after = float(rule.convert("batchnorm", momentum, kappa, "BatchNorm momentum"))
+        note = f"{len(modules)} layers"
+        change = Change("BatchNorm momentum", momentum, after, rule.units.get("batchnorm"), note=note)
+        yield _Edit((change,), partial(_set_all, modules, "momentum", after))
+
+
+def _set_all(objects: Iterable[Any], name: str, value: Any) -> None:
+    for one in objects:
+        setattr(one, name, value)
+
+
+#: torch's makers of exponential averages, by the attribute of AveragedModel that holds what they make.
+_EMA_MAKERS: dict[str, Callable[[float], Any]] = {"multi_avg_fn": get_ema_multi_avg_fn, "avg_fn": get_ema_avg_fn}
+
+
+def _set_average(ema: AveragedModel, attribute: str, maker: Callable[[float], Any], decay: float) -> None:
+    setattr(ema, attribute, maker(decay))
+
+
+def _ema_edit(ema: Any, rule: Rule, kappa: float) -> _Edit:
+    if isinstance(ema, AveragedModel):
+        for attribute, maker in _EMA_MAKERS.items():
+            function = getattr(ema, attribute, None)
+            # torch keeps the decay only in the closure of the function that its maker returned.
+            if function is not None and function.__qualname__.startswith(f"{maker.__name__}.<locals>."):
+                before = float(inspect.getclosurevars(function).nonlocals["decay"])
+                return _decay_edit(before, rule, kappa, partial(_set_average, ema, attribute, maker))
+        raise TypeError(
+            "this AveragedModel has no exponential average of torch's (torch.optim.swa_utils.get_ema_multi_avg_fn or "
+            "get_ema_avg_fn): an average of equal weights needs no conversion; convert your own function yourself"
+        )
+    if not isinstance(getattr(ema, "decay", None), float | int):
+        raise TypeError(
+            f"ema must be an AveragedModel or have a number as its attribute decay, got {type(ema).__name__}"
+        )
+    return _decay_edit(float(ema.decay), rule, kappa, partial(setattr, ema, "decay"))
+
+
+def _decay_edit(before: float, rule: Rule, kappa: float, commit: Callable[[float], None]) -> _Edit:
+    DOMAINS["ema"]("EMA decay", before)
+    after = float(rule.convert("ema", before, kappa, "EMA decay"))
+    return _Edit((Change("EMA decay", before, after, rule.units.get("ema")),), partial(commit, after))

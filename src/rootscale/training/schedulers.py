@@ -1,0 +1,220 @@
+"""Learning-rate schedulers in mid-run: the scheduler keeps the clock and the units of the run it was made for.
+
+A scheduler counts the steps of its own run and knows that run's learning rates. After the batch size has been
+multiplied by ``kappa`` one optimizer step covers ``kappa`` of those steps. So a converted scheduler, on each step,
+
+1. turns the optimizer's learning rate (and beta1, where the scheduler cycles it) back into its own units,
+2. steps as often as its own clock ticks, ``kappa`` times on average, and
+3. turns the result into the units of the run as it is now.
+
+At equal samples seen the learning rate is then exactly the rule's multiple of the original one. No formula of any
+scheduler is touched, so this holds for every scheduler that sets learning rates in ``step()``: those of torch, nested
+ones, and users' own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from rootscale.rules import Rule, get_rule
+
+#: What schedulers keep or change in an optimizer's groups, and its unit.
+UNITS: dict[str, str | tuple[str, ...]] = {
+    "lr": "eta",
+    "initial_lr": "eta",
+    "max_lr": "eta",
+    "swa_lr": "eta",
+    "min_lr": "min_eta",
+    "betas": ("beta1", "beta2"),
+    "base_momentum": "beta1",
+    "max_momentum": "beta1",
+}
+
+Value = float | tuple[float, ...]
+Frame = tuple[str, str, float]  # rule, averaging, kappa
+
+
+def read(value: Any) -> Value:
+    """A group's value as plain numbers; tensors (``capturable``, compiled steps) are read."""
+    return tuple(float(item) for item in value) if isinstance(value, tuple | list) else float(value)
+
+
+def write(group: dict[str, Any], key: str, value: Value) -> None:
+    """Put a value into a group; a tensor is filled, so that whoever holds it (a CUDA graph, say) sees the change."""
+    old = group[key]
+    if isinstance(old, torch.Tensor):
+        old.fill_(value)  # type: ignore[arg-type]
+    elif isinstance(old, tuple | list) and any(isinstance(item, torch.Tensor) for item in old):
+        for item, number in zip(old, value, strict=True):  # type: ignore[arg-type]
+            item.fill_(number)
+    else:
+        group[key] = value
+
+
+def convert(rule: Rule, unit: str | tuple[str, ...], value: Value, kappa: float, name: str | None = None) -> Value:
+    """A group's value at ``kappa``; a pair by a pair of units."""
+    if isinstance(value, tuple):
+        return tuple(float(rule.convert(u, v, kappa)) for u, v in zip(unit, value, strict=True))
+    return float(rule.convert(str(unit), value, kappa, name))
+
+
+def places(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where in the optimizer's groups a scheduler's values are."""
+    for group in optimizer.param_groups:
+        for key, unit in UNITS.items():
+            # A cycled momentum is beta1 where there is a beta1; SGD's is kept by every rule.
+            if key in group and (unit != "beta1" or "betas" in group):
+                yield group, key
+
+
+class RescaledScheduler(LRScheduler):
+    """What `rescale` puts before a scheduler's own class; its few attributes are part of ``state_dict``."""
+
+    _rootscale_frames: list[Frame]  # the changes of units since the scheduler was made, first one first
+    _rootscale_ticks: float  # steps of the scheduler's own clock in one call of step()
+    _rootscale_owed: float  # the part of a tick that has passed, in [0, 1)
+
+    def _rootscale_convert(self, key: str, value: Value, back: bool) -> Value:
+        frames = reversed(self._rootscale_frames) if back else self._rootscale_frames
+        for rule, averaging, kappa in frames:
+            chosen = get_rule(rule, "adam", averaging)  # type: ignore[arg-type]
+            value = convert(chosen, UNITS[key], value, 1 / kappa if back else kappa)
+        return value
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """One optimizer step has been made. An explicit epoch or metric is a time of its own: it is passed on once."""
+        explicit = any(value is not None for value in (*args, *kwargs.values()))
+        ticks = 1 if explicit else self._rootscale_tick()
+        held = list(places(self.optimizer))
+        # Each pass reads everything before it writes anything: groups may share one tensor as their learning rate.
+        now = [read(group[key]) for group, key in held]
+        for (group, key), value in zip(held, now, strict=True):
+            write(group, key, self._rootscale_convert(key, value, back=True))
+        own = [read(group[key]) for group, key in held]
+        try:
+            for _ in range(ticks):
+                super().step(*args, **kwargs)
+        finally:
+            after = [read(group[key]) for group, key in held]
+            for (group, key), before, mine, new in zip(held, now, own, after, strict=True):
+                # What the scheduler left alone is put back as it was, so that no rounding accumulates.
+                write(group, key, before if new == mine else self._rootscale_convert(key, new, back=False))
+            self._last_lr = _learning_rates(self)
+
+    def _rootscale_tick(self) -> int:
+        owed = self._rootscale_owed + self._rootscale_ticks
+        ticks = math.floor(owed + 1e-9)  # kappa = 1/3, three times, is one tick
+        self._rootscale_owed = max(0.0, owed - ticks)
+        # The last step of a run may reach past its end by a part of a step; a schedule that ends there stays there.
+        left = _ticks_left(self)
+        return int(left) if 0 < left < ticks else ticks
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue a saved run; one saved before it was rescaled continues as it was."""
+        super().load_state_dict(state_dict)
+        if "_rootscale_frames" not in state_dict:
+            _unwrap(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self).__mro__[2], self.__dict__)
+
+
+def _rebuild(cls: type[LRScheduler], attributes: dict[str, Any]) -> LRScheduler:
+    scheduler = object.__new__(_rescaled(cls))
+    scheduler.__dict__.update(attributes)
+    return scheduler
+
+
+@cache
+def _rescaled(cls: Any) -> type[LRScheduler]:
+    return type(f"Rescaled{cls.__name__}", (RescaledScheduler, cls), {"__module__": __name__, "__doc__": cls.__doc__})
+
+
+def _unwrap(scheduler: LRScheduler) -> None:
+    scheduler.__class__ = type(scheduler).__mro__[2]
+    for name in ("_rootscale_frames", "_rootscale_ticks", "_rootscale_owed"):
+        scheduler.__dict__.pop(name, None)
+
+
+def _learning_rates(scheduler: LRScheduler) -> list[Any]:
+    rates = (group["lr"] for group in scheduler.optimizer.param_groups)
+    return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+
+def _ticks_left(scheduler: Any) -> float:
+    """How far the scheduler can go before it refuses, as OneCycleLR does after its ``total_steps``."""
+    children = getattr(scheduler, "_schedulers", None)
+    if children is not None:
+        starts = getattr(scheduler, "_milestones", None)
+        if starts is None:  # chained: all of them run at once
+            return min(_ticks_left(child) for child in children)
+        total = getattr(children[-1], "total_steps", math.inf)  # one after the other: the last one may have an end
+        return float(total) + (starts[-1] if starts else 0) - float(scheduler.last_epoch)
+    return float(getattr(scheduler, "total_steps", math.inf)) - float(scheduler.last_epoch)
+
+
+def nested(scheduler: Any) -> Iterator[Any]:
+    """The scheduler and all that it holds."""
+    yield scheduler
+    for child in getattr(scheduler, "_schedulers", ()):
+        yield from nested(child)
+
+
+def check(scheduler: Any, optimizer: torch.optim.Optimizer, rule: Rule, kappa: float) -> None:
+    """Refuse what `rescale` could not do, before anything is changed."""
+    if not isinstance(scheduler, LRScheduler):
+        raise TypeError(
+            f"scheduler must be a torch.optim.lr_scheduler.LRScheduler, got {type(scheduler).__name__}; for another "
+            "kind, make it anew for the new batch size (rootscale.Plan.at gives its steps and learning rates)"
+        )
+    if scheduler.optimizer is not optimizer:
+        raise ValueError(f"{type(scheduler).__name__} belongs to another optimizer than the one given")
+    if "_rootscale_frames" in vars(scheduler) and not isinstance(scheduler, RescaledScheduler):
+        raise ValueError(
+            f"this {type(scheduler).__name__} was loaded from a run that had been rescaled: call rescale_ on the fresh "
+            "objects first and load_state_dict after it"
+        )
+    if "betas" not in optimizer.defaults:
+        return
+    for one in nested(scheduler):  # schedulers that cycle beta1 go to values that the group does not show now
+        cycle = getattr(one, "base_momentums", ()) if getattr(one, "cycle_momentum", False) else ()
+        groups = [group["base_momentum"] for group in optimizer.param_groups if "base_momentum" in group]
+        for beta1 in (*cycle, *groups):
+            rule.convert("beta1", float(beta1), kappa, f"{type(one).__name__}'s lowest beta1")
+
+
+def ticks(scheduler: LRScheduler, kappa: float, interval: str) -> float:
+    """Ticks of the scheduler's own clock per step: by ``kappa`` more, if it is stepped with the optimizer."""
+    before: float = getattr(scheduler, "_rootscale_ticks", 1.0)
+    return before * kappa if interval == "step" and not isinstance(scheduler, ReduceLROnPlateau) else before
+
+
+def rescale(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> Callable[[], None]:
+    """The change of clock and units of a scheduler, to be called when all else is known to be possible."""
+
+    def commit() -> None:
+        frames = list(getattr(scheduler, "_rootscale_frames", ()))
+        if frames and frames[-1][:2] == (rule.name, rule.averaging):
+            frames[-1] = (rule.name, rule.averaging, frames[-1][2] * kappa)
+        else:
+            frames.append((rule.name, rule.averaging, kappa))
+        new_ticks = ticks(scheduler, kappa, interval)
+        if not isinstance(scheduler, RescaledScheduler):
+            scheduler.__class__ = _rescaled(type(scheduler))
+        vars(scheduler).update(
+            _rootscale_frames=[frame for frame in frames if frame[2] != 1],
+            _rootscale_ticks=new_ticks,
+            _rootscale_owed=getattr(scheduler, "_rootscale_owed", 0.0),
+        )
+        if new_ticks == 1 and not scheduler._rootscale_frames and scheduler._rootscale_owed == 0:  # type: ignore[attr-defined]
+            _unwrap(scheduler)  # back in its own units: an ordinary scheduler again
+        for one in nested(scheduler):
+            one._last_lr = _learning_rates(one)
+
+    return commit

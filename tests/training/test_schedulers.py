@@ -1,0 +1,298 @@
+"""Every scheduler of torch, converted before the run or in its middle, gives the rule's learning rate at equal time."""
+
+import copy
+import io
+import math
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch.optim import lr_scheduler as lrs
+from torch.optim.swa_utils import SWALR
+
+from rootscale import ScalingWarning
+from rootscale.training import rescale_
+
+STEPS = 96  # of the base run; divisible by the kappas below
+
+
+class Halving(lrs.LRScheduler):
+    """A user's scheduler, with a recursion and an absolute learning rate of its own."""
+
+    def get_lr(self):
+        if self.last_epoch % 20 or not self.last_epoch:
+            return [group["lr"] for group in self.optimizer.param_groups]
+        return [max(group["lr"] / 2, 3e-4) for group in self.optimizer.param_groups]
+
+
+def warm_cosine(opt):
+    first = lrs.LinearLR(opt, start_factor=0.01, total_iters=10)
+    return lrs.SequentialLR(opt, [first, lrs.CosineAnnealingLR(opt, T_max=86, eta_min=1e-5)], milestones=[10])
+
+
+# Every public scheduler of torch.optim.lr_scheduler, with absolute learning rates wherever there are any.
+SCHEDULERS = {
+    "LambdaLR": lambda opt: lrs.LambdaLR(opt, lambda k: 0.95**k + 0.1 * math.sin(k) ** 2),
+    "MultiplicativeLR": lambda opt: lrs.MultiplicativeLR(opt, lambda k: 1 - 1 / (k + 3)),
+    "StepLR": lambda opt: lrs.StepLR(opt, step_size=7, gamma=0.8),
+    "MultiStepLR": lambda opt: lrs.MultiStepLR(opt, milestones=[5, 33, 34, 80], gamma=0.5),
+    "ConstantLR": lambda opt: lrs.ConstantLR(opt, factor=0.3, total_iters=29),
+    "LinearLR": lambda opt: lrs.LinearLR(opt, start_factor=0.1, end_factor=0.7, total_iters=50),
+    "ExponentialLR": lambda opt: lrs.ExponentialLR(opt, gamma=0.97),
+    "SequentialLR": warm_cosine,
+    "CosineAnnealingLR": lambda opt: lrs.CosineAnnealingLR(opt, T_max=40, eta_min=1e-4),
+    "ChainedScheduler": lambda opt: lrs.ChainedScheduler(
+        [lrs.ConstantLR(opt, factor=0.1, total_iters=13), lrs.ExponentialLR(opt, gamma=0.99)], optimizer=opt
+    ),
+    "CyclicLR": lambda opt: lrs.CyclicLR(
+        opt, base_lr=1e-4, max_lr=2e-3, step_size_up=11, step_size_down=17, base_momentum=0.97, max_momentum=0.99
+    ),
+    "CosineAnnealingWarmRestarts": lambda opt: lrs.CosineAnnealingWarmRestarts(opt, T_0=10, T_mult=2, eta_min=1e-5),
+    "OneCycleLR": lambda opt: lrs.OneCycleLR(
+        opt, max_lr=5e-3, total_steps=STEPS, base_momentum=0.97, max_momentum=0.99, three_phase=True
+    ),
+    "PolynomialLR": lambda opt: lrs.PolynomialLR(opt, total_iters=70, power=1.7),
+    # not in that list, but schedulers all the same
+    "SWALR": lambda opt: SWALR(opt, swa_lr=2e-4, anneal_epochs=30),
+    "user's own": Halving,
+    "nested twice": lambda opt: lrs.ChainedScheduler([lrs.StepLR(opt, 30, 0.5), warm_cosine(opt)], optimizer=opt),
+    "sequence with OneCycleLR": lambda opt: lrs.SequentialLR(
+        opt,
+        [lrs.ConstantLR(opt, 0.2, 5), lrs.OneCycleLR(opt, 4e-3, total_steps=STEPS - 10, cycle_momentum=False)],
+        milestones=[10],
+    ),
+}
+
+
+def test_the_table_has_every_scheduler_of_torch():
+    public = {name for name in lrs.__all__ if issubclass(getattr(lrs, name), lrs.LRScheduler)}
+    assert public - {"LRScheduler", "ReduceLROnPlateau"} <= set(SCHEDULERS)
+
+
+def make(name, lr=1e-3, cls=torch.optim.Adam):
+    torch.manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2)]
+    groups = [
+        {"params": parameters[:1]},
+        {"params": parameters[1:], "lr": lr if isinstance(lr, torch.Tensor) else 3 * lr},
+    ]
+    optimizer = cls(groups, lr=lr, betas=(0.98, 0.999))
+    return optimizer, SCHEDULERS[name](optimizer)
+
+
+def advance(optimizer, scheduler, steps):
+    """Learning rates and beta1 of both groups after each of the steps."""
+    seen = []
+    for _ in range(steps):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        scheduler.step()
+        seen.append([(float(group["lr"]), group["betas"][0]) for group in optimizer.param_groups])
+    return torch.tensor(seen, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("start", [0, 1, 23, 48])
+@pytest.mark.parametrize("kappa", [1 / 3, 1 / 2, 2, 4, 16])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_learning_rate_is_the_rules_multiple_at_equal_time(name, kappa, start):
+    base = advance(*make(name), STEPS)
+    optimizer, scheduler = make(name)
+    advance(optimizer, scheduler, start)
+    rescale_(optimizer, kappa, scheduler=scheduler)
+    converted = advance(optimizer, scheduler, int((STEPS - start) / kappa))
+
+    if kappa >= 1:  # every step of the converted run ends at a step of the base run
+        there, here = base[start + int(kappa) - 1 :: int(kappa)][: len(converted)], converted
+    else:  # every step of the base run ends at a step of the converted one
+        every = round(1 / kappa)
+        there, here = base[start:], converted[every - 1 :: every]
+    assert len(here) == len(there) > 2
+    torch.testing.assert_close(here[..., 0], there[..., 0] * kappa**0.5, rtol=1e-9, atol=0)
+    torch.testing.assert_close(1 - here[..., 1], (1 - there[..., 1]) * kappa, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_there_and_back_is_the_run_that_was_never_converted(name):
+    base = advance(*make(name), 40)
+    optimizer, scheduler = make(name)
+    cls = type(scheduler)
+    advance(optimizer, scheduler, 8)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    advance(optimizer, scheduler, 4)
+    rescale_(optimizer, 1 / 4, scheduler=scheduler)
+    assert type(scheduler) is cls
+    torch.testing.assert_close(advance(optimizer, scheduler, 16), base[24:], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_two_changes_are_one_change_by_their_product(name):
+    runs = []
+    for kappas in ([8], [2, 4]):
+        optimizer, scheduler = make(name)
+        advance(optimizer, scheduler, 16)
+        for kappa in kappas:
+            rescale_(optimizer, kappa, scheduler=scheduler)
+        runs.append(advance(optimizer, scheduler, 9))
+    torch.testing.assert_close(*runs, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_saved_and_loaded_run_goes_on_as_if_nothing_had_happened(name):
+    optimizer, scheduler = make(name)
+    advance(optimizer, scheduler, 20)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    advance(optimizer, scheduler, 3)
+    file = io.BytesIO()
+    torch.save([optimizer.state_dict(), scheduler.state_dict()], file)
+    expected = advance(optimizer, scheduler, 10)
+
+    optimizer, scheduler = make(name)
+    rescale_(optimizer, 4, scheduler=scheduler)  # the switch came before the checkpoint: so does it here
+    file.seek(0)
+    saved = torch.load(
+        file, weights_only=name != "user's own" and "Lambda" not in name and "Multiplicative" not in name
+    )
+    optimizer.load_state_dict(saved[0])
+    scheduler.load_state_dict(saved[1])
+    assert torch.equal(advance(optimizer, scheduler, 10), expected)
+
+
+def test_a_checkpoint_from_before_the_switch_continues_the_run_as_it_was():
+    optimizer, scheduler = make("CosineAnnealingLR")
+    advance(optimizer, scheduler, 20)
+    saved = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
+    expected = advance(optimizer, scheduler, 10)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    optimizer.load_state_dict(saved[0])
+    scheduler.load_state_dict(saved[1])
+    assert type(scheduler) is lrs.CosineAnnealingLR
+    assert torch.equal(advance(optimizer, scheduler, 10), expected)
+
+
+def test_a_converted_checkpoint_in_an_ordinary_scheduler_is_noticed():
+    optimizer, scheduler = make("StepLR")
+    rescale_(optimizer, 4, scheduler=scheduler)
+    saved = scheduler.state_dict()
+    optimizer, scheduler = make("StepLR")
+    scheduler.load_state_dict(saved)
+    with pytest.raises(ValueError, match="call rescale_ on the fresh objects first and load_state_dict after it"):
+        rescale_(optimizer, 2, scheduler=scheduler)
+
+
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_converted_scheduler_can_be_copied_and_pickled(copy_of):
+    optimizer, scheduler = make("StepLR")
+    advance(optimizer, scheduler, 5)
+    del optimizer.step  # torch's schedulers put a local function there, which no optimizer can be pickled with
+    rescale_(optimizer, 4, scheduler=scheduler)
+    optimizer, scheduler = copy_of((optimizer, scheduler))
+    assert isinstance(scheduler, lrs.StepLR)
+    assert advance(optimizer, scheduler, 3)[-1, 0, 0] == pytest.approx(2e-3 * 0.8**2)
+
+
+def test_get_last_lr_is_the_learning_rate_in_use():
+    optimizer, scheduler = make("SequentialLR")
+    advance(optimizer, scheduler, 20)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    assert scheduler.get_last_lr() == [group["lr"] for group in optimizer.param_groups]
+    advance(optimizer, scheduler, 3)
+    assert scheduler.get_last_lr() == [group["lr"] for group in optimizer.param_groups]
+
+
+def test_a_learning_rate_that_someone_else_changes_stays_changed():
+    optimizer, scheduler = make("ExponentialLR")
+    rescale_(optimizer, 4, scheduler=scheduler)
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+    assert advance(optimizer, scheduler, 1)[0, 0, 0] == pytest.approx(2e-3 * 0.5 * 0.97**4, rel=1e-12)
+
+
+def test_a_scheduler_that_leaves_the_learning_rate_alone_leaves_it_to_the_bit():
+    optimizer, scheduler = make("ConstantLR")
+    advance(optimizer, scheduler, 29)
+    rescale_(optimizer, 3, scheduler=scheduler)
+    before = [group["lr"] for group in optimizer.param_groups]
+    advance(optimizer, scheduler, 50)
+    assert [group["lr"] for group in optimizer.param_groups] == before
+
+
+def test_an_epoch_scheduler_keeps_its_clock():
+    optimizer, scheduler = make("StepLR")
+    changes = rescale_(optimizer, 4, scheduler=scheduler, interval="epoch")
+    assert changes["StepLR clock"].after == 1
+    assert advance(optimizer, scheduler, 7)[-2:, 0, 0].tolist() == pytest.approx([2e-3, 2e-3 * 0.8])
+
+
+def test_an_explicit_epoch_is_passed_on():
+    optimizer, scheduler = make("CosineAnnealingWarmRestarts")
+    rescale_(optimizer, 4, scheduler=scheduler)
+    scheduler.step(2.5)
+    assert scheduler.last_epoch == 2
+    assert scheduler.T_cur == 2.5
+
+
+def test_reduce_on_plateau_counts_reports_and_keeps_its_lowest_rate_in_units():
+    optimizer, _ = make("ConstantLR")
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-3
+    scheduler = lrs.ReduceLROnPlateau(optimizer, factor=0.1, patience=1, min_lr=2e-4)
+    changes = rescale_(optimizer, 4, scheduler=scheduler)
+    assert changes["ReduceLROnPlateau clock"].after == 1
+    rates = []
+    for _ in range(4):
+        scheduler.step(1.0)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([2e-3, 2e-3, 4e-4, 4e-4])
+
+
+def test_one_cycle_ends_where_it_ends_and_refuses_after_it():
+    optimizer, scheduler = make("OneCycleLR")
+    rescale_(optimizer, 10, scheduler=scheduler)  # 96 steps are 9.6 of ten
+    advance(optimizer, scheduler, 10)
+    assert scheduler.last_epoch == STEPS
+    with pytest.raises(ValueError, match="total steps"):
+        scheduler.step()
+
+
+def test_tensor_learning_rates_stay_the_same_tensors():
+    optimizer, scheduler = make("CosineAnnealingLR", lr=torch.tensor(1e-3))
+    held = [group["lr"] for group in optimizer.param_groups]
+    base = advance(*make("CosineAnnealingLR", lr=torch.tensor(1e-3)), 40)
+    advance(optimizer, scheduler, 8)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    after = advance(optimizer, scheduler, 8)
+    assert all(group["lr"] is tensor for group, tensor in zip(optimizer.param_groups, held, strict=True))
+    torch.testing.assert_close(after[..., 0], 2 * base[11::4, :, 0], rtol=2e-6, atol=0)
+
+
+def test_a_scheduler_of_another_optimizer_is_refused():
+    optimizer, _ = make("StepLR")
+    _, scheduler = make("StepLR")
+    with pytest.raises(ValueError, match="StepLR belongs to another optimizer"):
+        rescale_(optimizer, 2, scheduler=scheduler)
+
+
+def test_something_that_is_no_scheduler_is_refused_with_advice():
+    optimizer, _ = make("StepLR")
+    with pytest.raises(TypeError, match=r"got dict; for another kind, make it anew .*Plan\.at"):
+        rescale_(optimizer, 2, scheduler={"a": 1})
+
+
+def test_a_scheduler_that_was_forgotten_is_warned_about():
+    optimizer, _ = make("StepLR")
+    with pytest.warns(ScalingWarning, match="a scheduler drives this optimizer but was not given"):
+        rescale_(optimizer, 2)
+
+
+def test_cycled_beta1_is_guarded_at_its_lowest_value():
+    optimizer, scheduler = make("CyclicLR")
+    with (
+        pytest.raises(ValueError, match=r"CyclicLR's lowest beta1=-0\.2; need kappa < 33\.3333"),
+        warnings.catch_warnings(),
+    ):
+        rescale_(optimizer, 40, scheduler=scheduler)
+    assert type(scheduler) is lrs.CyclicLR
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
