@@ -190,7 +190,7 @@ def _units(args: argparse.Namespace) -> int:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("quantity", "x becomes", "status", "why", "source"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in ("x becomes", "status"))
     for unit in TABLE:
         table.add_row(unit.label, unit.form.text, unit.status, unit.why, unit.source)
     _console().print(table)

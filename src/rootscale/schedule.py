@@ -17,7 +17,8 @@ from rootscale.units import show
 Count = int | Fraction
 
 _LARGEST = 2**53  # beyond it a float no longer tells one step from the next
-_TEXT = re.compile(r"\d{1,40}(/\d{1,40}|\.\d{1,40})?")
+_SMALLEST = Fraction(1, 10**12)
+_TEXT = re.compile(r"\d{1,4000}(/\d{1,4000}|\.\d{1,40})?")  # no exponents: "1e999999999" would take forever
 
 
 def count(name: str, value: Any, zero: bool = False) -> Count:
@@ -28,8 +29,9 @@ def count(name: str, value: Any, zero: bool = False) -> Count:
         exact = Fraction(value)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         exact = Fraction(-1)
-    if not 0 <= exact <= _LARGEST or (exact == 0 and not zero):
-        raise ValueError(f"{name} must be a number {'>= 0' if zero else '> 0'} and at most {_LARGEST}, got {value!r}")
+    if not (_SMALLEST <= exact <= _LARGEST or (exact == 0 and zero)):
+        least = "0, or from 1e-12" if zero else "from 1e-12"
+        raise ValueError(f"{name} must be a number {least} to {_LARGEST}, got {value!r}")
     return exact.numerator if exact.denominator == 1 else exact
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from types import MappingProxyType
 
 from rootscale.hparams import SGD, Optimizer, RMSprop
 from rootscale.plan import Plan
+from rootscale.schedule import Count
 from rootscale.units import Number
 
 
 def _text(value: Number) -> str:
     """A number as Python source, without the last digits that only show rounding."""
     return repr(int(value) if value == int(value) and abs(float(value)) >= 1 else float(f"{float(value):.12g}"))
+
+
+def _floor(name: str, divisor: Count) -> str:
+    """``name // divisor`` in whole numbers: a float division could miss the step where it jumps."""
+    exact = Fraction(divisor)
+    return f"({name} * {exact.denominator} // {exact.numerator})" if exact.denominator > 1 else f"({name} // {exact})"
 
 
 def _progress(plan: Plan) -> str:
@@ -32,7 +40,7 @@ _SHAPES: Mapping[str, Callable[[Plan], str]] = MappingProxyType(
             f"{_text(plan.schedule.gamma)} ** "
             f"((step - {_text(plan.schedule.warmup)}) / {_text(plan.schedule.every or 1)})"
         ),
-        "step": lambda plan: f"{_text(plan.schedule.gamma)} ** (step // {_text(plan.schedule.every or 1)})",
+        "step": lambda plan: f"{_text(plan.schedule.gamma)} ** {_floor('step', plan.schedule.every or 1)}",
         "multistep": lambda plan: (
             f"{_text(plan.schedule.gamma)} ** sum(step >= m for m in "
             f"[{', '.join(map(_text, plan.schedule.milestones))}])"

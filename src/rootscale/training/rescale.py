@@ -291,7 +291,7 @@ def _ema_edit(ema: Any, rule: Rule, kappa: float) -> _Edit:
             function = getattr(ema, attribute, None)
             # torch keeps the decay only in the closure of the function that its maker returned.
             if function is not None and function.__qualname__.startswith(f"{maker.__name__}.<locals>."):
-                before = float(inspect.getclosurevars(function).nonlocals["decay"])
+                before = float(inspect.getclosurevars(inspect.unwrap(function)).nonlocals["decay"])
                 return _decay_edit(before, rule, kappa, partial(_set_average, ema, attribute, maker))
         raise TypeError(
             "this AveragedModel has no exponential average of torch's (torch.optim.swa_utils.get_ema_multi_avg_fn or "

@@ -126,7 +126,7 @@ class RescaledScheduler(LRScheduler):
 
 
 def _rebuild(cls: type[LRScheduler], attributes: dict[str, Any]) -> LRScheduler:
-    scheduler = object.__new__(_rescaled(cls))
+    scheduler = object.__new__(_rescaled(cls))  # type: ignore[arg-type]
     scheduler.__dict__.update(attributes)
     return scheduler
 
@@ -206,7 +206,7 @@ def rescale(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> 
             frames.append((rule.name, rule.averaging, kappa))
         new_ticks = ticks(scheduler, kappa, interval)
         if not isinstance(scheduler, RescaledScheduler):
-            scheduler.__class__ = _rescaled(type(scheduler))
+            scheduler.__class__ = _rescaled(type(scheduler))  # type: ignore[arg-type]
         vars(scheduler).update(
             _rootscale_frames=[frame for frame in frames if frame[2] != 1],
             _rootscale_ticks=new_ticks,

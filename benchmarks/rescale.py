@@ -1,0 +1,112 @@
+"""What a change of batch size in mid-run costs: rescale_ on an Adam state of 100 M parameters.
+
+The measure is the optimizer step of the same state, timed in turn with it. The peer is what one does without it:
+save the state, convert it in the copy, load it again.
+
+    python benchmarks/rescale.py [--parameters 100000000] [--repeats 7] [--device cpu]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from itertools import accumulate
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
+
+from rootscale.training import rescale_
+
+
+def make(parameters: int, device: str) -> torch.optim.Adam:
+    """An optimizer with a state: tensors of a million parameters, as a transformer has them."""
+    size = min(parameters, 1_000_000)
+    tensors = [torch.nn.Parameter(torch.zeros(size, device=device)) for _ in range(parameters // size)]
+    for tensor in tensors:
+        tensor.grad = torch.randn_like(tensor)
+    optimizer = torch.optim.Adam(tensors, lr=1e-4, betas=(0.99, 0.999))
+    optimizer.step()
+    return optimizer
+
+
+def reload(optimizer: torch.optim.Adam, kappa: float) -> None:
+    """The same conversion by way of a copy of the state."""
+    saved = copy.deepcopy(optimizer.state_dict())
+    for state in saved["state"].values():
+        state["exp_avg_sq"] = state["exp_avg_sq"] / kappa
+        state["step"] = state["step"] / kappa
+    for group in saved["param_groups"]:
+        group["lr"] *= kappa**0.5
+        group["eps"] /= kappa**0.5
+        group["betas"] = tuple(1 - kappa * (1 - beta) for beta in group["betas"])
+    optimizer.load_state_dict(saved)
+
+
+def peak(function: Callable[[], object], device: str) -> int:
+    """The extra memory of tensors at the worst moment, in bytes."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        function()
+    events = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return max(accumulate((event.nbytes() for event in events if event.name() == "[memory]"), initial=0))
+
+
+def clock(function: Callable[[], object], device: str) -> float:
+    """Seconds."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    function()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure and print; the ratios last."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parameters", type=int, default=100_000_000)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    optimizer = make(args.parameters, args.device)
+    state = 2 * 4 * args.parameters
+    kappas = [2.0, 0.5]  # there and back, so that the state stays what it is
+    names = {
+        "optimizer.step": lambda kappa: optimizer.step(),
+        "rescale_": lambda kappa: rescale_(optimizer, kappa),
+        "save, convert, load": lambda kappa: reload(optimizer, kappa),
+    }
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for i in range(2 * args.repeats):
+        for name, function in names.items():
+            times[name].append(clock(lambda f=function, k=kappas[i % 2]: f(k), args.device))  # type: ignore[misc]
+    step = statistics.median(times["optimizer.step"])
+    table = Table("", "median s", "range s", "optimizer steps", "extra memory / state")
+    last = []
+    for name, function in names.items():
+        extra = max(peak(lambda f=function, k=k: f(k), args.device) for k in kappas) / state  # type: ignore[misc]
+        ratio = statistics.median(times[name]) / step
+        spread = f"{min(times[name]):.3f} - {max(times[name]):.3f}"
+        table.add_row(name, f"{statistics.median(times[name]):.3f}", spread, f"{ratio:.2f}", f"{100 * extra:.1f} %")
+        last.append(f"{name}={ratio:.2f} steps, +{100 * extra:.1f} % of the state")
+    threads = f", {torch.get_num_threads()} threads" if args.device == "cpu" else ""
+    Console().print(table)
+    print(
+        f"{args.parameters:,} parameters on {args.device}{threads}, torch {torch.__version__}, n = {2 * args.repeats}"
+    )
+    print("; ".join(last[1:]))
+
+
+if __name__ == "__main__":
+    main()

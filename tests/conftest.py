@@ -1,0 +1,4 @@
+import torch
+
+# The nets here are tiny: threads would only wait for each other, and pytest runs two workers on two cores.
+torch.set_num_threads(1)

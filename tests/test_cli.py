@@ -1,0 +1,160 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rootscale import Plan
+from rootscale.cli import main
+from rootscale.rules import RULES
+from rootscale.units import TABLE
+
+WORKED = (
+    "scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --eps 1e-8 --weight-decay 0.1 --batch-size 256 --to 1024 "
+    "--steps 100000 --warmup-steps 2000 --ema 0.9999"
+).split()
+SOURCE = str(Path(__file__).parents[1] / "src")
+
+
+def run(*words, **environment):
+    """In a process of its own, as users do."""
+    env = {**os.environ, "PYTHONPATH": SOURCE, **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "rootscale", *words], capture_output=True, text=True, env=env, check=False
+    )
+
+
+def test_scale_prints_before_and_after_with_status_and_reason(capsys):
+    assert main(WORKED) == 0
+    out = capsys.readouterr().out
+    lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    assert lines["lr"][1:4] == ["0.0003", "0.0006", "theorem"]
+    assert lines["beta1"][1:4] == ["0.9", "0.6", "theorem"]
+    assert lines["weight_decay"][1:4] == ["0.1", "0.2", "derived"]
+    assert lines["steps"][1:3] == ["100,000", "25,000"]
+    assert "\x1b[" not in out
+
+
+def test_colour_is_for_terminals_only():
+    assert "\x1b[" not in run(*WORKED).stdout
+    pty = pytest.importorskip("pty")
+    parent, child = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": SOURCE, "TERM": "xterm-256color"}
+    env.pop("NO_COLOR", None)
+    with subprocess.Popen([sys.executable, "-m", "rootscale", *WORKED], stdout=child, env=env):
+        os.close(child)
+        assert b"\x1b[" in os.read(parent, 4096)
+        try:
+            while os.read(parent, 4096):
+                pass
+        except OSError:  # the other end is closed
+            pass
+
+
+def test_json_is_machine_readable(capsys):
+    assert main([*WORKED, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert Plan.from_dict(data["to"]).optimizer.eta == 6e-4
+    assert data["kappa"] == 4
+    assert {"name", "before", "after", "used", "form", "status", "source", "why"} == set(data["changes"][0])
+
+
+def test_a_plan_file_goes_in_and_options_go_on_top(tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    assert main([*WORKED, "--json"]) == 0
+    file.write_text(json.dumps(json.loads(capsys.readouterr().out)["to"]))
+    assert main(["scale", "--plan", str(file), "--to", "256", "--clip", "2", "--json"]) == 0
+    back = Plan.from_dict(json.loads(capsys.readouterr().out)["to"])
+    assert (back.steps, back.clip) == (100_000, 4.0)
+    assert back.optimizer.beta1 == pytest.approx(0.9)
+
+
+def test_decoupled_adam_is_adamw(capsys):
+    words = "scale --optimizer adam --lr 1e-3 --weight-decay 0.1 --batch-size 8 --to 32 --json".split()
+    decays = []
+    for extra in ([], ["--decoupled"]):
+        assert main([*words, *extra]) == 0
+        decays.append(json.loads(capsys.readouterr().out)["to"]["optimizer"]["weight_decay"])
+    assert decays == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("scale --to 4", "rootscale scale: error: --optimizer is needed, or a --plan that has it"),
+        ("scale --optimizer adam --to 4", "--batch-size is needed"),
+        ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to 128", "need kappa < 10, or averaging='power'"),
+        ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to many", "batch_size must be a number from"),
+        ("scale --optimizer adam --lr x --batch-size 8 --to 16", "argument --lr: invalid float value: 'x'"),
+        ("scale --optimizer lamb --batch-size 8 --to 16", "argument --optimizer: invalid choice: 'lamb'"),
+        ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --rule sqrt", "the rule of sgd is 'linear'"),
+        ("scale --plan nowhere.json --to 16", "cannot read nowhere.json: No such file or directory"),
+        (
+            "scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --every eval",
+            "--every takes NAME=STEPS such as eval=1000, got 'eval'",
+        ),
+        ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --alpha 0.9", "optimizer sgd has no 'beta'"),
+        ("scal", "argument COMMAND: invalid choice: 'scal'"),
+        ("", "the following arguments are required: COMMAND"),
+    ],
+)
+def test_mistakes_are_one_line_on_stderr_and_exit_code_2(words, message):
+    done = run(*words.split())
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_broken_plan_file_is_named(tmp_path):
+    (tmp_path / "plan.json").write_bytes(b"\xff\xfe{")
+    assert "plan.json" in run("scale", "--plan", str(tmp_path / "plan.json"), "--to", "4").stderr
+    (tmp_path / "plan.json").write_text('{"optimizer": 3}')
+    assert (
+        "plan.json: optimizer must be an object"
+        in run("scale", "--plan", str(tmp_path / "plan.json"), "--to", "4").stderr
+    )
+
+
+def test_units_and_rules_print_their_whole_tables(capsys):
+    assert main(["units"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(unit.form.text in out and unit.status in out for unit in TABLE)
+    assert main(["rules"]) == 0
+    out = capsys.readouterr().out
+    assert all(rule in out for rule in RULES)
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    with subprocess.Popen(
+        [sys.executable, "-m", "rootscale", "units"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_the_core_needs_neither_torch_nor_numpy_nor_rich():
+    code = (
+        "import sys, rootscale, rootscale.cli\n"
+        "try: rootscale.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'numpy', 'rich', 'sklearn'} & set(sys.modules)), file=sys.stderr)"
+    )
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert done.stderr == "[]\n"
+    assert "scale" in done.stdout
+
+
+def test_help_answers_at_once():
+    """Half a second is the promise; the best of five, since other work may run beside the tests."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert run("--help").returncode == 0
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5

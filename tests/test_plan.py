@@ -1,0 +1,387 @@
+import json
+import math
+from dataclasses import fields, replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rootscale import RULES, SGD, Adam, AdamW, BatchSize, Plan, RMSprop, ScalingWarning, Schedule
+from rootscale.schedule import SHAPES
+
+FULL = Plan(
+    AdamW(3e-4, 0.9, 0.95, weight_decay=0.1),
+    batch_size="32x4x2",
+    steps=100_000,
+    schedule=Schedule("cosine", warmup=2_000, min_eta=3e-5),
+    ema=0.9999,
+    batchnorm_momentum=0.1,
+    clip=1.0,
+    intervals={"eval": 1_000, "log": 10},
+)
+
+
+def test_everything_is_converted_at_once():
+    big = FULL.at(1024)
+    assert big.batch_size == BatchSize(32, 16, 2)
+    assert (big.steps, big.schedule.warmup, big.intervals) == (25_000, 500, {"eval": 250, "log": Fraction(5, 2)})
+    assert big.schedule.min_eta == pytest.approx(6e-5)
+    assert big.optimizer.weight_decay == pytest.approx(0.2)
+    assert big.ema == pytest.approx(0.9999**4)
+    assert big.batchnorm_momentum == pytest.approx(0.3439)
+    assert big.clip == pytest.approx(0.5)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**7))
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_the_total_of_samples_is_kept_exactly_and_the_way_back_is_exact(b1, b2, steps):
+    plan = Plan(SGD(0.1), b1, steps=steps)
+    there = plan.at(b2)
+    assert there.samples == plan.samples == b1 * steps
+    assert there.at(b1).steps == steps
+
+
+def test_epochs_are_samples():
+    plan = Plan(Adam(1e-3, 0.99), 256, epochs=500, dataset_size=50_000)
+    assert plan.total_steps == Fraction(500 * 50_000, 256)
+    assert plan.at(1024).total_steps == Fraction(500 * 50_000, 1024)
+    assert plan.at(1024).samples == 25_000_000
+    assert plan.explain(1024)["steps"].used == 24_415
+
+
+def test_rounding_of_steps_is_reported():
+    with pytest.warns(ScalingWarning, match="no multiple of 32 micro x 2 workers"):
+        FULL.at(300)
+    changes = FULL.explain(300)
+    assert changes["steps"].after == Fraction(256_000, 3)
+    assert changes["steps"].used == 85_334
+    assert "the last step takes 100 samples" in changes["steps"].why
+    assert changes["warm-up steps"].used == 1_707
+    assert "rounded from 1,706.67" in changes["warm-up steps"].why
+
+
+def test_explain_tells_every_change_its_status_and_why():
+    changes = FULL.explain(1024)
+    names = ["lr", "beta1", "beta2", "eps", "weight_decay", "steps", "warm-up steps", "lowest lr", "EMA decay"]
+    assert [row.name for row in changes] == [*names, "BatchNorm momentum", "clip norm", "every eval", "every log"]
+    assert changes["beta2"].status == "theorem"
+    assert changes["weight_decay"].status == "derived"
+    assert changes["clip norm"].status == "heuristic"
+    text = str(changes)
+    assert (
+        "batch size 256 (32 micro x 4 accumulation x 2 workers) -> 1,024 (32 micro x 16 accumulation x 2 workers)"
+        in text
+    )
+    assert "25,600,000 samples" in text
+    assert "it does not promise a better one" in " ".join(text.split())
+
+
+def test_explain_finds_what_someone_forgot_to_convert():
+    by_hand = replace(FULL.at(1024), optimizer=replace(FULL.at(1024).optimizer, beta2=0.95))
+    changes = FULL.explain(by_hand)
+    assert changes["beta2"].note == "the rule gives 0.8"
+    assert changes["beta1"].note == ""
+
+
+def test_explain_says_what_a_rule_leaves_alone():
+    row = FULL.explain(1024, rule="sqrt-eta")["beta1"]
+    assert (row.status, row.after) == ("kept", 0.9)
+
+
+def test_explain_refuses_to_compare_two_optimizers():
+    with pytest.raises(ValueError, match="both plans must have the same optimizer, got adamw and sgd"):
+        FULL.explain(Plan(SGD(0.1), 8))
+
+
+def test_an_unknown_change_is_a_key_error_that_names_the_known_ones():
+    with pytest.raises(KeyError, match="no change of 'betas'; there are lr, beta1"):
+        FULL.explain(1024)["betas"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "to", "message"),
+    [
+        (
+            Plan(Adam(1e-3, 0.9999, 0.999), 1),
+            600,
+            r"kappa \* \(1 - beta2\) = 0\.6 is outside the theorem's range .*kappa < 500",
+        ),
+        (Plan(Adam(1e-3), 1), 6, r"kappa \* \(1 - beta1\) = 0\.6: .*\(kappa < 5 would be\)"),
+        (
+            Plan(Adam(1e-3, 0.99), 64, noise_scale=100),
+            256,
+            r"beyond the noise scale 100: .*up to kappa = 1\.5625 it does",
+        ),
+        (Plan(SGD(1e-3), 1, steps=10), 16, "the whole run is 0.625 of a step"),
+        (Plan(SGD(1e-3), 1, intervals={"log": 10}), 64, "log would be every 0.15625 steps; a step is the least"),
+    ],
+)
+def test_outside_its_range_the_rule_warns_with_the_number_that_would_work(plan, to, message):
+    with pytest.warns(ScalingWarning, match=message):
+        plan.at(to)
+
+
+@pytest.mark.parametrize("rule", ["linear", "linear-eta", "sqrt-eta-eps-beta1-beta2", "none", "invariant"])
+def test_a_rule_that_does_not_keep_adams_dynamics_warns(rule):
+    with pytest.warns(ScalingWarning, match="'sqrt'"):
+        FULL.at(512, rule=rule)
+
+
+# ---- schedules
+
+
+@pytest.mark.parametrize(
+    ("schedule", "values"),
+    [
+        (Schedule(), {0: 1, 50: 1, 100: 1}),
+        (Schedule(warmup=10), {0: 0, 5: 0.5, 10: 1, 100: 1}),
+        (Schedule(warmup=10, warmup_start=0.2), {0: 0.2, 5: 0.6, 10: 1}),
+        # the paper's warm-up on CIFAR-10: eta * 1e-3 * (1e3)^(k / warm-up)
+        (Schedule(warmup=10, warmup_shape="exponential", warmup_start=1e-3), {0: 1e-3, 5: 1e-3 * 1e3**0.5, 10: 1}),
+        (Schedule("linear", warmup=20), {20: 1, 60: 0.5, 100: 0}),
+        (Schedule("linear", min_eta=0.1), {0: 1, 50: 0.55, 100: 0.1}),
+        (Schedule("cosine", min_eta=0.2), {0: 1, 50: 0.6, 100: 0.2, 120: 0.2}),
+        (Schedule("polynomial", power=2), {0: 1, 50: 0.25, 100: 0}),
+        (Schedule("exponential", every=10, gamma=0.5), {0: 1, 5: 0.5**0.5, 20: 0.25}),
+        (Schedule("step", every=30, gamma=0.1), {0: 1, 29: 1, 30: 0.1, 60: 0.01}),
+        (Schedule("multistep", milestones=[80, 90]), {79: 1, 80: 0.1, 90: 0.01}),
+        (Schedule("inverse-sqrt", warmup=4), {2: 0.5, 4: 1, 16: 0.5}),
+        (Schedule("warmup-stable-decay", warmup=10, decay=20), {10: 1, 80: 1, 90: 0.5, 100: 0}),
+    ],
+)
+def test_schedules_have_their_values(schedule, values):
+    plan = Plan(SGD(1.0), 1, steps=100, schedule=schedule)
+    assert {k: plan.learning_rate(k) for k in values} == pytest.approx(values, abs=1e-12)
+
+
+def test_the_schedules_above_are_all_schedules():
+    assert {mark[0].name for mark in test_schedules_have_their_values.pytestmark[0].args[1]} == set(SHAPES)
+
+
+@pytest.mark.parametrize("case", test_schedules_have_their_values.pytestmark[0].args[1], ids=lambda case: case[0].name)
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 64])
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_at_equal_time_the_learning_rate_is_the_rules_multiple(case, batch_size):
+    plan = Plan(Adam(1.0, 0.999), 4, steps=100, schedule=case[0])
+    other = plan.at(batch_size)
+    kappa = batch_size / 4
+    for k in range(101):
+        expected = math.sqrt(kappa) * plan.learning_rate(k)
+        assert other.learning_rate(Fraction(k) / Fraction(batch_size, 4)) == pytest.approx(
+            expected, rel=1e-9, abs=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (lambda: Schedule("cosin"), "schedule must be one of constant, linear, .*got 'cosin'"),
+        (lambda: Schedule("step"), "schedule 'step' needs every"),
+        (
+            lambda: Schedule("cosine", gamma=0.5),
+            "schedule 'cosine' does not use gamma; it takes min_eta and the warm-up",
+        ),
+        (lambda: Schedule("inverse-sqrt"), "schedule 'inverse-sqrt' needs warmup"),
+        (lambda: Schedule(warmup_shape="cubic"), "warmup_shape must be one of linear, exponential, got 'cubic'"),
+        (lambda: Schedule(warmup=5, warmup_shape="exponential"), "an exponential warm-up needs warmup_start > 0"),
+        (lambda: Schedule("multistep", milestones=[5, 5]), "milestones must increase, got 5, 5"),
+        (lambda: Schedule("multistep", milestones=5), "milestones must be a list of steps, got 5"),
+        (lambda: Plan(SGD(0.1), 1, schedule=Schedule("cosine")), "schedule 'cosine' needs the run's length"),
+        (
+            lambda: Plan(SGD(0.1), 1, steps=10, schedule=Schedule(warmup=11)),
+            "warmup must end within the run of 10 steps, got 11",
+        ),
+        (
+            lambda: Plan(SGD(0.1), 1, steps=10, schedule=Schedule("linear", min_eta=1)),
+            r"min_eta must be at most eta=0\.1, got 1",
+        ),
+        (
+            lambda: Plan(SGD(0.1), 1, steps=10, epochs=2, dataset_size=5),
+            "give steps, or epochs and dataset_size, not both",
+        ),
+        (lambda: Plan(SGD(0.1), 1, epochs=2), "epochs needs dataset_size"),
+        (lambda: Plan(SGD(0.1), 0), "batch_size must be a number from 1e-12 to .*, got 0"),
+        (
+            lambda: Plan(SGD(0.1), "32x4"),
+            "batch_size must be a number or MICROxACCUMULATIONxWORKERS such as 32x4x8, got '32x4'",
+        ),
+        (lambda: Plan(SGD(0.1), "1.5x4x8"), "micro must be a whole number, got 1.5"),
+        (lambda: Plan("adam", 1), "optimizer must be Adam, AdamW, RMSprop or SGD, got 'adam'"),
+        (lambda: Plan(SGD(0.1), 1, schedule="cosine"), "schedule must be a Schedule, got 'cosine'"),
+        (lambda: Plan(SGD(0.1), 1, ema=1.0), r"ema must be in \[0, 1\), got 1\.0"),
+        (lambda: Plan(SGD(0.1), 1, clip=0), "clip must be a finite number > 0, got 0"),
+        (lambda: Plan(SGD(0.1), 1, intervals=[3]), r"intervals must map names to steps, got \[3\]"),
+        (lambda: Plan(SGD(0.1), 1, intervals={"eval": -1}), "intervals.'eval'. must be a number from"),
+        (lambda: Plan(SGD(0.1), 1, noise_scale="much"), "noise_scale must be a finite number > 0, got 'much'"),
+        (lambda: Adam(True), "eta must be a finite number > 0, got True"),
+        (lambda: Adam(math.nan), "eta must be a finite number > 0, got nan"),
+        (lambda: Adam(10**400), "eta must be a finite number > 0, got 1000"),
+        (lambda: FULL.at("many"), "batch_size must be a number from 1e-12 to .*, got 'many'"),
+        (lambda: FULL.at(math.inf), "batch_size must be a number from 1e-12 to .*, got inf"),
+    ],
+)
+def test_mistakes_are_told_with_what_was_expected_and_what_came(bad, message):
+    with pytest.raises(ValueError, match=message):
+        bad()
+
+
+# ---- JSON
+
+
+@pytest.mark.parametrize("batch_size", ["32x4x2", 300, 1024, 7, Fraction(256, 3)])
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_json_loses_nothing(batch_size):
+    plan = FULL.at(batch_size)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert json.loads(plan.to_json())["optimizer"]["name"] == "adamw"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "plan must be JSON: Expecting value"),
+        ("[1]", r"plan must be an object with named values, got \[1\]"),
+        ("{}", "plan needs 'optimizer', got only nothing"),
+        ('{"optimizer": {"name": "adam"}, "batch_size": 1}', "optimizer adam needs 'eta', the learning rate"),
+        (
+            '{"optimizer": {"name": "lamb"}, "batch_size": 1}',
+            "optimizer name must be one of adam, adamw, rmsprop, sgd, got 'lamb'",
+        ),
+        (
+            '{"optimizer": {"name": "sgd", "eta": 1, "beta1": 0}, "batch_size": 1}',
+            "optimizer sgd has no 'beta1'; did you mean 'eta'",
+        ),
+        (
+            '{"optimizer": {"name": "sgd", "eta": 1}, "batch_size": 1, "step": 5}',
+            "plan has no 'step'; did you mean 'steps'?",
+        ),
+        (
+            '{"optimizer": {"name": "sgd", "eta": 1}, "batch_size": 1, "steps": "1e999999999"}',
+            "steps must be a number from",
+        ),
+        (
+            '{"optimizer": {"name": "sgd", "eta": 1}, "batch_size": [1]}',
+            r"batch_size must be a number from .*, got \[1\]",
+        ),
+        ("[" * 100_000, "plan must be JSON"),
+    ],
+)
+def test_a_bad_plan_file_is_refused_by_name(text, message):
+    with pytest.raises(ValueError, match=message):
+        Plan.from_json(text)
+
+
+# ---- ten thousand configurations, good and bad
+
+odd = st.sampled_from(
+    [None, "", "x", "7", [], {}, True, -1, 0, 1, 2, 0.5, 1e-300, 1e300, 1e-20, 2**60, math.nan, math.inf, -math.inf]
+)
+
+
+def rarely_odd(good):
+    return st.one_of(*[good] * 12, odd)
+
+
+sizes = st.one_of(st.integers(1, 10**6), st.floats(1e-3, 1e6), st.sampled_from(["32x4x8", "1x1x1", "8 x 2 x 2"]))
+lr, unit = st.floats(1e-8, 1.0), st.floats(0, 0.99999)
+steps = st.one_of(st.integers(1, 10**7), st.floats(0.1, 1e6))
+PLANS = st.fixed_dictionaries(
+    {
+        "optimizer": st.one_of(
+            st.fixed_dictionaries(
+                {"name": st.sampled_from(["adam", "adamw"]), "eta": rarely_odd(lr)},
+                optional={
+                    "beta1": rarely_odd(unit),
+                    "beta2": rarely_odd(unit),
+                    "eps": rarely_odd(lr),
+                    "weight_decay": unit,
+                },
+            ),
+            st.fixed_dictionaries(
+                {"name": st.just("rmsprop"), "eta": lr}, optional={"beta": rarely_odd(unit), "eps_root": lr}
+            ),
+            st.fixed_dictionaries({"name": st.just("sgd"), "eta": lr}, optional={"momentum": rarely_odd(unit)}),
+        ),
+        "batch_size": rarely_odd(sizes),
+    },
+    optional={
+        "steps": rarely_odd(steps),
+        "dataset_size": rarely_odd(st.integers(1, 10**7)),
+        "ema": rarely_odd(unit),
+        "batchnorm_momentum": rarely_odd(unit),
+        "clip": rarely_odd(lr),
+        "noise_scale": rarely_odd(st.floats(1, 1e6)),
+        "intervals": rarely_odd(st.dictionaries(st.sampled_from(["eval", "save"]), rarely_odd(steps))),
+        "schedule": rarely_odd(
+            st.one_of(
+                st.fixed_dictionaries({}, optional={"warmup": rarely_odd(st.integers(0, 10))}),
+                st.fixed_dictionaries(
+                    {"name": st.sampled_from(sorted(SHAPES))}, optional={"warmup": rarely_odd(steps)}
+                ),
+                st.fixed_dictionaries(
+                    {"name": st.just("step"), "every": steps, "gamma": rarely_odd(st.floats(0.01, 1))}
+                ),
+                st.fixed_dictionaries(
+                    {"name": st.just("multistep"), "milestones": st.lists(rarely_odd(steps), max_size=3)}
+                ),
+                st.fixed_dictionaries({"name": st.sampled_from(["cosine", "linear"]), "min_eta": rarely_odd(lr)}),
+            )
+        ),
+    },
+)
+
+
+def numbers(record):
+    """Every number in a plan."""
+    for f in fields(record):
+        value = getattr(record, f.name)
+        if hasattr(value, "__dataclass_fields__"):
+            yield from numbers(value)
+        elif isinstance(value, dict | tuple):
+            yield from value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int | float | Fraction):
+            yield value
+
+
+@settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(PLANS, rarely_odd(sizes), st.sampled_from([None, *RULES]), st.sampled_from(["paper", "power"]))
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_any_configuration_gives_a_valid_plan_or_a_clear_value_error(data, to, rule, averaging):
+    refusal, text = None, ""
+    try:
+        plan = Plan.from_dict(data)
+        other = plan.at(to, rule, averaging)
+        text = str(plan.explain(other, rule, averaging))
+    except ValueError as error:
+        refusal = str(error)
+    if refusal is not None:
+        assert len(refusal) > 15  # a sentence
+        assert "\n" not in refusal
+        return
+    assert all(math.isfinite(value) for value in numbers(other))
+    assert "nan" not in text.split()
+    assert Plan.from_json(other.to_json()) == other
+    assert other.samples == plan.samples
+
+
+def test_a_fair_share_of_those_configurations_is_valid():
+    """So that the test above is about plans, not about refusals only."""
+    valid = []
+
+    @settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(PLANS)
+    def count(data):
+        try:
+            Plan.from_dict(data)
+            valid.append(1)
+        except ValueError:
+            valid.append(0)
+
+    count()
+    assert 0.25 < sum(valid) / len(valid) < 0.75
+
+
+def test_rmsprop_has_the_paper_s_names():
+    big = Plan(RMSprop(1e-3, beta=0.999, eps=1e-8), 256).at(1024).optimizer
+    assert (big.eta, round(big.beta, 12), big.eps) == (2e-3, 0.996, 5e-9)

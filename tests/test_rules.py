@@ -1,0 +1,170 @@
+import math
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rootscale import RULES, SGD, Adam, AdamW, Plan, RMSprop
+from rootscale.rules import get_rule
+from rootscale.units import TABLE
+
+pytestmark = pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+
+etas = st.floats(1e-6, 1e-1)
+rates = st.floats(1e-5, 0.5)  # 1 - beta
+kappas = st.floats(1e-2, 1e2)
+small = st.floats(1e-12, 1e-3)
+adaptive = st.one_of(
+    st.builds(lambda e, a, b, x, y, d: Adam(e, 1 - a, 1 - b, x, y, d), etas, rates, rates, small, small, rates),
+    st.builds(lambda e, a, b, x, y, d: AdamW(e, 1 - a, 1 - b, x, y, d), etas, rates, rates, small, small, rates),
+    st.builds(lambda e, b, x, y, d: RMSprop(e, 1 - b, x, y, d), etas, rates, small, small, rates),
+)
+optimizers = st.one_of(adaptive, st.builds(SGD, etas, rates, rates))
+
+
+def scaled(optimizer, kappa, **options):
+    """The optimizer's record after a change of batch size from 1 to kappa."""
+    return Plan(optimizer, batch_size=1).at(kappa, **options).optimizer
+
+
+def in_range(optimizer, kappa):
+    averages = [getattr(optimizer, name, 0) for name in ("beta1", "beta2", "beta")]
+    return all(kappa * (1 - beta) < 0.999 for beta in averages if beta)
+
+
+def close(a, b):
+    """Equal up to rounding; averages by 1 - beta, which is what has the unit."""
+    for name, x in asdict(a).items():
+        y = asdict(b)[name]
+        if name.startswith("beta"):
+            assert 1 - x == pytest.approx(1 - y, rel=1e-9, abs=1e-13)
+        else:
+            assert x == pytest.approx(y, rel=1e-12)
+
+
+@given(optimizers, kappas)
+def test_the_optimizers_own_rule_keeps_the_sde_constants(optimizer, kappa):
+    assume(in_range(optimizer, kappa))
+    before, after = asdict(optimizer.constants(1)), asdict(scaled(optimizer, kappa).constants(kappa))
+    assert after.pop("step") == pytest.approx(before.pop("step") * kappa, rel=1e-12)
+    assert all((after[name] is None) == (value is None) for name, value in before.items())
+    known = {name: value for name, value in before.items() if value is not None}
+    assert {name: after[name] for name in known} == pytest.approx(known, rel=1e-7)
+
+
+@given(etas, rates, rates, small, small, rates, kappas, st.sampled_from(sorted(set(RULES) - {"sqrt"})))
+def test_no_other_rule_keeps_all_of_them(eta, rate1, rate2, eps, eps_root, decay, kappa, rule):
+    optimizer = AdamW(eta, 1 - rate1, 1 - rate2, eps, eps_root, decay)
+    assume(in_range(optimizer, kappa) and abs(math.log(kappa)) > 0.1)
+    before, after = asdict(optimizer.constants(1)), asdict(scaled(optimizer, kappa, rule=rule).constants(kappa))
+    assert any(after[name] != pytest.approx(value, rel=1e-3) for name, value in before.items() if name != "step")
+
+
+@given(optimizers, kappas, kappas, st.sampled_from(["paper", "power"]))
+def test_rules_compose_and_invert(optimizer, kappa1, kappa2, averaging):
+    assume(in_range(optimizer, kappa1) and in_range(optimizer, kappa1 * kappa2))
+    plan = Plan(optimizer, batch_size=1)
+    twice = plan.at(kappa1, averaging=averaging).at(kappa1 * kappa2, averaging=averaging)
+    close(twice.optimizer, plan.at(kappa1 * kappa2, averaging=averaging).optimizer)
+    close(plan.at(kappa1, averaging=averaging).at(1, averaging=averaging).optimizer, optimizer)
+
+
+@given(st.sampled_from(sorted(RULES)), optimizers, st.sampled_from(["paper", "power"]))
+def test_kappa_one_is_the_identity_to_the_bit_under_every_rule(rule, optimizer, averaging):
+    assume(optimizer.name not in RULES[rule].refuses)
+    plan = Plan(optimizer, batch_size=7, ema=0.1, clip=0.3, batchnorm_momentum=0.7, steps=13)
+    assert plan.at(7, rule, averaging) == plan
+
+
+@given(etas, rates, rates, small, st.floats(1, 10))
+def test_kappa_of_one_over_ell_squared_gives_svags_hyperparameters(eta, rate1, rate2, eps, ell):
+    """Definition of the SVAG algorithm: eta / ell, 1 - (1 - beta) / ell^2, eps * ell."""
+    beta1, beta2 = 1 - rate1, 1 - rate2
+    adam = scaled(Adam(eta, beta1, beta2, eps), ell**-2)
+    close(adam, Adam(eta / ell, 1 - (1 - beta1) / ell**2, 1 - (1 - beta2) / ell**2, eps * ell))
+    rmsprop = scaled(RMSprop(eta, beta2, eps), ell**-2)
+    close(rmsprop, RMSprop(eta / ell, 1 - (1 - beta2) / ell**2, eps * ell))
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        # the paper's appendix: five variations of the square root rule and four linear ones, at kappa = 4
+        ("sqrt-eta", Adam(2e-3, 0.9, 0.999, 1e-8)),
+        ("sqrt-eta-eps", Adam(2e-3, 0.9, 0.999, 5e-9)),
+        ("sqrt-eta-eps-beta1", Adam(2e-3, 0.6, 0.999, 5e-9)),
+        ("sqrt-eta-eps-beta2", Adam(2e-3, 0.9, 0.996, 5e-9)),
+        ("sqrt-eta-eps-beta1-beta2", Adam(2e-3, 0.6, 0.996, 5e-9)),
+        ("linear-eta", Adam(4e-3, 0.9, 0.999, 1e-8)),
+        ("linear-eta-beta1", Adam(4e-3, 0.6, 0.999, 1e-8)),
+        ("linear-eta-beta2", Adam(4e-3, 0.9, 0.996, 1e-8)),
+        ("linear-eta-beta1-beta2", Adam(4e-3, 0.6, 0.996, 1e-8)),
+        ("none", Adam(1e-3, 0.9, 0.999, 1e-8)),
+        ("linear", Adam(4e-3, 0.6, 0.996, 1e-8)),
+        ("sqrt", Adam(2e-3, 0.6, 0.996, 5e-9)),
+        ("invariant", Adam(4e-3, 0.6, 0.996, 1e-8)),
+    ],
+)
+def test_each_rule_scales_what_it_says(rule, expected):
+    close(scaled(Adam(1e-3), 4, rule=rule), expected)
+
+
+def test_the_invariant_rule_keeps_the_decoupled_decay():
+    assert scaled(AdamW(1e-3, weight_decay=0.1), 4, rule="invariant").weight_decay == 0.1
+
+
+def test_the_power_form_is_beta_to_the_kappa():
+    assert scaled(Adam(1e-3), 16, averaging="power").beta1 == pytest.approx(0.9**16, rel=1e-12)
+
+
+def test_a_kappa_too_large_is_refused_with_the_largest_and_the_alternative():
+    with pytest.raises(
+        ValueError,
+        match=r"^kappa=16 gives beta1=-0\.6; need kappa < 10, or averaging='power', which gives beta1=0\.1853",
+    ):
+        scaled(Adam(1e-3), 16)
+
+
+@pytest.mark.parametrize("kappa", [9.99, 9.9])
+def test_a_kappa_below_the_largest_is_accepted(kappa):
+    assert scaled(Adam(1e-3), kappa).beta1 > 0
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rule", "message"),
+    [
+        (SGD(0.1), "sqrt", "rule 'sqrt' is for adam, adamw, rmsprop; the rule of sgd is 'linear'"),
+        (SGD(0.1), "invariant", "rule 'invariant' is for"),
+        (Adam(0.1), "quadratic", "rule must be one of sqrt, linear, none, invariant, sqrt-eta.*got 'quadratic'"),
+    ],
+)
+def test_a_rule_that_does_not_exist_for_the_optimizer_is_refused(optimizer, rule, message):
+    with pytest.raises(ValueError, match=message):
+        scaled(optimizer, 2, rule=rule)
+
+
+def test_an_unknown_averaging_is_refused():
+    with pytest.raises(ValueError, match=r"averaging must be 'paper' .* or 'power' .*got 'mean'"):
+        scaled(Adam(0.1), 2, averaging="mean")
+
+
+@pytest.mark.parametrize("optimizer", [Adam(1e-3, beta1=0, beta2=0.99), RMSprop(1e-3, beta=0.99)])
+def test_no_first_moment_stays_no_first_moment(optimizer):
+    assert getattr(scaled(optimizer, 8), "beta1", 0) == 0
+    assert optimizer.constants().c1 is None
+
+
+def test_numbers_that_leave_the_floats_are_refused():
+    with pytest.raises(ValueError, match=r"kappa=1e-12 turns beta1=0\.999999 into a number that is out of range"):
+        get_rule("sqrt", "adam").convert("beta1", 0.999999, 1e-12)
+
+
+def test_every_quantity_of_the_sqrt_rule_is_a_row_of_the_table():
+    assert set(RULES["sqrt"].units.values()) < set(TABLE)
+
+
+def test_rules_are_data_and_cannot_be_changed():
+    with pytest.raises(TypeError):
+        RULES["mine"] = RULES["sqrt"]  # type: ignore[index]
+    assert replace(RULES["sqrt"], name="mine").name == "mine"

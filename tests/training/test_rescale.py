@@ -1,0 +1,466 @@
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
+
+from rootscale import RULES, ScalingWarning
+from rootscale.training import rescale_
+
+ADAM = {"lr": 1e-3, "betas": (0.98, 0.999), "eps": 1e-8}
+
+
+class Average:
+    """Someone's own parameter average."""
+
+    def __init__(self, decay):
+        self.decay = decay
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+
+
+def train(model, optimizer, steps, seed=0):
+    """The losses of some steps on data of its own."""
+    generator, losses = torch.Generator().manual_seed(seed), []
+    for _ in range(steps):
+        x = torch.randn(8, 3, generator=generator, dtype=torch.float64)
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def plain(value):
+    """Tensors and all that holds them as numbers and lists, to compare bit by bit."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def snapshot(*objects):
+    """Everything that rescale_ may change, as plain values."""
+    taken = []
+    for one in objects:
+        if isinstance(one, torch.optim.Optimizer):
+            taken.append((plain(one.state_dict()), plain(dict(one.defaults))))
+        elif isinstance(one, nn.Module):
+            taken.append([getattr(module, "momentum", None) for module in one.modules()])
+        elif isinstance(one, Average):
+            taken.append(one.decay)
+        else:
+            taken.append((type(one), plain({k: v for k, v in one.__dict__.items() if k != "optimizer"})))
+    return taken
+
+
+VARIANTS = {
+    "Adam": lambda p: torch.optim.Adam(p, **ADAM),
+    "Adam, single tensors": lambda p: torch.optim.Adam(p, **ADAM, foreach=False),
+    "Adam, foreach": lambda p: torch.optim.Adam(p, **ADAM, foreach=True),
+    "Adam, fused": lambda p: torch.optim.Adam(p, **ADAM, fused=True),
+    "Adam, AMSGrad": lambda p: torch.optim.Adam(p, **ADAM, amsgrad=True),
+    "Adam, tensor lr": lambda p: torch.optim.Adam(p, **{**ADAM, "lr": torch.tensor(1e-3, dtype=torch.float64)}),
+    "Adam, L2": lambda p: torch.optim.Adam(p, **ADAM, weight_decay=0.1),
+    "Adam, maximize": lambda p: torch.optim.Adam(p, **ADAM, maximize=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, **ADAM, weight_decay=0.1),
+    "AdamW, fused": lambda p: torch.optim.AdamW(p, **ADAM, weight_decay=0.1, fused=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=1e-3, alpha=0.99, eps=1e-8, weight_decay=0.1),
+    "RMSprop, foreach": lambda p: torch.optim.RMSprop(p, lr=1e-3, alpha=0.99, eps=1e-8, weight_decay=0.1, foreach=True),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_hyperparameters_and_state_are_converted_in_place(name):
+    model = net()
+    optimizer = VARIANTS[name](model.parameters())
+    train(model, optimizer, 5)
+    state = [copy.deepcopy(s) for s in optimizer.state.values()]
+    tensors = [dict(s) for s in optimizer.state.values()]
+    group = dict(optimizer.param_groups[0])
+    lr = float(group["lr"])
+
+    rescale_(optimizer, 4)
+    new = optimizer.param_groups[0]
+    assert float(new["lr"]) == pytest.approx(2 * lr)
+    assert new["eps"] == pytest.approx(5e-9)
+    if "betas" in new:
+        assert new["betas"] == pytest.approx((0.92, 0.996))
+    else:
+        assert new["alpha"] == pytest.approx(0.96)
+    assert new["weight_decay"] == pytest.approx(group["weight_decay"] * (2 if "AdamW" in name else 1))
+    factors = {"exp_avg": 1, "exp_avg_sq": 1 / 4, "max_exp_avg_sq": 1 / 4, "square_avg": 1 / 4, "step": 1 / 4}
+    for old, held, now in zip(state, tensors, optimizer.state.values(), strict=True):
+        assert set(now) <= set(factors)
+        for key, value in now.items():
+            assert value is held[key]
+            torch.testing.assert_close(value, old[key] * factors[key], rtol=1e-12, atol=0)
+    train(model, optimizer, 5)  # and it runs
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_there_and_back_is_the_same_run(name):
+    losses = []
+    for kappas in ([], [4, 1 / 4]):
+        model = net()
+        optimizer = VARIANTS[name](model.parameters())
+        train(model, optimizer, 5)
+        for kappa in kappas:
+            rescale_(optimizer, kappa)
+        losses.append(train(model, optimizer, 5, seed=1))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_kappa_one_changes_nothing_to_the_bit(name):
+    model = net()
+    optimizer = VARIANTS[name](model.parameters())
+    train(model, optimizer, 3)
+    before = snapshot(optimizer, model)
+    rescale_(optimizer, 1, model=model)
+    assert snapshot(optimizer, model) == before
+
+
+def test_sgd_follows_the_linear_rule_and_keeps_its_momentum():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True)
+    train(model, optimizer, 3)
+    buffers = [s["momentum_buffer"].clone() for s in optimizer.state.values()]
+    changes = rescale_(optimizer, 4)
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.4, 0.9, 0.1)
+    assert changes.rule.name == "linear"
+    for old, state in zip(buffers, optimizer.state.values(), strict=True):
+        assert torch.equal(state["momentum_buffer"], old)
+
+
+def test_each_group_keeps_its_own_values_and_later_groups_get_the_new_defaults():
+    model = net()
+    groups = [
+        {"params": model[0].parameters()},
+        {"params": model[1].parameters(), "lr": 1e-2, "betas": (0.96, 0.99), "eps": 1e-6, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, **ADAM, weight_decay=0.1)
+    changes = rescale_(optimizer, 4)
+    first, second = optimizer.param_groups
+    assert (first["lr"], second["lr"]) == (2e-3, 2e-2)
+    assert second["betas"] == pytest.approx((0.84, 0.96))
+    assert (first["weight_decay"], second["weight_decay"]) == (0.2, 0.0)
+    assert changes["lr (group 1)"].after == 2e-2
+    optimizer.add_param_group({"params": model[2].parameters()})
+    third = optimizer.param_groups[2]
+    assert {key: third[key] for key in ("lr", "betas", "eps", "weight_decay")} == {
+        key: first[key] for key in ("lr", "betas", "eps", "weight_decay")
+    }
+
+
+def test_a_learning_rate_tensor_that_groups_share_is_converted_once():
+    model, lr = net(), torch.tensor(1e-3, dtype=torch.float64)
+    optimizer = torch.optim.Adam([{"params": m.parameters()} for m in model], lr=lr)
+    rescale_(optimizer, 4)
+    assert lr.item() == pytest.approx(2e-3)
+    assert all(group["lr"] is lr for group in optimizer.param_groups)
+
+
+def test_betas_that_are_tensors_are_filled():
+    model, betas = net(), (torch.tensor(0.98, dtype=torch.float64), torch.tensor(0.999, dtype=torch.float64))
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3), betas=betas, foreach=False)
+    rescale_(optimizer, 4)
+    assert [beta.item() for beta in betas] == pytest.approx([0.92, 0.996])
+
+
+def test_without_state_only_the_hyperparameters_change():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    train(model, optimizer, 3)
+    before = copy.deepcopy(list(optimizer.state.values()))
+    changes = rescale_(optimizer, 4, state=False)
+    for old, new in zip(before, optimizer.state.values(), strict=True):
+        assert all(torch.equal(old[key], new[key]) for key in old)
+    assert not any(row.name.startswith("state") for row in changes)
+
+
+def test_learning_rate_only_leaves_everything_else():
+    model, ema = net(), Average(0.99)
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAM, weight_decay=0.1)
+    train(model, optimizer, 3)
+    state = copy.deepcopy(list(optimizer.state.values()))
+    with pytest.warns(ScalingWarning, match="does not keep the dynamics"):
+        rescale_(optimizer, 4, model=model, ema=ema, rule="sqrt-eta")
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (2e-3, (0.98, 0.999), 1e-8, 0.1)
+    assert (ema.decay, model[1].momentum) == (0.99, 0.1)
+    for old, new in zip(state, optimizer.state.values(), strict=True):
+        assert all(torch.equal(old[key], new[key]) for key in old)
+
+
+def test_the_converted_moments_are_those_of_the_larger_batch():
+    """At equal gradients' noise, E[v] is sigma^2 before and sigma^2 / kappa after: no transient in the step size."""
+    torch.manual_seed(0)
+    parameter = nn.Parameter(torch.zeros(20_000, dtype=torch.float64))
+    optimizer = torch.optim.Adam([parameter], lr=1e-4, betas=(0.98, 0.99))
+
+    def steps(number, sigma):
+        sizes = []
+        for _ in range(number):
+            before = parameter.detach().clone()
+            parameter.grad = sigma * torch.randn_like(parameter)
+            optimizer.step()
+            sizes.append((parameter.detach() - before).std().item())
+        return sizes
+
+    before = steps(1000, sigma=1.0)[-1]
+    rescale_(optimizer, 4)
+    after = steps(100, sigma=0.5)
+    # A step of m_hat / sqrt(v_hat): std sqrt((1 - beta1) / (1 + beta1)) by Adam's stationary average of noise.
+    assert before == pytest.approx(1e-4 * math.sqrt(0.02 / 1.98), rel=0.03)
+    assert after[-1] == pytest.approx(2e-4 * math.sqrt(0.08 / 1.92), rel=0.03)
+    # From the first step on it is on the way between the two averages; without the state it would overshoot v by 4.
+    assert all(1.9 * before < size < 2.1 * after[-1] for size in after)
+
+
+# ---- BatchNorm and parameter averages
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm1d(3),
+        nn.BatchNorm2d(3),
+        nn.BatchNorm3d(3),
+        nn.SyncBatchNorm(3),
+        nn.LazyBatchNorm2d(),
+        nn.InstanceNorm1d(3, track_running_stats=True),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_the_momentum_of_every_batchnorm_is_converted(layer):
+    model = nn.Sequential(nn.Linear(3, 3), nn.ModuleList([layer]))
+    optimizer = torch.optim.Adam(model[0].parameters())
+    changes = rescale_(optimizer, 4, model=model)
+    assert layer.momentum == pytest.approx(1 - 0.9**4)
+    assert changes["BatchNorm momentum"].after == layer.momentum
+
+
+def test_a_plain_average_stays_one_and_shared_layers_are_converted_once():
+    shared, cumulative = nn.BatchNorm1d(3, momentum=0.2), nn.BatchNorm1d(3, momentum=None)
+    model = nn.Sequential(nn.Linear(3, 3), shared, cumulative, shared, nn.InstanceNorm1d(3))
+    rescale_(torch.optim.Adam(model[0].parameters()), 2, model=model)
+    assert shared.momentum == pytest.approx(1 - 0.8**2)
+    assert cumulative.momentum is None
+    assert model[4].momentum == 0.1  # it keeps no statistics
+
+
+@pytest.mark.parametrize(("attribute", "maker"), [("multi_avg_fn", get_ema_multi_avg_fn), ("avg_fn", get_ema_avg_fn)])
+def test_torchs_exponential_averages_are_converted(attribute, maker):
+    model = net()
+    ema = AveragedModel(model, **{attribute: maker(0.99)})
+    changes = rescale_(torch.optim.Adam(model.parameters()), 4, ema=ema)
+    assert changes["EMA decay"].after == pytest.approx(0.99**4)
+    with torch.no_grad():
+        for parameter in ema.parameters():
+            parameter.zero_()
+        for parameter in model.parameters():
+            parameter.fill_(1)
+    ema.n_averaged.fill_(1)
+    ema.update_parameters(model)
+    assert next(ema.parameters()).detach().flatten()[0].item() == pytest.approx(1 - 0.99**4)
+
+
+def test_anything_with_a_decay_is_a_parameter_average_and_there_may_be_several():
+    one, two = Average(0.9), Average(0.99)
+    rescale_(torch.optim.Adam(net().parameters()), 2, ema=[one, two])
+    assert (one.decay, two.decay) == (pytest.approx(0.81), pytest.approx(0.9801))
+
+
+# ---- refusals: nothing has changed
+
+
+class MyAdam(torch.optim.Adam):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class NamedAdam(torch.optim.Adam):
+    """Adam under another name is Adam."""
+
+
+def test_a_subclass_that_keeps_the_step_is_accepted():
+    optimizer = NamedAdam(net().parameters(), **ADAM)
+    rescale_(optimizer, 4)
+    assert optimizer.param_groups[0]["lr"] == 2e-3
+
+
+SUPPORTED = r"torch\.optim\.Adam, AdamW, RMSprop \(without momentum, not centered\) and SGD"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda p: torch.optim.Adagrad(p), TypeError, f"optimizer must be one of {SUPPORTED}; got Adagrad"),
+        (lambda p: torch.optim.NAdam(p), TypeError, "got NAdam"),
+        (lambda p: MyAdam(p), TypeError, "got MyAdam"),
+        (lambda p: "adam", TypeError, "got str"),
+        (lambda p: torch.optim.RMSprop(p, momentum=0.9), ValueError, r"RMSprop with momentum=0\.9 \(group 0\)"),
+        (lambda p: torch.optim.RMSprop(p, centered=True), ValueError, f"centered=True .*supported are {SUPPORTED}"),
+    ],
+)
+def test_other_optimizers_are_refused_by_name(make, error, message):
+    with pytest.raises(error, match=message):
+        rescale_(make(net().parameters()), 2)
+
+
+class Wrapper:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+
+def test_a_wrapped_optimizer_is_pointed_at():
+    with pytest.raises(TypeError, match="got Wrapper; give the Adam it wraps"):
+        rescale_(Wrapper(torch.optim.Adam(net().parameters())), 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"kappa": 100},
+            ValueError,
+            r"kappa=100 gives beta1=-1; need kappa < 50, or averaging='power', which gives beta1=0\.13",
+        ),
+        ({"kappa": 0}, ValueError, "kappa must be a finite number > 0, got 0"),
+        ({"kappa": math.nan}, ValueError, "kappa must be a finite number > 0, got nan"),
+        ({"kappa": "4"}, ValueError, "kappa must be a finite number > 0, got '4'"),
+        ({"rule": "cubic"}, ValueError, "rule must be one of sqrt, linear"),
+        ({"averaging": "mean"}, ValueError, "averaging must be 'paper'"),
+        ({"interval": "batch"}, ValueError, "interval must be 'step' or 'epoch', got 'batch'"),
+        ({"model": "net"}, TypeError, r"model must be a torch\.nn\.Module, got str"),
+        ({"scheduler": "cosine"}, TypeError, r"scheduler must be a torch\.optim\.lr_scheduler\.LRScheduler, got str"),
+        (
+            {"ema": object()},
+            TypeError,
+            "ema must be an AveragedModel or have a number as its attribute decay, got object",
+        ),
+        ({"ema": Average(1.5)}, ValueError, r"EMA decay must be in \[0, 1\), got 1\.5"),
+        (
+            {"ema": "SWA"},
+            TypeError,
+            "no exponential average of torch's .*an average of equal weights needs no conversion",
+        ),
+        ({"ema": "own"}, TypeError, "convert your own function yourself"),
+        ({"momentum": 7.0}, ValueError, r"BatchNorm momentum must be in \[0, 1\], got 7"),
+    ],
+)
+def test_if_anything_is_refused_nothing_has_changed(options, error, message):
+    model, average = net(), Average(0.9)
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    train(model, optimizer, 3)
+    options = {"kappa": 4, "model": model, "ema": average, "scheduler": scheduler, **options}
+    if options["ema"] == "SWA":
+        options["ema"] = AveragedModel(model)
+    elif options["ema"] == "own":
+        options["ema"] = AveragedModel(model, avg_fn=lambda a, b, n: a)
+    model[1].momentum = options.pop("momentum", 0.1)
+    before = snapshot(optimizer, scheduler, model, average)
+    with pytest.raises(error, match=message):
+        rescale_(optimizer, options.pop("kappa"), **options)
+    assert snapshot(optimizer, scheduler, model, average) == before
+
+
+def test_power_averaging_has_no_largest_kappa():
+    optimizer = torch.optim.Adam(net().parameters(), **ADAM)
+    with pytest.warns(ScalingWarning, match="averages over less than two steps"):
+        rescale_(optimizer, 100, averaging="power")
+    assert optimizer.param_groups[0]["betas"] == pytest.approx((0.98**100, 0.999**100))
+
+
+def test_eps_that_dominates_is_noticed_with_its_share():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), **{**ADAM, "eps": 1e3})
+    train(model, optimizer, 3)
+    with pytest.warns(
+        ScalingWarning, match=r"eps is larger than sqrt\(v\) in 100 \+- 0 % of the coordinates \(29 sampled\)"
+    ):
+        rescale_(optimizer, 4)
+
+
+# ---- saved and loaded
+
+
+def test_a_saved_run_goes_on_as_it_was():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAM, amsgrad=True)
+    train(model, optimizer, 5)
+    rescale_(optimizer, 4, model=model)
+    train(model, optimizer, 2)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    expected = train(model, optimizer, 5, seed=1)
+
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAM, amsgrad=True)
+    rescale_(optimizer, 4, model=model)  # the switch came before the checkpoint: so does it here
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    assert train(model, optimizer, 5, seed=1) == expected
+
+
+def test_an_old_checkpoint_brings_back_old_hyperparameters_so_it_is_loaded_first():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    train(model, optimizer, 5)
+    old = copy.deepcopy(optimizer.state_dict())
+    rescale_(optimizer, 4)
+    right = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(old)
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+    rescale_(optimizer, 4)
+    assert plain(optimizer.state_dict()) == plain(right)
+
+
+def test_nothing_is_hung_on_parameters():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    train(model, optimizer, 2)
+    before = [sorted(vars(p)) for p in model.parameters()]
+    rescale_(optimizer, 4, model=model)
+    assert [sorted(vars(p)) for p in model.parameters()] == before
+
+
+def test_the_changes_print_as_a_table_with_reasons():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    train(model, optimizer, 2)
+    text = str(rescale_(optimizer, 4, model=model, scheduler=scheduler, ema=Average(0.9)))
+    for expected in (
+        "lr",
+        "beta1",
+        "state exp_avg_sq",
+        "StepLR clock",
+        "BatchNorm momentum",
+        "EMA decay",
+        "theorem",
+        "derived",
+    ):
+        assert expected in text
+    assert "kappa = 4, rule sqrt" in text
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_every_rule_converts_a_live_run_as_it_converts_a_plan(rule):
+    from rootscale import Adam, Plan
+
+    optimizer = torch.optim.Adam(net().parameters(), **ADAM)
+    rescale_(optimizer, 4, rule=rule)
+    on_paper = Plan(Adam(1e-3, 0.98, 0.999, 1e-8), 1).at(4, rule=rule).optimizer
+    group = optimizer.param_groups[0]
+    assert (group["lr"], *group["betas"], group["eps"]) == (on_paper.eta, on_paper.beta1, on_paper.beta2, on_paper.eps)
