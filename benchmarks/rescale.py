@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -57,8 +58,9 @@ def peak(function: Callable[[], object], device: str) -> int:
         return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         function()
-    events = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
-    return max(accumulate((event.nbytes() for event in events if event.name() == "[memory]"), initial=0))
+    events: Any = trace.profiler.kineto_results.events()
+    sizes = [int(event.nbytes()) for event in events if event.name() == "[memory]"]
+    return max(accumulate(sizes, initial=0))
 
 
 def clock(function: Callable[[], object], device: str) -> float:

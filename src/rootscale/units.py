@@ -128,7 +128,7 @@ class Unit:
 
 HALF = Fraction(1, 2)
 _DERIVED = "from the SDE's constants"
-_CLOCK = "the clock: one step covers kappa times as many samples"
+_CLOCK = "the clock: a step covers kappa times the samples"
 
 TABLE: tuple[Unit, ...] = (
     Unit(
@@ -137,15 +137,15 @@ TABLE: tuple[Unit, ...] = (
     ),
     Unit(
         "beta1", "beta1 (Adam)", AVERAGE, "theorem", f"{PAPER}, Thm 5.3",
-        "keeps c1 = (1 - beta1) / eta^2: the average spans the same samples",
+        "keeps c1 = (1 - beta1) / eta^2: averages over the same samples",
     ),
     Unit(
         "beta2", "beta2 (Adam), beta (RMSprop; torch: alpha)", AVERAGE, "theorem", f"{PAPER}, Thm 5.3",
-        "keeps c2 = (1 - beta2) / eta^2: the average spans the same samples",
+        "keeps c2 = (1 - beta2) / eta^2: averages over the same samples",
     ),
     Unit(
         "eps", "eps added to sqrt(v)", power(-HALF), "theorem", f"{PAPER}, Thm 5.3",
-        "keeps eps0 = eps * eta: sqrt(v) shrinks with the noise, and eps with it",
+        "keeps eps0 = eps * eta, as sqrt(v) shrinks with the noise",
     ),
     Unit(
         "eps_root", "eps added inside the root", power(-1), "derived", _DERIVED,
@@ -165,19 +165,19 @@ TABLE: tuple[Unit, ...] = (
     ),
     Unit(
         "decoupled_decay", "decoupled weight decay (AdamW)", power(HALF), "derived", _DERIVED,
-        "keeps lambda / eta, the decay per unit of time (a step shrinks theta by eta * lambda)",
+        "keeps lambda / eta, the decay per unit of time",
     ),
     Unit(
         "ema", "decay of a parameter average (EMA)", AVERAGE_POWER, "derived",
-        "Busbridge et al. 2023 (arXiv 2307.13813)", "the average spans the same samples",
+        "Busbridge et al. 2023 (arXiv 2307.13813)", "averages over the same samples",
     ),
     Unit(
         "batchnorm", "BatchNorm's momentum", COMPLEMENT, "derived", _DERIVED,
-        "the running statistics average over the same samples",
+        "averages over the same samples",
     ),
     Unit(
         "clip", "gradient-norm clip", power(-HALF), "heuristic", "the norm of noise ~ 1/sqrt(B)",
-        "the gradient's norm shrinks with the noise where noise dominates it",
+        "where noise dominates, the norm shrinks with it",
     ),
     Unit(
         "v", "state v (second moment; AMSGrad's maximum)", power(-1), "derived", f"{PAPER}, Def. 4.1",
@@ -186,7 +186,7 @@ TABLE: tuple[Unit, ...] = (
     Unit("m", "state m (first moment)", KEPT, "derived", f"{PAPER}, Def. 4.4", "m itself is the SDE's state"),
     Unit(
         "step_counter", "step counter of the bias correction", power(-1), "derived", _DERIVED,
-        _CLOCK + " (the counter may become fractional)",
+        _CLOCK,
     ),
     Unit(
         "sgd_eta", "learning rate (SGD)", power(1), "theorem", "Li et al. 2021 (arXiv 2102.12470)",

@@ -184,7 +184,7 @@ def test_without_state_only_the_hyperparameters_change():
     changes = rescale_(optimizer, 4, state=False)
     for old, new in zip(before, optimizer.state.values(), strict=True):
         assert all(torch.equal(old[key], new[key]) for key in old)
-    assert not any(row.name.startswith("state") for row in changes)
+    assert not any(row.name.startswith("factor of") for row in changes)
 
 
 def test_learning_rate_only_leaves_everything_else():
@@ -443,7 +443,7 @@ def test_the_changes_print_as_a_table_with_reasons():
     for expected in (
         "lr",
         "beta1",
-        "state exp_avg_sq",
+        "factor of exp_avg_sq",
         "StepLR clock",
         "BatchNorm momentum",
         "EMA decay",

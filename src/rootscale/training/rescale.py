@@ -190,9 +190,12 @@ def _state_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, 
         if not held:
             continue
         factor = float(rule.convert(unit, 1.0, kappa))
-        note = f"{len(held)} tensors, in place; 'before' and 'after' are factors"
-        change = Change(f"state {key}", 1.0, factor, rule.units.get(unit), note=note)
+        change = Change(f"factor of {key}", 1.0, factor, rule.units.get(unit), note=_some(held, "tensor"))
         yield _Edit((change,), partial(_multiply_, held, factor))
+
+
+def _some(things: Sequence[Any], name: str) -> str:
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
 
 
 def _multiply_(tensors: list[torch.Tensor], factor: float) -> None:
@@ -267,8 +270,9 @@ def _batchnorm_edits(model: Any, rule: Rule, kappa: float) -> Iterator[_Edit]:
     for momentum, modules in layers.items():
         DOMAINS["batchnorm"]("BatchNorm momentum", momentum)
         after = float(rule.convert("batchnorm", momentum, kappa, "BatchNorm momentum"))
-        note = f"{len(modules)} layers"
-        change = Change("BatchNorm momentum", momentum, after, rule.units.get("batchnorm"), note=note)
+        change = Change(
+            "BatchNorm momentum", momentum, after, rule.units.get("batchnorm"), note=_some(modules, "layer")
+        )
         yield _Edit((change,), partial(_set_all, modules, "momentum", after))
 
 

@@ -50,13 +50,21 @@ class Run:
     """Training with replacement that can be continued, copied and switched to another batch size."""
 
     def __init__(
-        self, batch=4, lr=5e-4, betas=(0.99, 0.999), batchnorm=None, ema=None, replicas=16, warm=12_000, seed=0
-    ):
+        self,
+        batch: int = 4,
+        lr: float = 5e-4,
+        betas: tuple[float, float] = (0.99, 0.999),
+        batchnorm: float | None = None,
+        ema: float | None = None,
+        replicas: int = 16,
+        warm: int = 12_000,
+        seed: int = 0,
+    ) -> None:
         torch.manual_seed(seed)
         self.x, self.y = data()
         self.net = Net(replicas, batchnorm)
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=lr, betas=betas)
-        self.ema = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(ema)) if ema else None
+        self.ema = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(ema)) if ema else None  # type: ignore[no-untyped-call]
         self.batch, self.generator = batch, torch.Generator().manual_seed(seed)
         self.train(warm)
 
@@ -66,7 +74,7 @@ class Run:
             logits = self.net(self.x[i])
             loss = F.cross_entropy(logits.flatten(0, 1), self.y[i].flatten(), reduction="sum") / self.batch
             self.optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             if self.ema is not None:
                 self.ema.update_parameters(self.net)
