@@ -1,21 +1,15 @@
 """Real data, real training: a switch of batch size in mid-run keeps the loss curve, and half-measures do not.
 
-Gaps are the largest distance between mean loss curves after the switch, over the range of the curve of the run that
-keeps its batch size. 16 replicas; the first four runs are DESIGN's digits problem (B = 4 -> 16 -> 64 after 12,000
-samples). Measured with these seeds: see the second column.
+The problems are those of experiments/digits_switch.py, whose outcome over five seeds is in results/digits-switch.json.
 """
 
 import pytest
 from digits import Run, curve, gap
+from digits_switch import PLAIN, SAMPLES, WITH_BATCHNORM, WITH_EMA
 
 from rootscale import ScalingWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
-
-PLAIN = {"batch": 4}
-WITH_BATCHNORM = {"batch": 32, "lr": 1e-3, "betas": (0.98, 0.998), "batchnorm": 0.02}
-WITH_EMA = {"batch": 4, "ema": 0.999}
-SAMPLES = {4: 38_400, 32: 30_720}
 
 # problem, what is done wrong at the switch, by how many times its gap exceeds that of rescale_ at least
 WRONG = [

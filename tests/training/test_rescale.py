@@ -464,3 +464,53 @@ def test_every_rule_converts_a_live_run_as_it_converts_a_plan(rule):
     on_paper = Plan(Adam(1e-3, 0.98, 0.999, 1e-8), 1).at(4, rule=rule).optimizer
     group = optimizer.param_groups[0]
     assert (group["lr"], *group["betas"], group["eps"]) == (on_paper.eta, on_paper.beta1, on_paper.beta2, on_paper.eps)
+
+
+# ---- on a GPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "options", [{"capturable": True}, {"fused": True}, {"foreach": True}, {"capturable": True, "amsgrad": True}]
+)
+def test_on_a_gpu_the_state_is_converted_in_place(options):
+    model = net().cuda().float()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=torch.tensor(1e-3, device="cuda"), betas=(0.98, 0.999), **options
+    )
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    held = [dict(state) for state in optimizer.state.values()]
+    v, steps = ([state[key].clone() for state in optimizer.state.values()] for key in ("exp_avg_sq", "step"))
+    rescale_(optimizer, 4)
+    assert optimizer.param_groups[0]["lr"].item() == pytest.approx(2e-3)
+    for before, old_v, old_step, state in zip(held, v, steps, optimizer.state.values(), strict=True):
+        assert all(state[key] is before[key] for key in before)
+        torch.testing.assert_close(state["exp_avg_sq"], old_v / 4)
+        torch.testing.assert_close(state["step"], old_step / 4)
+    optimizer.step()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_graph_sees_the_new_learning_rate_and_state():
+    parameter = nn.Parameter(torch.zeros(4, device="cuda"))
+    parameter.grad = torch.ones_like(parameter)
+    lr = torch.tensor(1e-3, device="cuda")
+    optimizer = torch.optim.Adam([parameter], lr=lr, betas=(0.98, 0.999), capturable=True)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            optimizer.step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    rescale_(optimizer, 4)
+    step = optimizer.state[parameter]["step"].item()
+    before = parameter.detach().clone()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert lr.item() == pytest.approx(2e-3)
+    assert optimizer.state[parameter]["step"].item() == pytest.approx(step + 1)
+    assert (parameter.detach() - before).abs().min() > 0
