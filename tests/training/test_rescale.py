@@ -425,6 +425,41 @@ def test_an_old_checkpoint_brings_back_old_hyperparameters_so_it_is_loaded_first
     assert plain(optimizer.state_dict()) == plain(right)
 
 
+def test_a_warning_that_is_turned_into_an_error_comes_before_any_change():
+    optimizer = torch.optim.Adam(net().parameters(), **ADAM)
+    with pytest.raises(ScalingWarning, match="less than two steps"):  # pytest runs with warnings as errors
+        rescale_(optimizer, 40)
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+
+
+def test_the_look_at_eps_copies_no_tensor():
+    from rootscale.training.rescale import _sample
+
+    for layout in (torch.contiguous_format, torch.channels_last):
+        tensor = torch.rand(8, 4, 16, 16).to(memory_format=layout)
+        few = _sample(tensor)
+        assert 256 <= len(few) < 512
+        assert (
+            few.untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
+        )  # a view: nothing was made of its size
+        assert few.data_ptr() == tensor.data_ptr()
+
+
+def test_a_state_that_is_no_tensor_is_refused_before_any_change():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    train(model, optimizer, 2)
+    optimizer.state[model[2].bias]["step"] = 2
+    with pytest.raises(TypeError, match="the optimizer's state step must be a tensor, got int"):
+        rescale_(optimizer, 4)
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+
+
+def test_adam_with_decoupled_decay_is_adamw():
+    optimizer = torch.optim.Adam(net().parameters(), **ADAM, weight_decay=0.1, decoupled_weight_decay=True)
+    assert rescale_(optimizer, 4)["weight_decay"].after == pytest.approx(0.2)
+
+
 def test_nothing_is_hung_on_parameters():
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)

@@ -130,11 +130,11 @@ def rescale_(
         *(_ema_edit(one, chosen, kappa) for one in _several(ema)),
     ]
     messages += _guards(optimizer, family, chosen, kappa)
+    for message in messages:  # before anything is changed, for those who turn warnings into errors
+        python_warnings.warn(message, ScalingWarning, stacklevel=2)
     if kappa != 1:
         for edit in edits:
             edit.commit()
-    for message in messages:
-        python_warnings.warn(message, ScalingWarning, stacklevel=2)
     return Changes(kappa, chosen, tuple(change for edit in edits for change in edit.changes), tuple(messages))
 
 
@@ -159,8 +159,8 @@ def _family(optimizer: Any) -> _Family:
                     f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}) follows no known SDE, so no "
                     f"rule keeps its dynamics; supported are {_SUPPORTED}"
                 )
-    if family.name == "adam" and any(group.get("decoupled_weight_decay") for group in optimizer.param_groups):
-        return _FAMILIES[0]
+    if any(group.get("decoupled_weight_decay") for group in optimizer.param_groups):
+        return next(family for family in _FAMILIES if family.name == "adamw")
     return family
 
 
@@ -189,6 +189,9 @@ def _state_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, 
         held = [state[key] for state in optimizer.state.values() if key in state]
         if not held:
             continue
+        for one in held:
+            if not isinstance(one, torch.Tensor):
+                raise TypeError(f"the optimizer's state {key} must be a tensor, got {type(one).__name__}")
         factor = float(rule.convert(unit, 1.0, kappa))
         change = Change(f"factor of {key}", 1.0, factor, rule.units.get(unit), note=_some(held, "tensor"))
         yield _Edit((change,), partial(_multiply_, held, factor))
@@ -221,22 +224,24 @@ def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _eps_dominates(optimizer: torch.optim.Optimizer, family: _Family, per_tensor: int = 256) -> list[str]:
+def _eps_dominates(optimizer: torch.optim.Optimizer, family: _Family) -> list[str]:
     """A warning where eps, not sqrt(v), sets the size of most steps; looks at a sample of the coordinates."""
     key = next((key for key, unit in family.state.items() if unit == "v"), None)
-    logs = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            v = optimizer.state.get(parameter, {}).get(key)
-            if v is None or v.numel() == 0 or not group["eps"]:
-                continue
-            few = v.detach().flatten()[:: max(1, v.numel() // per_tensor)].float().cpu()
-            if "betas" in group:  # v_hat
-                few = few / (1 - float(group["betas"][1]) ** float(optimizer.state[parameter]["step"]))
-            logs.append(few.sqrt() / float(group["eps"]))
-    if not logs:
+    held = [
+        (optimizer.state[parameter], group)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if key in optimizer.state.get(parameter, {}) and parameter.numel() and group["eps"]
+    ]
+    ratios = []
+    for state, group in held[:: max(1, len(held) // 32)]:  # few tensors and few of each: this must cost nothing
+        v = _sample(state[key])
+        if "betas" in group:
+            v = v / (1 - group["betas"][1] ** state["step"])  # v_hat
+        ratios.append(v.sqrt() / group["eps"])
+    if not ratios:
         return []
-    ratio = torch.cat(logs)
+    ratio = torch.cat([one.cpu() for one in ratios])
     share = (ratio < 1).double().mean().item()
     if share <= 0.5:
         return []
@@ -247,6 +252,13 @@ def _eps_dominates(optimizer: torch.optim.Optimizer, family: _Family, per_tensor
         f"sampled): there the steps are those of SGD with learning rate lr / eps; an eps {show(smaller)} times smaller "
         "would let v set the size of half of them"
     ]
+
+
+def _sample(tensor: torch.Tensor, size: int = 256) -> torch.Tensor:
+    """Some hundreds of a tensor's values, evenly spaced in memory, so that no copy of the tensor is made."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    in_memory = local.detach().permute(sorted(range(local.dim()), key=local.stride, reverse=True))
+    return in_memory.reshape(-1)[:: max(1, local.numel() // size)].float()
 
 
 def _scheduler_edit(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> _Edit:
