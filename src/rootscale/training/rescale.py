@@ -234,7 +234,7 @@ def _eps_dominates(optimizer: torch.optim.Optimizer, family: _Family) -> list[st
         if key in optimizer.state.get(parameter, {}) and parameter.numel() and group["eps"]
     ]
     ratios = []
-    for state, group in held[:: max(1, len(held) // 32)]:  # few tensors and few of each: this must cost nothing
+    for state, group in held[:: max(1, len(held) // 16)]:  # few tensors and few of each: this must cost nothing
         v = _sample(state[key])
         if "betas" in group:
             v = v / (1 - group["betas"][1] ** state["step"])  # v_hat
