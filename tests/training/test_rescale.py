@@ -428,9 +428,10 @@ def test_an_old_checkpoint_brings_back_old_hyperparameters_so_it_is_loaded_first
 
 def test_a_warning_that_is_turned_into_an_error_comes_before_any_change():
     optimizer = torch.optim.Adam(net().parameters(), **ADAM)
-    with warnings.catch_warnings(), pytest.raises(ScalingWarning, match="less than two steps"):
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
-        rescale_(optimizer, 40)
+        with pytest.raises(ScalingWarning, match="less than two steps"):
+            rescale_(optimizer, 40)
     assert optimizer.param_groups[0]["lr"] == 1e-3
 
 
