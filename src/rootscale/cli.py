@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
     scale = commands.add_parser(
         "scale",
+        usage="rootscale scale --optimizer NAME --lr ETA --batch-size B --to B [option ...]",
         help="the same run at another batch size",
         description="Print a run at another batch size: every value before and after, its status and the reason.",
         epilog="example: rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --weight-decay 0.1 "
@@ -106,7 +107,8 @@ def _parser() -> argparse.ArgumentParser:
         "--plan", type=Path, metavar="FILE", help="a plan as JSON; options given besides it take precedence"
     )
     for flag, key, how in _PLAN_OPTIONS:
-        run.add_argument(flag, dest=key, **how)
+        named = {} if "choices" in how else {"metavar": flag.strip("-").upper()}
+        run.add_argument(flag, dest=key, **{**named, **how})
     run.add_argument(
         "--decoupled", action="store_true", help="Adam's weight decay is decoupled: the same as --optimizer adamw"
     )
