@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench clean setup
+.PHONY: demo test test-slow lint bench bench-rescale bench-training clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --eps 1e-8 --weight-decay 0.1 \
@@ -22,8 +22,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)
+bench: bench-rescale bench-training
+
+bench-rescale: $(READY)
 	$(BIN)/python benchmarks/rescale.py
+
+bench-training: $(READY)
+	$(BIN)/python benchmarks/training.py
 
 setup: $(READY)
 

@@ -11,15 +11,11 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
-import time
-from collections.abc import Callable
-from itertools import accumulate
-from typing import Any
 
 import torch
+from measure import clock, peak
 from rich.console import Console
 from rich.table import Table
-from torch.profiler import ProfilerActivity, profile
 
 from rootscale.training import rescale_
 
@@ -46,32 +42,6 @@ def reload(optimizer: torch.optim.Adam, kappa: float) -> None:
         group["eps"] /= kappa**0.5
         group["betas"] = tuple(1 - kappa * (1 - beta) for beta in group["betas"])
     optimizer.load_state_dict(saved)
-
-
-def peak(function: Callable[[], object], device: str) -> int:
-    """The extra memory of tensors at the worst moment, in bytes."""
-    if device != "cpu":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        function()
-        return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        function()
-    events: Any = trace.profiler.kineto_results.events()
-    sizes = [int(event.nbytes()) for event in events if event.name() == "[memory]"]
-    return max(accumulate(sizes, initial=0))
-
-
-def clock(function: Callable[[], object], device: str) -> float:
-    """Seconds."""
-    if device != "cpu":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def main() -> None:

@@ -6,12 +6,13 @@ numbers of samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from rootscale.hparams import DOMAINS, positive
+from rootscale.hparams import DOMAINS, number, positive
 from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Unit, power, show
 
 Averaging = Literal["paper", "power"]
@@ -73,13 +74,13 @@ class Rule:
         own = default_rule(optimizer).name
         if optimizer in self.refuses:
             raise ValueError(f"rule {self.name!r} is for {', '.join(ADAPTIVE)}; the rule of {optimizer} is {own!r}")
+        if optimizer in self.holds_for:
+            return []
         if self.name == "invariant":
             return [
                 "rule 'invariant' holds only where v averages the squared gradients of micro-batches of a fixed size; "
                 f"the rule of ordinary {optimizer} is {own!r}"
             ]
-        if optimizer in self.holds_for:
-            return []
         return [f"rule {self.name!r} does not keep the dynamics of {optimizer}; the one that does is {own!r}"]
 
     def check_averages(self, kappa: Number, beta1: float, beta2: float | None) -> list[str]:
@@ -163,6 +164,7 @@ def _all_rules() -> Iterable[Rule]:
             "step_counter",
             *_COMMON,
         ),
+        holds_for=("microbatchadam",),
         refuses=("sgd",),
     )
     yield _sqrt_ablation()
@@ -180,9 +182,22 @@ def _all_rules() -> Iterable[Rule]:
 RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _all_rules()})
 
 
+def svag_weights(ell: float) -> tuple[float, float]:
+    """SVAG's ``r1, r2 = (1 -+ sqrt(2 ell^2 - 1)) / 2``: their sum is 1 and the sum of their squares ``ell^2``.
+
+    SVAG's hyperparameters need no formula of their own: they are those of the square root rule at ``kappa = ell^-2``.
+
+    >>> svag_weights(1)
+    (0.0, 1.0)
+    """
+    number("ell", ell, "a finite number >= 1", lambda x: x >= 1)
+    root = math.sqrt(2 * ell**2 - 1)
+    return (1 - root) / 2, (1 + root) / 2
+
+
 def default_rule(optimizer: str) -> Rule:
     """The rule that keeps this optimizer's dynamics."""
-    return RULES["linear" if optimizer == "sgd" else "sqrt"]
+    return next(rule for rule in RULES.values() if optimizer in rule.holds_for)
 
 
 def get_rule(rule: str | Rule | None, optimizer: str, averaging: Averaging = "paper") -> Rule:

@@ -299,7 +299,9 @@ def test_a_subclass_that_keeps_the_step_is_accepted():
     assert optimizer.param_groups[0]["lr"] == 2e-3
 
 
-SUPPORTED = r"torch\.optim\.Adam, AdamW, RMSprop \(without momentum, not centered\) and SGD"
+SUPPORTED = (
+    r"torch\.optim\.Adam, AdamW, RMSprop \(without momentum, not centered\) and SGD, and rootscale\.training\.optim"
+)
 
 
 @pytest.mark.parametrize(

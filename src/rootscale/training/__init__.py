@@ -1,5 +1,6 @@
-"""Live PyTorch objects: convert a running optimizer, its scheduler, BatchNorm and parameter average in place."""
+"""Live PyTorch objects: runs converted in place, SVAG, and the paper's optimizers."""
 
 from rootscale.training.rescale import rescale_
+from rootscale.training.svag import SVAG
 
-__all__ = ["rescale_"]
+__all__ = ["SVAG", "rescale_"]

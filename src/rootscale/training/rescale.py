@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_a
 from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.hparams import DOMAINS, positive
 from rootscale.rules import Averaging, Rule, get_rule
-from rootscale.training import schedulers
+from rootscale.training import optim, schedulers
 from rootscale.units import UNITS, show
 
 
@@ -53,9 +53,18 @@ _FAMILIES = (
         {"square_avg": "v", "step": "step_counter"},
         {"momentum": 0, "centered": False},
     ),
+    _Family("microbatchadam", optim.MicroBatchAdam, {**_ADAM_VALUES, "weight_decay": "l2"}, _ADAM_STATE, {}),
+    _Family("adam", optim.Adam, {**_ADAM_VALUES, "weight_decay": "l2"}, _ADAM_STATE, {}),
+    _Family(
+        "rmsprop",
+        optim.RMSprop,
+        {"lr": "eta", "alpha": "beta2", "eps": "eps", "weight_decay": "l2"},
+        {"square_avg": "v", "step": "step_counter"},
+        {},
+    ),
     _Family("sgd", torch.optim.SGD, {"lr": "eta", "momentum": "momentum", "weight_decay": "l2"}, {}, {}),
 )
-_SUPPORTED = "torch.optim.Adam, AdamW, RMSprop (without momentum, not centered) and SGD"
+_SUPPORTED = "torch.optim.Adam, AdamW, RMSprop (without momentum, not centered) and SGD, and rootscale.training.optim"
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,7 @@ def _family(optimizer: Any) -> _Family:
                     f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}) follows no known SDE, so no "
                     f"rule keeps its dynamics; supported are {_SUPPORTED}"
                 )
-    if any(group.get("decoupled_weight_decay") for group in optimizer.param_groups):
+    if family.name == "adam" and any(group.get("decoupled_weight_decay") for group in optimizer.param_groups):
         return next(family for family in _FAMILIES if family.name == "adamw")
     return family
 

@@ -1,0 +1,115 @@
+"""What SVAG and the paper's optimizers cost, against a plain step in the same run.
+
+    python benchmarks/training.py [--device cpu] [--repeats 15]
+
+- SVAG: a step of a conv net with two batches against a step with one, in time (at most 2.05) and memory (1.05).
+- The paper's Adam and RMSprop (v_k) against torch's foreach step on the same parameters (at most 1.1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from measure import clock, peak
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.nn import functional as F
+
+from rootscale.training import SVAG, optim
+
+
+def conv_net(width: int) -> nn.Module:
+    """A small residual-free conv net for 32 x 32 images."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for i in range(4):
+        layers += [nn.Conv2d(channels, width * 2**i, 3, stride=1 + (i > 0), padding=1), nn.BatchNorm2d(width * 2**i)]
+        layers.append(nn.ReLU())
+        channels = width * 2**i
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
+
+
+def stepper(ell: float, device: str, batch: int, width: int) -> Callable[[], None]:
+    """A training step with SVAG; ``ell = 1`` is a plain one."""
+    torch.manual_seed(0)
+    model = conv_net(width).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    svag = SVAG(optimizer, ell, model=model)
+    x, y = torch.randn(batch, 3, 32, 32, device=device), torch.randint(10, (batch,), device=device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for r in svag.passes():
+            (r * F.cross_entropy(model(x), y)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def optimizer_steps(device: str, size: int) -> dict[str, Callable[[], object]]:
+    """Steps of four optimizers on parameters like those of a small transformer."""
+    shapes = [(size, size), (size, 4 * size), (4 * size, size), (size,), (4 * size,)] * 4
+    makers: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+        "torch Adam": partial(torch.optim.Adam, foreach=True),
+        "paper's Adam": optim.Adam,
+        "torch RMSprop": partial(torch.optim.RMSprop, foreach=True),
+        "paper's RMSprop": optim.RMSprop,
+    }
+    steps: dict[str, Callable[[], object]] = {}
+    for name, maker in makers.items():
+        parameters = [nn.Parameter(torch.randn(shape, device=device)) for shape in shapes]
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        steps[name] = maker(parameters).step
+    return steps
+
+
+def main() -> None:
+    """Measure in turn, print the table, and the ratios last."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=15)
+    args = parser.parse_args()
+    small = args.device == "cpu"
+    batch, width, size = (64, 32, 512) if small else (512, 64, 2048)
+    steps: dict[str, Callable[[], object]] = {
+        "plain step": stepper(1, args.device, batch, width),
+        "SVAG step": stepper(2, args.device, batch, width),
+        **optimizer_steps(args.device, size),
+    }
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for i in range(args.repeats + 3):
+        for name, step in steps.items():
+            seconds = clock(step, args.device)
+            if i >= 3:  # the first rounds warm up
+                times[name].append(seconds)
+    memory = {name: peak(steps[name], args.device) for name in ("plain step", "SVAG step")}
+    ratios, table = {}, Table("", "against", "median ratio", "interquartile range")
+    for name, base in (
+        ("SVAG step", "plain step"),
+        ("paper's Adam", "torch Adam"),
+        ("paper's RMSprop", "torch RMSprop"),
+    ):
+        pairs = [a / b for a, b in zip(times[name], times[base], strict=True)]
+        low, ratios[name], high = statistics.quantiles(pairs, n=4)
+        table.add_row(name, base, f"{ratios[name]:.2f}", f"{low:.2f} - {high:.2f}")
+    Console().print(table)
+    threads = f", {torch.get_num_threads()} threads" if small else ""
+    print(f"{args.device}{threads}, torch {torch.__version__}, n = {args.repeats}, batch {batch}")
+    shown = {
+        "svag_time": ratios["SVAG step"],
+        "svag_memory": memory["SVAG step"] / memory["plain step"],
+        "adam_vk": ratios["paper's Adam"],
+        "rmsprop_vk": ratios["paper's RMSprop"],
+    }
+    print(" ".join(f"{name}={value:.2f}" for name, value in shown.items()))
+
+
+if __name__ == "__main__":
+    main()

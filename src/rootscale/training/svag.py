@@ -1,0 +1,119 @@
+"""SVAG in any training loop: the SDE of a run, simulated by discrete steps with more noise and less learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim.lr_scheduler import LRScheduler
+
+from rootscale.changes import Changes
+from rootscale.rules import Averaging, svag_weights
+from rootscale.training.rescale import rescale_
+
+__all__ = ["SVAG"]
+
+
+class SVAG:
+    """The paper's SVAG algorithm (Def. 6.2) around an optimizer; as ``ell`` grows its runs approach the SDE.
+
+    A step uses the gradient ``r1(ell) g1 + r2(ell) g2`` of two fresh batches, whose noise is ``ell`` times that of one,
+    and the hyperparameters of the square root rule at ``kappa = ell^-2``: ``eta / ell``, ``1 - (1 - beta) / ell^2``,
+    ``eps ell``. ``k`` steps of the run it simulates are ``k ell^2`` steps of SVAG.
+
+    The two gradients are two scaled backwards into the same ``.grad``, so no memory is added:
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    >>> svag = SVAG(optimizer, ell=2, model=model)
+    >>> for step in range(svag.steps(10)):
+    ...     optimizer.zero_grad()
+    ...     for r in svag.passes():
+    ...         x = torch.randn(8, 2)  # a fresh batch for each pass
+    ...         (r * model(x).square().mean()).backward()
+    ...     optimizer.step()
+    >>> svag.steps(10), svag.discrete_steps
+    (40, Fraction(10, 1))
+
+    - **ell = 1** is the run itself, bit for bit: ``r1 = 0``, so there is one pass and one batch a step.
+    - **Accumulation**: several backwards in a pass, each of ``r * loss / n``. **GradScaler**: scale ``r * loss``.
+      **DDP**: give the wrapped model; the first pass does not communicate.
+    - **BatchNorm**: the batch statistics are those of each pass; the running ones are updated in the second pass only,
+      once a step, with a momentum converted like everything else. **Dropout** is drawn afresh in each pass: it is part
+      of the gradient's noise.
+    - **Checkpoints**: save `state_dict` beside the optimizer's and the scheduler's; to go on, make all of them anew,
+      the `SVAG` too, and load them after that.
+
+    Args:
+        optimizer: as for `rescale_`; converted in place, unless ``ell = 1``.
+        ell: 1 or more, any real number.
+        scheduler, model, ema, averaging: as for `rescale_`; the model also for BatchNorm's running statistics.
+
+    Attributes:
+        weights: ``r1, r2``.
+        changes: what was converted.
+        done: SVAG steps begun so far.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        ell: float,
+        *,
+        scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
+        model: torch.nn.Module | None = None,
+        ema: Any = None,
+        averaging: Averaging = "paper",
+    ) -> None:
+        self.weights = svag_weights(ell)
+        self.ell = ell
+        self.model = model
+        self.done = 0
+        self.changes: Changes = rescale_(
+            optimizer, ell**-2, scheduler=scheduler, model=model, ema=ema, averaging=averaging
+        )
+
+    @property
+    def discrete_steps(self) -> Fraction:
+        """How many steps of the simulated run the SVAG steps so far amount to."""
+        return self.done / Fraction(self.ell) ** 2
+
+    def steps(self, discrete: int) -> int:
+        """How many SVAG steps take as long as that many steps of the simulated run."""
+        return round(discrete * self.ell**2)
+
+    def passes(self) -> Iterator[float]:
+        """The passes of one step: the factor of the loss in each of them."""
+        self.done += 1
+        r1, r2 = self.weights
+        if r1:
+            with getattr(self.model, "no_sync", nullcontext)():
+                momenta = self._hold_statistics()
+                try:
+                    yield r1
+                finally:
+                    for layer, momentum in momenta:
+                        layer.momentum = momentum
+        yield r2
+
+    def _hold_statistics(self) -> list[tuple[Any, Any]]:
+        """Freeze BatchNorm's running statistics, by a momentum of 0; returns the layers with their momenta."""
+        layers: list[Any] = [] if self.model is None else [m for m in self.model.modules() if isinstance(m, _NormBase)]
+        momenta = [(layer, layer.momentum) for layer in layers]
+        for layer in layers:
+            layer.momentum = 0.0
+        return momenta
+
+    def state_dict(self) -> dict[str, Any]:
+        """``ell`` and the steps so far; everything else is in the optimizer's and the scheduler's."""
+        return {"ell": self.ell, "done": self.done}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue; the checkpoint must be of the same ``ell``."""
+        if state_dict["ell"] != self.ell:
+            raise ValueError(f"the checkpoint is of SVAG with ell={state_dict['ell']}, this one has ell={self.ell}")
+        self.done = state_dict["done"]
