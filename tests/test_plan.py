@@ -344,7 +344,7 @@ def numbers(record):
             yield value
 
 
-@settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
 @given(PLANS, rarely_odd(sizes), st.sampled_from([None, *RULES]), st.sampled_from(["paper", "power"]))
 @pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
 def test_any_configuration_gives_a_valid_plan_or_a_clear_value_error(data, to, rule, averaging):
@@ -369,7 +369,7 @@ def test_a_fair_share_of_those_configurations_is_valid():
     """So that the test above is about plans, not about refusals only."""
     valid = []
 
-    @settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=500, database=None, suppress_health_check=list(HealthCheck))
     @given(PLANS)
     def count(data):
         try:

@@ -296,3 +296,22 @@ def test_cycled_beta1_is_guarded_at_its_lowest_value():
         rescale_(optimizer, 40, scheduler=scheduler)
     assert type(scheduler) is lrs.CyclicLR
     assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("name", ["OneCycleLR", "CyclicLR", "SequentialLR", "user's own"])
+def test_sgd_has_the_linear_rule_and_keeps_the_momentum_that_is_cycled(name):
+    def run(steps, kappa=None, at=24):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([parameter], lr=1e-3, momentum=0.9)
+        scheduler, seen = SCHEDULERS[name](optimizer), []
+        for k in range(steps):
+            if k == at and kappa:
+                rescale_(optimizer, kappa, scheduler=scheduler)
+            optimizer.step()
+            scheduler.step()
+            seen.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
+        return torch.tensor(seen, dtype=torch.float64)
+
+    base, converted = run(STEPS), run(24 + 18, kappa=4)
+    torch.testing.assert_close(converted[24:, 0], 4 * base[27::4, 0], rtol=1e-9, atol=0)
+    torch.testing.assert_close(converted[24:, 1], base[27::4, 1], rtol=1e-12, atol=0)
