@@ -1,0 +1,1 @@
+"""The paper's mathematics as working code: oracle -> {discrete, SVAG, SDE} -> `Trajectory`."""
