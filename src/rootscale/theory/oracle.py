@@ -355,7 +355,7 @@ class _SvagOracle(_Wrapped):
 
 
 def svag(oracle: Oracle, ell: float) -> Oracle:
-    """The SVAG operator: the oracle that returns ``r1(ell) g1 + r2(ell) g2``, of two stochastic gradients of ``oracle``.
+    """The SVAG operator: the oracle that returns ``r1(ell) g1 + r2(ell) g2`` of two stochastic gradients of ``oracle``.
 
     It has the same ``f`` and ``Sigma`` and the noise scale ``ell * sigma``; the third moment of its noise is
     ``(3 ell^2 - 1) / (2 ell^3)`` times that of the base, so it obeys the low skewness condition. ``ell = 1`` gives
