@@ -8,13 +8,13 @@ A word of 32 random bits is a keyed hash of the path,
 
     x = mix(path) ^ k0;   x = (x ^ x >> 16) * M1 + k1;   x = (x ^ x >> 15) * M2;   x = x ^ x >> 15,
 
-with 64 bits of key ``k0, k1`` that are themselves a hash (`keys`) of (seed, step, coordinate). Keys are made in bulk and
-cost nothing where there are many paths. Two words give two normals (Box-Muller),
+with 64 bits of key ``k0, k1`` that are themselves a hash (`keys`) of (seed, step, coordinate): made in bulk, they
+cost next to nothing where there are many paths. Two words give two normals (Box-Muller),
 
     z = sqrt(-2 log U1) * (cos, sin)(pi U2),     U1 in (0, 1],   U2 in [-1, 1),
 
-which belong to two consecutive steps, ``2 j`` and ``2 j + 1``: no shape has to be even, and a solver that takes steps in
-pairs, or one step together with its two halves, uses both.
+which belong to two consecutive steps, ``2 j`` and ``2 j + 1``: no shape has to be even, and a solver that takes steps
+in pairs, or one step together with its two halves, uses both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["bridge", "keys", "normal", "paths", "pair"]
+__all__ = ["bridge", "keys", "normal", "pair", "paths"]
 
 #: Odd multipliers of a 32-bit hash of low bias (C. Wellons, hash-prospector: 16 21f0aaad 15 735a2d97 15).
 M1, M2 = 0x21F0AAAD, 0x735A2D97
@@ -61,7 +61,7 @@ def keys(seed: int, first: int, count: int, width: int, device: torch.device | s
     Returns:
         ``[count, 4, width]`` of int32, to be handed to `pair` one row at a time.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+    if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}")
     if first < 0:
         raise ValueError(f"steps are counted from 0, got the pair {first}")
