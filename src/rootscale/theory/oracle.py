@@ -395,8 +395,9 @@ def penalised(oracle: Oracle, l2: float) -> Oracle:
 
 
 def _floats(value: Tensor | float | list[float] | list[list[float]]) -> Tensor:
-    tensor = torch.as_tensor(value)
-    return tensor if tensor.is_floating_point() else tensor.double()
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() else value.double()
+    return torch.tensor(value, dtype=torch.double)  # numbers of Python keep their digits
 
 
 def _root(covariance: Tensor, d: int) -> tuple[int, Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]:

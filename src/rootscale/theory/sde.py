@@ -52,7 +52,7 @@ class AdamState(NamedTuple):
 
 def gamma(c: float, t: Time) -> Tensor:
     """``gamma(t) = 1 - exp(-c t)``, the limit of Adam's normalisation ``1 - beta^k``."""
-    return -torch.expm1(torch.as_tensor(-c * t))
+    return -torch.expm1(-c * torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.double))
 
 
 def tau(z: Tensor) -> Tensor:
