@@ -36,7 +36,8 @@ GOLDEN, S1, S2 = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """``x ^ (x >> bits)``; the shift of signed integers copies the sign, hence the mask."""
     width = 8 * x.element_size()
-    return x ^ ((x >> bits) & ((1 << (width - bits)) - 1))
+    # In place from the second operation on: a third of the time when run eagerly, all the same when compiled.
+    return (x >> bits).bitwise_and_((1 << (width - bits)) - 1).bitwise_xor_(x)
 
 
 def _mix64(x: Tensor) -> Tensor:
@@ -83,8 +84,8 @@ def paths(first: int, count: int, device: torch.device | str = "cpu") -> Tensor:
 
 
 def _word(path: Tensor, k0: Tensor | int, k1: Tensor | int) -> Tensor:
-    x = _shifted(path ^ k0, 16) * M1 + k1
-    x = _shifted(x, 15) * M2
+    x = _shifted(path ^ k0, 16).mul_(M1).add_(k1)
+    x = _shifted(x, 15).mul_(M2)
     return _shifted(x, 15)
 
 
@@ -99,10 +100,10 @@ def pair(path: Tensor, key: Tensor, dtype: torch.dtype = torch.float64) -> tuple
             (``[1, P]`` and ``[4, width, 1]``) the numbers are the same, laid out path by path.
     """
     # |U1| of a signed word has 31 bits and is never 0, so |z| < 6.7; its sign is not used.
-    u1 = (_word(path, key[0], key[1]).to(dtype) + 0.5) * 2.0**-31
-    angle = _word(path, key[2], key[3]).to(dtype) * (math.pi * 2.0**-31)
-    radius = torch.sqrt(-torch.log(u1 * u1))
-    return radius * torch.cos(angle), radius * torch.sin(angle)
+    u1 = _word(path, key[0], key[1]).to(dtype).add_(0.5).mul_(2.0**-31)
+    angle = _word(path, key[2], key[3]).to(dtype).mul_(math.pi * 2.0**-31)
+    radius = u1.square_().log_().neg_().sqrt_()
+    return torch.cos(angle).mul_(radius), torch.sin(angle).mul_(radius)
 
 
 def normal(
