@@ -50,6 +50,20 @@ class AdamState(NamedTuple):
     u: Tensor
 
 
+def _plus(x: Tensor, y: Tensor, a: Time) -> Tensor:
+    """``x + a y``: one pass over memory where ``a`` is a number."""
+    return x + a * y if isinstance(a, Tensor) else torch.add(x, y, alpha=a)
+
+
+def _moments(oracle: Oracle, theta: Tensor, xi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient, noise and variance; by one evaluation, if the oracle has it (`NetworkOracle.moments`)."""
+    at_once = getattr(oracle, "moments", None)
+    if at_once is not None:
+        gradient, noise, variance = at_once(theta, xi)
+        return gradient, noise, variance
+    return oracle.gradient(theta), oracle.noise(theta, xi), oracle.variance(theta)
+
+
 def gamma(c: float, t: Time) -> Tensor:
     """``gamma(t) = 1 - exp(-c t)``, the limit of Adam's normalisation ``1 - beta^k``."""
     return -torch.expm1(-c * torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.double))
@@ -72,7 +86,9 @@ def mu(u: Tensor, u_min: float) -> Tensor:
 class SGDSDE:
     """The SDE of SGD (clock ``t = k eta``):
 
-        d theta = -(grad f(theta) + decay theta) dt + sigma0 Sigma^(1/2)(theta) dW,     sigma0 = sigma sqrt(eta)
+        d theta = -(grad f(theta) dt + sigma0 Sigma^(1/2)(theta) dW) - decay theta dt,     sigma0 = sigma sqrt(eta)
+
+    The sign of the noise does not matter to the law; as it stands a chain and its SDE can share one Brownian path.
 
     Args:
         oracle: gives ``grad f`` and ``Sigma``.
@@ -90,7 +106,12 @@ class SGDSDE:
 
     def diffusion(self, t: Time, x: SGDState, dw: Tensor) -> SGDState:
         """The noise increment."""
-        return SGDState(self.sigma0 * self.oracle.noise(x.theta, dw))
+        return SGDState(-self.sigma0 * self.oracle.noise(x.theta, dw))
+
+    def increment(self, t: Time, x: SGDState, h: Time, dw: Tensor) -> SGDState:
+        """``drift(t, x) h + diffusion(t, x, dw)``, with less work."""
+        theta = _plus(-self.sigma0 * self.oracle.noise(x.theta, dw), self.oracle.gradient(x.theta), -h)
+        return SGDState(_plus(theta, x.theta, -self.decay * h) if self.decay else theta)
 
 
 @dataclass(frozen=True)
@@ -122,7 +143,8 @@ class RMSpropSDE:
     def preconditioner(self, u: Tensor) -> Tensor:
         """``P``, by coordinate."""
         u = u if self.u_min is None else mu(u, self.u_min)
-        return torch.sqrt(self.sigma0**2 * u + self.eps_root0) + self.eps0
+        v = self.sigma0**2 * u
+        return torch.sqrt(v + self.eps_root0 if self.eps_root0 else v) + self.eps0
 
     def drift(self, t: Time, x: RMSpropState) -> RMSpropState:
         """The factor of ``dt``."""
@@ -133,6 +155,13 @@ class RMSpropSDE:
         """The noise increment; none in ``u``."""
         theta = -self.sigma0 * self.oracle.noise(x.theta, dw) / self.preconditioner(x.u)
         return RMSpropState(theta, torch.zeros_like(x.u))
+
+    def increment(self, t: Time, x: RMSpropState, h: Time, dw: Tensor) -> RMSpropState:
+        """``drift(t, x) h + diffusion(t, x, dw)``, with less work: ``P`` and the oracle are evaluated once."""
+        gradient, noise, variance = _moments(self.oracle, x.theta, dw)
+        theta = _plus(-self.sigma0 * noise, gradient, -h) / self.preconditioner(x.u)
+        theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
+        return RMSpropState(theta, (variance - x.u) * (self.c2 * h))
 
 
 @dataclass(frozen=True)
@@ -171,7 +200,9 @@ class AdamSDE:
         gamma1, gamma2 = gamma(self.c1, t), gamma(self.c2, t)
         u = u if self.u_min is None else mu(u, self.u_min)
         root2 = torch.sqrt(gamma2)
-        return root2 / gamma1 / (torch.sqrt(self.sigma0**2 * u + self.eps_root0 * gamma2) + self.eps0 * root2)
+        v = self.sigma0**2 * u
+        v = v + self.eps_root0 * gamma2 if self.eps_root0 else v
+        return root2 / gamma1 / (torch.sqrt(v) + self.eps0 * root2)
 
     def drift(self, t: Time, x: AdamState) -> AdamState:
         """The factor of ``dt``."""
@@ -185,6 +216,14 @@ class AdamSDE:
         """The noise increment: in ``m`` alone."""
         zero = torch.zeros_like(x.u)
         return AdamState(zero, self.sigma0 * self.c1 * self.oracle.noise(x.theta, dw), zero)
+
+    def increment(self, t: Time, x: AdamState, h: Time, dw: Tensor) -> AdamState:
+        """``drift(t, x) h + diffusion(t, x, dw)``, with less work: the oracle is evaluated once."""
+        gradient, noise, variance = _moments(self.oracle, x.theta, dw)
+        theta = self.rate(t, x.u) * x.m * -h
+        theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
+        m = _plus(self.sigma0 * noise, gradient - x.m, h) * self.c1
+        return AdamState(theta, m, (variance - x.u) * (self.c2 * h))
 
 
 SDE = SGDSDE | RMSpropSDE | AdamSDE

@@ -8,7 +8,7 @@ variance of a single solution.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from torch import Tensor
 from rootscale.theory.engine import State, States, drive
 from rootscale.trajectory import Trajectory
 
-__all__ = ["SCHEMES", "Equation", "Levels", "Scheme", "euler", "heun", "solve"]
+__all__ = ["SCHEMES", "Equation", "Levels", "Scheme", "euler", "heun", "increment", "solve", "whole_steps"]
 
 
 class Equation(Protocol):
@@ -39,20 +39,22 @@ class Equation(Protocol):
 Step = Callable[[Equation, Tensor, float | Tensor, State, Tensor], State]
 
 
-def _like(x: State, parts: Sequence[Tensor]) -> State:
+def _like(x: State, parts: Iterable[Tensor]) -> State:
     made: State = getattr(type(x), "_make", tuple)(parts)
     return made
 
 
-def _plus(x: Tensor, a: Tensor, h: float | Tensor) -> Tensor:
-    """``x + h a``, in one pass where ``h`` is a number."""
-    return x + h * a if isinstance(h, Tensor) else torch.add(x, a, alpha=h)
+def increment(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Tensor) -> State:
+    """``drift(t, x) h + diffusion(t, x, dW)``; by the equation's own ``increment``, if it has one that saves work."""
+    own = getattr(equation, "increment", None)
+    if own is not None:
+        return _like(x, own(t, x, h, dw))
+    return _like(x, (a * h + b for a, b in zip(equation.drift(t, x), equation.diffusion(t, x, dw), strict=True)))
 
 
 def euler(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Tensor) -> State:
     """Euler-Maruyama: ``x + drift(t, x) h + diffusion(t, x, dW)``. Weak order 1."""
-    a, b = equation.drift(t, x), equation.diffusion(t, x, dw)
-    return _like(x, [_plus(x_i, a_i, h) + b_i for x_i, a_i, b_i in zip(x, a, b, strict=True)])
+    return _like(x, map(torch.add, x, increment(equation, t, h, x, dw)))
 
 
 def heun(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Tensor) -> State:
@@ -64,13 +66,9 @@ def heun(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Tensor)
     It solves the Stratonovich equation, so it is for SDEs where that is the Ito equation too: Adam's, whose noise
     enters ``m`` and depends on ``theta`` alone, or noise that depends on no state. There its weak order is 2.
     """
-    a, b = equation.drift(t, x), equation.diffusion(t, x, dw)
-    y = _like(x, [_plus(x_i, a_i, h) + b_i for x_i, a_i, b_i in zip(x, a, b, strict=True)])
-    c, d = equation.drift(t + h, y), equation.diffusion(t + h, y, dw)
-    return _like(
-        x,
-        [_plus(x_i, a_i + c_i, h / 2) + (b_i + d_i) / 2 for x_i, a_i, b_i, c_i, d_i in zip(x, a, b, c, d, strict=True)],
-    )
+    first = increment(equation, t, h, x, dw)
+    second = increment(equation, t + h, h, _like(x, map(torch.add, x, first)), dw)
+    return _like(x, (y + (a + b) / 2 for y, a, b in zip(x, first, second, strict=True)))
 
 
 @dataclass(frozen=True)
