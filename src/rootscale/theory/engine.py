@@ -257,7 +257,9 @@ class _Stepper:
         plain = _Block(self.advance, low, high, self.draws, self.by_path, self.like.dtype)
         self.tasks[low, high] = _compiled(plain) if self.compiled else plain
         try:
-            return self.tasks[low, high](*arguments)
+            with warnings.catch_warnings():  # torch's own, on its way to a compiler
+                warnings.simplefilter("ignore", DeprecationWarning)
+                return self.tasks[low, high](*arguments)
         except Exception as error:
             if not self.compiled:
                 raise
