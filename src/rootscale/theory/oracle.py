@@ -293,10 +293,14 @@ class NGOS:
         """The driving noise, and a Brownian increment coupled to it, of standard normals ``w`` ``[P, normals]``."""
         return self.family.couple(w, self.rank)
 
+    def drawn(self, theta: Tensor, w: Tensor) -> Tensor:
+        """The stochastic gradient of standard normals ``w`` ``[P, normals]``."""
+        return self.gradient(theta) + self.sigma * self.noise(theta, self.couple(w).xi)
+
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """A fresh stochastic gradient for each path."""
         w = torch.randn(theta.shape[0], self.normals, generator=generator, dtype=theta.dtype, device=theta.device)
-        return self.gradient(theta) + self.sigma * self.noise(theta, self.couple(w).xi)
+        return self.drawn(theta, w)
 
     def at(self, sigma: float) -> NGOS:
         """The same problem at another noise scale: another batch size, ``sigma -> sigma / sqrt(kappa)``."""
@@ -347,6 +351,18 @@ class _SvagOracle(_Wrapped):
     def sigma(self) -> float:
         """The noise scale, ``ell`` times that of the base."""
         return self.ell * self.base.sigma
+
+    @property
+    def normals(self) -> int:
+        """How many standard normals the two draws take from each path, where the base says how many one takes."""
+        return 2 * int(self.base.normals)  # type: ignore[attr-defined]
+
+    def drawn(self, theta: Tensor, w: Tensor) -> Tensor:
+        """``r1 g1 + r2 g2`` of the stochastic gradients of standard normals ``w`` ``[P, normals]``."""
+        r1, r2 = svag_weights(self.ell)
+        one, two = w.chunk(2, 1)
+        g: Tensor = r1 * self.base.drawn(theta, one) + r2 * self.base.drawn(theta, two)  # type: ignore[attr-defined]
+        return g
 
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """``r1 g1 + r2 g2`` of two fresh stochastic gradients."""
