@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.utils.data import Dataset, default_collate
 
-from rootscale.theory.oracle import Problem
+from rootscale.theory.oracle import Minibatch, Problem
 
 __all__ = ["Moments", "NetworkOracle"]
 
@@ -180,6 +180,16 @@ class NetworkOracle:
         size = (len(theta), self.batch_size)
         return self.minibatch(theta, torch.randint(self.n, size, generator=generator, device=theta.device))
 
+    @property
+    def normals(self) -> int:
+        """How many standard normals `drawn` takes from each replica: one for each sample of its mini-batch."""
+        return self.batch_size
+
+    def drawn(self, theta: Tensor, w: Tensor) -> Tensor:
+        """The gradient of the mini-batch that standard normals ``w [R, B]`` pick: ``i = floor(n Phi(w))``."""
+        index = (torch.special.ndtr(w.double()) * self.n).long().clamp(0, self.n - 1)
+        return self.minibatch(theta, index)
+
     def minibatch(self, theta: Tensor, index: Tensor) -> Tensor:
         """The gradient of the mean loss of the samples ``index [R, B]``, each replica its own: ``[R, d]``."""
         if index.ndim != 2 or len(index) != len(theta):
@@ -203,6 +213,13 @@ class NetworkOracle:
     def problem(self) -> Problem:
         """The loss and its covariance alone, to be given any noise family: ``NGOS(problem, sigma, family)``."""
         return Problem(type(self.module).__name__, self.d, self.rank, self.gradient, self.noise, self.variance)
+
+    def at(self, sigma: float) -> NetworkOracle:
+        """The same network at another noise scale: mini-batches of ``1 / sigma^2`` samples, a whole number."""
+        other = copy.copy(self)
+        other.batch_size = Minibatch(self.batch_size).at(sigma).batch_size
+        other.sigma = 1 / math.sqrt(other.batch_size)
+        return other
 
     # -- how ----------------------------------------------------------------------------------------------------
 
