@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
+from rootscale.hparams import positive
 from rootscale.theory import random
 from rootscale.trajectory import Estimate, Trajectory
 
@@ -97,7 +98,7 @@ def drive(
         compile: take steps with ``torch.compile``; by default if the solve is long enough to pay for it. Without a
             C++ compiler (on a GPU: without triton) steps are taken eagerly, and a warning says so.
         chunk: how many paths to advance at a time; a change alters results by rounding at most.
-        progress: a progress bar; by default on a terminal, from the second second on.
+        progress: a progress bar, on a terminal: from the second second on by default, at once if True, never if False.
         meta: what to write into the trajectory's ``meta``, beside seed, step and number of paths.
 
     Warns:
@@ -107,8 +108,7 @@ def drive(
     sample = next(x for state in x0 for x in state)
     count = _path_count(x0, paths)
     marks = _checked_steps(steps)
-    if not (math.isfinite(h) and h > 0):
-        raise ValueError(f"h must be a finite number > 0, got {h!r}")
+    h = positive("h", h)
     if width < 1 or draws < 1:
         raise ValueError(f"width and draws must be at least 1, got width={width}, draws={draws}")
     coordinates = max(width, *(x.shape[-1] for state in x0 for x in state))
@@ -338,7 +338,7 @@ class _Statistics:
 def _bar(show: bool | None, total: int) -> Iterator[Callable[[int | None], None]]:
     """A progress bar that appears after a second; call it with the steps done in a chunk, or None at its end."""
     console = Console(stderr=True)
-    if not (console.is_terminal if show is None else show):
+    if show is False or not console.is_terminal:
         yield lambda done: None
         return
     begun, finished, chunk = time.monotonic(), 0, 0

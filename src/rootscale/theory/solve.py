@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from rootscale.hparams import positive
 from rootscale.theory.engine import State, States, drive
 from rootscale.trajectory import Trajectory
 
@@ -200,7 +201,7 @@ def solve(
 
 def whole_steps(times: Sequence[float], t0: float, h: float) -> list[int]:
     """How many steps ``h`` each time is after ``t0``, or an error that names the nearest time that would do."""
-    steps = []
+    steps, h = [], positive("h", h)
     for t in times:
         step = round((t - t0) / h)
         if abs(t0 + step * h - t) > 1e-6 * h:
