@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
-from rootscale.theory.oracle import Oracle
+from rootscale.rules import Rule, get_rule
+from rootscale.theory.oracle import Oracle, svag
 from rootscale.theory.sde import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
 
-__all__ = ["FORMS", "Chain", "Form", "Scalable", "discretise"]
+__all__ = ["FORMS", "Chain", "Form", "discretise", "rescaled", "svag_chain"]
 
 State = tuple[Tensor, ...]
 
@@ -35,13 +35,6 @@ class Form:
 
 #: The paper's chains (``v_k``) and torch's (``v_{k+1}``).
 FORMS: Mapping[str, Form] = MappingProxyType({"paper": Form("paper", 1), "torch": Form("torch", 0)})
-
-
-class Scalable(Oracle, Protocol):
-    """An oracle that can be had at other noise scales."""
-
-    def at(self, sigma: float) -> Oracle:
-        """The same loss and covariance at the noise scale ``sigma``."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +80,15 @@ class Chain:
         """The state of a new run at ``theta`` ``[P, d]``: all moments zero."""
         return (theta, *(torch.zeros_like(theta) for _ in range(self.moments)))
 
-    def step(self, k: float, x: State, g: Tensor) -> State:
+    def step(self, k: float | Tensor, x: State, g: Tensor) -> State:
         """State ``k + 1`` from state ``k`` and the stochastic gradient ``g`` at its ``theta``.
 
-        ``k`` counts from 0, and need not be whole: a run whose batch size was changed has a fractional counter.
+        ``k`` counts from 0, and need not be whole: a run whose batch size was changed has a fractional counter. As a
+        tensor without dimensions it lets one compiled step serve all.
         """
         opt, theta = self.optimizer, x[0]
-        if not isinstance(opt, AdamW):
-            g = g + opt.weight_decay * theta if opt.weight_decay else g
+        if opt.weight_decay and not isinstance(opt, AdamW):
+            g = g + opt.weight_decay * theta
         if isinstance(opt, SGD):
             return (theta - opt.eta * g,)
         beta2 = opt.beta if isinstance(opt, RMSprop) else opt.beta2
@@ -103,13 +97,12 @@ class Chain:
         if isinstance(opt, RMSprop):
             return theta - opt.eta * g / (torch.sqrt(v + opt.eps_root) + opt.eps), new
         m = opt.beta1 * x[1] + (1 - opt.beta1) * g
+        k = torch.as_tensor(k, dtype=torch.double)
         j = k + 1 - self.form.lag
-        if j == 0:
-            return theta, m, new
-        if isinstance(opt, AdamW):
-            theta = theta * (1 - opt.eta * opt.weight_decay)
         m_hat, v_hat = m / (1 - opt.beta1 ** (k + 1)), v / (1 - opt.beta2**j)
-        return theta - opt.eta * m_hat / (torch.sqrt(v_hat + opt.eps_root) + opt.eps), m, new
+        kept = theta * (1 - opt.eta * opt.weight_decay) if isinstance(opt, AdamW) else theta
+        moved = kept - opt.eta * m_hat / (torch.sqrt(v_hat + opt.eps_root) + opt.eps)
+        return (moved if self.form.lag == 0 else torch.where(j == 0, theta, moved)), m, new
 
     def iterate(
         self, x: State, steps: int, generator: torch.Generator | None = None, start: float = 0
@@ -127,6 +120,40 @@ class Chain:
     def unscaled(self, x: State) -> State:
         """The chain's state: ``v = sigma^2 u``."""
         return (*x[:-1], x[-1] * self.oracle.sigma**2) if self.moments else tuple(x)
+
+
+def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chain:
+    """The chain at ``kappa`` times the batch size: ``sigma / sqrt(kappa)``, and hyperparameters by a scaling rule.
+
+    Args:
+        chain: the chain at the batch size it has.
+        kappa: by how much to multiply the batch size.
+        rule: a rule of `rootscale.rules`; the one that keeps the dynamics unless given.
+    """
+    optimizer = _converted(chain.optimizer, get_rule(rule, chain.optimizer.name), kappa)
+    return Chain(optimizer, _at(chain.oracle, chain.oracle.sigma / math.sqrt(kappa)), chain.form)
+
+
+def svag_chain(chain: Chain, ell: float) -> Chain:
+    """The SVAG algorithm: the SVAG operator on the oracle, and the hyperparameters of the rule at ``kappa = ell^-2``.
+
+    A step of ``chain`` takes as long as ``ell^2`` steps of it.
+    """
+    optimizer = _converted(chain.optimizer, get_rule(None, chain.optimizer.name), 1 / ell**2)
+    return Chain(optimizer, svag(chain.oracle, ell), chain.form)
+
+
+def _converted(optimizer: Optimizer, rule: Rule, kappa: float) -> Optimizer:
+    units = {f.name: f.metadata["unit"] for f in fields(optimizer)}
+    values = {name: float(rule.convert(unit, getattr(optimizer, name), kappa, name)) for name, unit in units.items()}
+    return type(optimizer)(**values)
+
+
+def _at(oracle: Oracle, sigma: float) -> Oracle:
+    if not hasattr(oracle, "at"):
+        raise TypeError(f"another noise scale needs an oracle with at(sigma); {type(oracle).__name__} has none")
+    at: Oracle = oracle.at(sigma)
+    return at
 
 
 def _beta(name: str, c: float, eta: float) -> float:
@@ -151,8 +178,8 @@ def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
     if isinstance(equation, SGDSDE):
         if equation.decay:
             raise ValueError("SGD has no decoupled weight decay here; add an L2 term to the oracle with penalised()")
-        return Chain(SGD(eta), oracle.at(equation.sigma0 / math.sqrt(eta)), form)
-    at = oracle.at(equation.sigma0 / eta)
+        return Chain(SGD(eta), _at(oracle, equation.sigma0 / math.sqrt(eta)), form)
+    at = _at(oracle, equation.sigma0 / eta)
     beta2 = _beta("beta" if isinstance(equation, RMSpropSDE) else "beta2", equation.c2, eta)
     eps, eps_root = equation.eps0 / eta, equation.eps_root0 / eta**2
     if isinstance(equation, RMSpropSDE):
