@@ -168,24 +168,24 @@ def draw_orders(
     """
     figure, axes = _figure(1, 1, 6.4, 4.6)
     axis = axes[0, 0]
-    tops: list[float] = []
-    for (name, rows), (colour, _) in zip(errors.items(), STYLES * len(errors), strict=False):
-        for i, (h, error, se) in enumerate(sorted(rows)):
-            used = h < largest and abs(error) >= resolved * se
-            size = abs(error)
-            axis.errorbar(
-                [h], [size], yerr=[[min(1.96 * se, 0.999 * size)], [1.96 * se]], fmt="o", color=colour, markersize=5,
-                markerfacecolor=colour if used else "white", elinewidth=1, capsize=2,
-                label=f"{name}: {fits[name]}" if i == 0 else None,
-            )  # fmt: skip
-        points = [(h, abs(e)) for h, e, s in sorted(rows) if h < largest and abs(e) >= resolved * s]
-        axis.plot([h for h, _ in points], [e for _, e in points], color=colour, linewidth=1)
-        tops.extend(e / h for h, e in points)
     every = sorted({h for rows in errors.values() for h, _, _ in rows})
-    if tops:
-        # A line of slope 1 below everything, to compare with.
-        level = 0.5 * min(tops)
-        axis.plot(every, [level * h for h in every], color="#777777", linestyle=":", linewidth=1.2, label="order 1")
+    levels: list[float] = []
+    for (name, rows), (colour, _) in zip(errors.items(), STYLES * len(errors), strict=False):
+        used = [(h, abs(error)) for h, error, se in sorted(rows) if h < largest and abs(error) >= resolved * se]
+        axis.plot([h for h, _ in used], [e for _, e in used], color=colour, linewidth=1)
+        for h, error, se in rows:
+            size, bar = abs(error), 1.96 * se
+            axis.errorbar(
+                [h], [size], yerr=[[min(bar, 0.999 * size)], [bar]], fmt="o", color=colour, markersize=5,
+                markerfacecolor=colour if (h, size) in used else "white", elinewidth=1, capsize=2,
+            )  # fmt: skip
+        axis.plot([], [], "o-", color=colour, markersize=5, linewidth=1, label=f"{name}: {fits[name]}")
+        levels.extend(e / h for h, e in used)
+    if levels:
+        # A line of slope 1 below everything that was resolved, to compare with; what is far below it is cut off.
+        line = [0.5 * min(levels) * h for h in every]
+        axis.plot(every, line, color="#777777", linestyle=":", linewidth=1.2, label="order 1")
+        axis.set_ylim(bottom=0.6 * line[0])
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(every, [f"1/{round(1 / h)}" if math.isclose(1 / h, round(1 / h)) else f"{h:.3g}" for h in every])
