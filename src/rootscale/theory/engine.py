@@ -322,7 +322,8 @@ class _Statistics:
             moments = self.moments.setdefault(name, np.zeros((2, self.columns)))
             shift = both[0] - moments[0, column]
             moments[0, column] += shift * new / (old + new)
-            moments[1, column] += both[1] + shift**2 * old * new / (old + new)
+            with np.errstate(over="ignore"):  # a path on its way out, still finite: the standard error is infinite
+                moments[1, column] += both[1] + shift**2 * old * new / (old + new)
         self.count[column] += new
 
     def estimates(self) -> dict[str, Estimate]:
