@@ -155,12 +155,13 @@ def compared(base: Trajectory, other: Trajectory) -> dict[str, Any]:
     out = {}
     for name in base.names:
         a, b = base[name], other[name]
-        gap = np.abs(b.mean - a.mean)[1:]
-        se = np.hypot(a.se, b.se)[1:]
+        gap, se = np.abs(b.mean - a.mean)[1:], np.hypot(a.se, b.se)[1:]  # all start at one point
+        span = float(np.ptp(a.mean)) or 1.0
+        ratio = np.divide(gap, se, out=np.zeros_like(gap), where=se > 0)
         out[name] = {
-            "largest_gap_over_range": round(float(gap.max() / np.ptp(a.mean)), 4),
-            "its_standard_error": round(float(se[gap.argmax()] / np.ptp(a.mean)), 4),
-            "root_mean_square_gap_in_standard_errors": round(float(np.sqrt(((gap / se) ** 2).mean())), 3),
+            "largest_gap_over_range": round(float(gap.max() / span), 4),
+            "its_standard_error": round(float(se[gap.argmax()] / span), 4),
+            "root_mean_square_gap_in_standard_errors": round(float(np.sqrt((ratio**2).mean())), 3),
             "at_the_end": [float(f"{b.mean[-1]:.5g}"), float(f"{b.se[-1]:.2g}")],
         }
     return out
@@ -188,9 +189,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--eager", action="store_true", help="no torch.compile (for short runs)")
-    parser.add_argument(
-        "--only-run", action="store_true", help="no figure: a later call without this draws it"
-    )
+    parser.add_argument("--only-run", action="store_true", help="no figure: a later call without this draws it")
     args = parser.parse_args(argv)
     if not args.only_run:
         need_matplotlib()  # before the work, not after it

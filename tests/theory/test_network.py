@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 from functools import partial
 
 import pytest
@@ -11,8 +12,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.data import TensorDataset
 
+from rootscale.hparams import Adam
+from rootscale.theory import AdamState, sde, solve
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import NGOS, Minibatch, Oracle, svag
+from rootscale.theory.random import normal
 
 R, N = 3, 7
 cross_entropy = partial(F.cross_entropy, reduction="none")
@@ -307,3 +311,38 @@ def test_wrong_shapes_of_theta_xi_and_index_name_the_right_ones():
         oracle.noise(theta, theta)
     with pytest.raises(ValueError, match=r"index must be \[R, B\] with R=3 rows.*got \[2\]"):
         oracle.minibatch(theta, torch.zeros(2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_a_step_of_the_sde_is_its_drift_and_diffusion_by_explicit_per_sample_gradients(name):
+    oracle, theta = make(name, batch_size=4)
+    g = sample_gradients(oracle, theta)
+    gradient, centred = g.mean(1), g - g.mean(1, keepdim=True)
+    adam = Adam(eta=0.1, beta1=0.9, beta2=0.95, eps=0.2)
+    equation, t, h = sde(adam, oracle), 0.4, 0.01
+    x = AdamState(theta, 0.1 * theta, 1 + theta**2)
+    dw = normal(0, 0, (R, N)) * h**0.5
+    functions = {f"{part}{i}": lambda x, p=part, i=i: getattr(x, p)[:, i] for part in "mu" for i in range(3)}
+    functions |= {f"theta{i}": lambda x, i=i: x.theta[:, i] for i in range(3)}
+    result = solve(equation, x, functions, [t + h], h=h, seed=0, t0=t, keep=True)
+    root2, gamma1 = (1 - math.exp(-5 * t)) ** 0.5, 1 - math.exp(-10 * t)  # c2 = 5, c1 = 10
+    expected = {
+        "theta": theta - h * root2 / gamma1 * x.m / (0.05 * x.u.sqrt() + 0.02 * root2),  # sigma0, eps0
+        "m": x.m + 10 * h * (gradient - x.m) + 0.05 * 10 * (centred * dw.unsqueeze(-1)).sum(1) / N**0.5,
+        "u": x.u + 5 * h * ((centred**2).mean(1) - x.u),
+    }
+    for part, value in expected.items():
+        for i in range(3):
+            close(torch.tensor(result.values[f"{part}{i}"][:, 0]), value[:, i])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_results_on_a_gpu_are_those_on_the_cpu():
+    oracle, theta = make("conv")
+    module = copy.deepcopy(oracle.module).cuda()
+    other = NetworkOracle(module, oracle.loss, (oracle.inputs.cuda(), oracle.targets.cuda()), oracle.batch_size)
+    xi = torch.randn(R, N, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for a, b in zip(oracle.moments(theta, xi), other.moments(theta.cuda(), xi.cuda()), strict=True):
+        close(b.cpu(), a)
+    w = torch.randn(R, oracle.normals, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    close(other.drawn(theta.cuda(), w.cuda()).cpu(), oracle.drawn(theta, w))
