@@ -323,7 +323,7 @@ class _Statistics:
             shift = both[0] - moments[0, column]
             moments[0, column] += shift * new / (old + new)
             with np.errstate(over="ignore"):  # a path on its way out, still finite: the standard error is infinite
-                moments[1, column] += both[1] + shift**2 * old * new / (old + new)
+                moments[1, column] += both[1] + (shift**2 * (old * new / (old + new)) if old else 0.0)
         self.count[column] += new
 
     def estimates(self) -> dict[str, Estimate]:
