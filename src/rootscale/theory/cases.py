@@ -1,7 +1,7 @@
 """Ready-made settings in which a theorem can be watched: an SDE, where it starts, and for how long it runs.
 
 The constants are chosen so that every one of them matters: ``u`` starts far from ``diag Sigma``, ``eps0`` is comparable
-to ``sigma0 sqrt(u)``, ``1/c1`` and ``1/c2`` are comparable to the time, and noise and drift both move ``theta``. They are
+to ``sigma0 sqrt(u)``, ``1/c1`` and ``1/c2`` are comparable to the time, noise and drift both move ``theta``. They are
 also chosen so that the leading coefficient of the error does not vanish for the usual test functions.
 """
 

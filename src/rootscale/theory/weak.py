@@ -296,6 +296,8 @@ class WeakError:
 
 #: From how many standard errors on an error counts as resolved, and the ``h`` from which on it is not asymptotic.
 RESOLVED, LARGEST = 5.0, 0.1
+#: What is beyond this counts as diverged: its square would soon not be a number.
+HUGE = 1e100
 
 
 def weak_error(
@@ -400,15 +402,23 @@ def _one(
     )  # fmt: skip
     estimates: dict[str, list[tuple[float, float]]] = {name: [] for name in tests}
     gains: dict[str, float] = {}
+    diverged = np.zeros(len(times), np.int64)
     for time in range(len(times)):
         columns = np.stack([raw.values[name][:, time] for name in raw.values], 1)
-        columns = columns[np.isfinite(columns).all(1)]
+        columns = columns[(np.abs(columns) < HUGE).all(1)]  # NaN is not below anything
+        diverged[time] = raw.replicas - len(columns)
         if len(columns) < 100:
-            raise ValueError(f"{raw.replicas - len(columns)} of {raw.replicas} paths diverged; too few are left")
+            raise ValueError(f"{diverged[time]} of {raw.replicas} paths diverged; too few are left")
         mean, se, plain = _regressed(columns, len(tests))
         for i, name in enumerate(tests):
             estimates[name].append((mean[i], se[i]))
-            gains[name] = float((plain[i] / se[i]) ** 2)
+            gains[name] = float((plain[i] / se[i]) ** 2) if se[i] else math.inf
+    if (diverged > raw.diverged).any():  # the others have been warned of
+        warnings.warn(
+            f"{diverged[-1]} of {raw.replicas} paths diverged (beyond {HUGE:g}); means are over the others",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     meta = {
         **raw.meta, "chain": repr(chain.optimizer), "sigma": chain.oracle.sigma, "problem": chain.oracle.problem.name,
         "family": repr(chain.oracle.family)[:200], "scheme": how.name, "kappa": stride, "variance_gain": gains,
@@ -416,7 +426,7 @@ def _one(
     }  # fmt: skip
     pairs = {name: np.array(values) for name, values in estimates.items()}
     return Trajectory(
-        raw.times, {}, {name: Estimate(p[:, 0], p[:, 1]) for name, p in pairs.items()}, raw.replicas, raw.diverged, meta
+        raw.times, {}, {name: Estimate(p[:, 0], p[:, 1]) for name, p in pairs.items()}, raw.replicas, diverged, meta
     )
 
 
