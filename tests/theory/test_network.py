@@ -307,6 +307,10 @@ def test_wrong_shapes_of_theta_xi_and_index_name_the_right_ones():
         oracle.gradient(theta[:, 1:])
     with pytest.raises(ValueError, match=r"theta must be \[R, d=18\]"):
         oracle.losses(theta[0])
+    with pytest.raises(
+        ValueError, match=r"theta must be torch.float64 on cpu.*got torch.float32 on cpu; convert theta"
+    ):
+        oracle.gradient(theta.float())
     with pytest.raises(ValueError, match=r"xi must be \[R, n\] = \[3, 7\].*got \[3, 18\]"):
         oracle.noise(theta, theta)
     with pytest.raises(ValueError, match=r"index must be \[R, B\] with R=3 rows.*got \[2\]"):

@@ -197,7 +197,7 @@ class NetworkOracle:
                 f"index must be [R, B] with R={len(theta)} rows, one for each replica, got {list(index.shape)}"
             )
         x, y = self.inputs[index], self.targets[index]
-        total = grad(lambda t: vmap(self._one_replica)(self.unflatten(t), x, y).sum())
+        total = grad(lambda t: vmap(self._one_replica)(self._named(t), x, y).sum())
         summed: Tensor = total(theta)
         return summed / index.shape[1]
 
@@ -226,6 +226,12 @@ class NetworkOracle:
     def _named(self, theta: Tensor) -> dict[str, Tensor]:
         if theta.ndim != 2:
             raise ValueError(f"theta must be [R, d={self.d}], one row for each replica, got {list(theta.shape)}")
+        own = self._theta0
+        if theta.dtype != own.dtype or theta.device.type != own.device.type:
+            raise ValueError(
+                f"theta must be {own.dtype} on {own.device.type}, as the module is, got {theta.dtype} on "
+                f"{theta.device.type}; convert theta, or module and data before the oracle is made"
+            )
         return self.unflatten(theta)
 
     def _noise_weights(self, theta: Tensor, xi: Tensor) -> Tensor:
