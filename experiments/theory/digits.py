@@ -2,16 +2,18 @@
 
 The claim. From a common state in mid-training (where gradient noise dominates), Adam at batch size 4, SVAG with ell = 2
 and 4, and the SDE of Adam solved by Euler-Maruyama, each with many replicas, have the same mean train loss, accuracy,
-gradient norm and Tr Sigma over continuous time, to within the sampling error of the replicas. A second run of Adam with
-other seeds shows how large that error is. The paper calls the solution of the SDE intractable; with
-``Sigma^(1/2) xi = n^(-1/2) sum_i (g_i - g_bar) xi_i`` it costs a full-batch backward a step.
+gradient norm and Tr Sigma over continuous time, to within the sampling error of the replicas. Controls: Adam with other
+seeds shows how large that error is, a coarser solver that its steps are small enough, Adam at batch size 16 under the
+square root rule what the rule is good for, and with hyperparameters kept that a wrong process is told apart. The paper
+calls the solution of the SDE intractable; with ``Sigma^(1/2) xi = n^(-1/2) sum_i (g_i - g_bar) xi_i`` it costs a
+full-batch backward a step.
 
 Setting. 1,437 of the 1,797 digits, MLP 64-32-10 with ReLU, Adam with lr 5e-4, betas .99/.999, eps 1e-8, float32, in
 torch's form (v_{k+1}): the paper's form divides by v_k, which is still zero when a pixel that is almost always empty is
 first seen. 12,000 samples from scratch make the common start; everything after is compared.
 
-Cost. About 15 minutes on 2 cores with the defaults, most of it the SDE. Interrupted runs go on where they stopped: each
-finished process is a file under OUT/digits.
+Cost. About 20 minutes of one core with the defaults, most of it the SDE. Interrupted runs go on where they stopped:
+each finished process is a file under OUT/digits.
 
     python experiments/theory/digits.py --out results/theory
 """
@@ -37,7 +39,7 @@ from torch import Tensor, nn
 
 from rootscale import __version__
 from rootscale.hparams import Adam
-from rootscale.theory import FORMS, AdamState, Chain, sde, solve, svag_chain
+from rootscale.theory import FORMS, AdamState, Chain, rescaled, sde, solve, svag_chain
 from rootscale.theory.figures import draw_trajectories, need_matplotlib
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.simulate import run_chain
@@ -116,6 +118,23 @@ def chain_process(ell: int) -> Callable[[Setup, int], Trajectory]:
     return run
 
 
+def scaled_process(kappa: int, rule: str) -> Callable[[Setup, int], Trajectory]:
+    """Adam at kappa times the batch size under a scaling rule, from the same state of the SDE."""
+
+    def run(setup: Setup, seed: int) -> Trajectory:
+        chain = rescaled(setup.chain, kappa, rule)
+        # Compared after equal numbers of samples, whatever the rule does to the learning rate and so to the clock.
+        length = setup.chain.clock * kappa
+        times = [setup.t0 + round((t - setup.t0) / length) * chain.clock for t in setup.times]
+        found = run_chain(
+            chain, setup.x0, setup.functions, times, seed=seed, t0=setup.t0, paths=setup.replicas, keep=True,
+            compile=setup.compile, progress=True,
+        )  # fmt: skip
+        return replace(found, times=np.array(setup.times))
+
+    return run
+
+
 def sde_process(substeps: int) -> Callable[[Setup, int], Trajectory]:
     """The SDE by Euler-Maruyama, with steps of eta^2 / substeps."""
 
@@ -138,8 +157,8 @@ class Process:
     drawn: bool = True
 
 
-#: What is compared; every row has seeds of its own. The rows that are not drawn say how large the errors are that the
-#: comparison makes itself: other seeds, and a coarser solver.
+#: What is compared; every row has seeds of its own. The rows that are not drawn are controls: how large the errors are
+#: that the comparison makes itself (other seeds, a coarser solver), and what it finds if the process is another one.
 PROCESSES = {
     "adam": Process("discrete Adam", chain_process(1)),
     "svag-2": Process("SVAG ℓ = 2", chain_process(2)),
@@ -147,6 +166,8 @@ PROCESSES = {
     "sde": Process("SDE (Euler–Maruyama, h = η²/2)", sde_process(2)),
     "adam-again": Process("discrete Adam, other seeds", chain_process(1), drawn=False),
     "sde-coarse": Process("SDE (Euler–Maruyama, h = η²)", sde_process(1), drawn=False),
+    "adam-4x": Process("discrete Adam at 4 B, the rule", scaled_process(4, "sqrt"), drawn=False),
+    "adam-4x-kept": Process("discrete Adam at 4 B, hyperparameters kept", scaled_process(4, "none"), drawn=False),
 }
 
 
