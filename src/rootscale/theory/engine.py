@@ -297,7 +297,15 @@ def _compile(task: _Block) -> Callable[..., States]:
     # Compiled code is stored with a function's code object, and only so many versions of it are. Hence a copy of it.
     plain = _Block.__call__
     copy = types.FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
-    return torch.compile(types.MethodType(copy, task), dynamic=False, fullgraph=True)
+    return torch.compile(types.MethodType(copy, task), dynamic=False, fullgraph=True, options=_options())
+
+
+def _options() -> dict[str, Any]:
+    """Lets a CPU multiply and add in one instruction, a fifth faster; not all versions of torch have the switch."""
+    import torch._inductor.config as config
+
+    switch = "enable_floating_point_contract_flag"
+    return {f"cpp.{switch}": "fast"} if isinstance(getattr(config.cpp, switch, None), str) else {}
 
 
 class _Statistics:

@@ -101,9 +101,50 @@ def pair(path: Tensor, key: Tensor, dtype: torch.dtype = torch.float64) -> tuple
     """
     # |U1| of a signed word has 31 bits and is never 0, so |z| < 6.7; its sign is not used.
     u1 = _word(path, key[0], key[1]).to(dtype).add_(0.5).mul_(2.0**-31)
-    angle = _word(path, key[2], key[3]).to(dtype).mul_(math.pi * 2.0**-31)
+    u2 = _word(path, key[2], key[3]).to(dtype)
+    if torch.compiler.is_compiling() and dtype == torch.float32:
+        radius = torch.sqrt(-2 * _log(u1.abs()))
+        cos, sin = _cos_sin(u2 * 2.0**-31)
+        return radius * cos, radius * sin
     radius = u1.square_().log_().neg_().sqrt_()
+    angle = u2.mul_(math.pi * 2.0**-31)
     return torch.cos(angle).mul_(radius), torch.sin(angle).mul_(radius)
+
+
+#: sin(pi y / 2) / y and cos(pi y / 2) / (1 - y^2) as polynomials in y^2 on [0, 1], minimax to 7e-9 and 9e-10.
+SIN = (1.51678532e-04, -4.67415750e-03, 7.96899269e-02, -6.45963761e-01, 1.57079632e00)
+COS = (2.36015043e-05, -8.93537118e-04, 1.99686072e-02, -2.33700506e-01, 9.99999999e-01)
+#: (log(1 + t) - t + t^2 / 2) / t^3 on [sqrt(1/2) - 1, sqrt(2) - 1] (Cephes' logf).
+LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+       2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)  # fmt: skip
+#: The bits of sqrt(1/2) in float32.
+ROOT_HALF = 0x3F3504F3
+
+
+def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    result = x * coefficients[0] + coefficients[1]
+    for c in coefficients[2:]:
+        result = result * x + c
+    return result
+
+
+def _cos_sin(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``cos(pi x), sin(pi x)`` for ``x`` in [-1, 1], from those of the half angle: no reduction of the range.
+
+    Compiled into a step, this and `_log` take half the time of torch's functions; both are exact to a few roundings.
+    """
+    square = x * x
+    sin, cos = x * _polynomial(square, SIN), (1 - square) * _polynomial(square, COS)
+    return 1 - 2 * sin * sin, 2 * sin * cos
+
+
+def _log(x: Tensor) -> Tensor:
+    """``log(x)`` of float32 in (0, 1]: exponent and mantissa apart, the mantissa in [sqrt(1/2), sqrt(2))."""
+    bits = x.view(torch.int32) - ROOT_HALF
+    exponent = (bits >> 23).to(torch.float32)
+    t = ((bits & 0x7FFFFF) + ROOT_HALF).view(torch.float32) - 1
+    square = t * t
+    return exponent * math.log(2) + (t * square * _polynomial(t, LOG) - 0.5 * square + t)
 
 
 def normal(

@@ -64,9 +64,16 @@ def _moments(oracle: Oracle, theta: Tensor, xi: Tensor) -> tuple[Tensor, Tensor,
     return oracle.gradient(theta), oracle.noise(theta, xi), oracle.variance(theta)
 
 
+def _once(x: Tensor) -> Tensor:
+    """``x``, a number. Compiled, its formula would be repeated for every element of what it is multiplied with (a third
+    of the time of Adam's step), unless it is the result of a reduction.
+    """
+    return x.expand(16).amax() if torch.compiler.is_compiling() and x.ndim == 0 else x
+
+
 def gamma(c: float, t: Time) -> Tensor:
     """``gamma(t) = 1 - exp(-c t)``, the limit of Adam's normalisation ``1 - beta^k``."""
-    return -torch.expm1(-c * torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.double))
+    return _once(-torch.expm1(-c * torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.double)))
 
 
 def tau(z: Tensor) -> Tensor:
