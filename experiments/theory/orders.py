@@ -159,7 +159,7 @@ def rule(paths: int, seed: int) -> Lines:
 
 
 def subsets(paths: int, seed: int) -> Lines:
-    setting, kappa, steps = case("adam"), 4, (64, 128, 256)
+    setting, kappa, steps = case("adam"), 4, (128, 256, 512)
     full = get_rule("sqrt", "adam")
     rows = [
         (", ".join(chosen) or "none", replace(full, units=MappingProxyType({k: full.units[k] for k in chosen})))
@@ -174,7 +174,12 @@ def subsets(paths: int, seed: int) -> Lines:
             paths=paths, seed=seed,
         )  # fmt: skip
         what = "all of the rule" if title == ", ".join(ADAM_ROWS) else title
-        yield from table(f"Adam, cosine, kappa = {kappa}, converted: {what}", errors)
+        yield f"\n**Adam, cosine, kappa = {kappa}, converted: {what}**; diverged paths: {sum(errors.diverged)}\n"
+        yield from head("test function", *(f"eta^2 = {h:.4g}" for h in errors.h), "extrapolated to eta = 0")
+        for name in errors.names:
+            error, se = errors.at(name)
+            limit = number(2 * error[-1] - error[-2], float(np.hypot(2 * se[-1], se[-2])))  # a of a + b h
+            yield f"| {name} | " + " | ".join(map(number, error, se)) + f" | {limit} |"
 
 
 def skewness(paths: int, seed: int) -> Lines:

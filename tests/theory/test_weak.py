@@ -313,7 +313,7 @@ def test_error_between_batch_sizes_is_bounded_by_one_plus_kappa_times_eta_square
 @pytest.mark.slow
 def test_error_between_batch_sizes_falls_as_eta_squared():
     setting = case("adam")
-    chains = [setting.chain(n) for n in (64, 128, 256)]
+    chains = [setting.chain(n) for n in (256, 512, 1024)]  # it is 4 eta^2 that has to be small
     errors = weak_error(
         chains, [rescaled(c, 4) for c in chains], setting.x0, [setting.end], start=setting.start, paths=20_000, seed=25
     )
@@ -340,13 +340,13 @@ def test_the_linear_rule_and_proper_subsets_of_the_rule_keep_an_error_that_does_
         chains, [rescaled(c, 4, wrong) for c in chains], setting.x0, [setting.end], start=setting.start, paths=5000,
         seed=26,
     )  # fmt: skip
-    # for some test function the error at a quarter of eta^2 is far beyond its noise and has hardly shrunk,
-    # where the rule's would have to be a quarter
-    kept = [
-        abs(error[-1]) > 0.75 * abs(error[0]) and abs(error[-1]) > 20 * se[-1]
-        for error, se in (errors.at(name) for name in errors.names)
-    ]
-    assert any(kept), {name: errors.at(name)[0] for name in errors.names}
+    # a + b h through the last two errors: for most test functions a is far beyond its noise, and most of the error
+    limits = {}
+    for name in errors.names:
+        error, se = errors.at(name)
+        limits[name] = (2 * error[-1] - error[-2], math.hypot(2 * se[-1], se[-2]), error[-1])
+    kept = [abs(limit) > 10 * noise and abs(limit) > 0.5 * abs(last) for limit, noise, last in limits.values()]
+    assert sum(kept) >= 3, limits
 
 
 @pytest.mark.slow
