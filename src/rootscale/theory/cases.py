@@ -99,8 +99,9 @@ OPTIMIZERS = MappingProxyType({"sgd": (_sgd, 0.0), "rmsprop": (_rmsprop, 0.0), "
 def case(optimizer: str, problem: str = "cosine", family: AnyFamily | None = None) -> Case:
     """The setting for this optimizer on this problem, by their names in `OPTIMIZERS` and `PROBLEMS`.
 
-    >>> case("adam").chain(steps=64).optimizer
-    Adam(eta=0.125, beta1=0.9765625, beta2=0.96875, eps=2.24, eps_root=0.0, weight_decay=0.0)
+    >>> chain = case("adam").chain(steps=64)
+    >>> chain.optimizer.eta, chain.optimizer.beta1, chain.optimizer.beta2, chain.oracle.sigma
+    (0.125, 0.9765625, 0.96875, 5.6)
 
     Args:
         optimizer: whose SDE.
