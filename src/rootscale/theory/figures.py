@@ -166,7 +166,7 @@ def draw_orders(
         largest: points from this ``h`` on were left out of the fits, and are drawn hollow.
         resolved: points below so many standard errors were left out, and are drawn hollow.
     """
-    figure, axes = _figure(1, 1, 6.4, 4.6)
+    figure, axes = _figure(1, 1, 8.0, 4.4)
     axis = axes[0, 0]
     every = sorted({h for rows in errors.values() for h, _, _ in rows})
     levels: list[float] = []
@@ -185,14 +185,14 @@ def draw_orders(
         # A line of slope 1 below everything that was resolved, to compare with; what is far below it is cut off.
         line = [0.5 * min(levels) * h for h in every]
         axis.plot(every, line, color="#777777", linestyle=":", linewidth=1.2, label="order 1")
-        axis.set_ylim(bottom=0.6 * line[0])
+        axis.set_ylim(0.6 * line[0], 1.8 * max(abs(error) for rows in errors.values() for _, error, _ in rows))
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(every, [f"1/{round(1 / h)}" if math.isclose(1 / h, round(1 / h)) else f"{h:.3g}" for h in every])
     axis.minorticks_off()
     axis.set_xlabel(step, fontsize=10)
     axis.set_ylabel("|weak error|, 95 % bars; hollow: not in the fit", fontsize=9)
-    axis.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     if title:
         axis.set_title(title, fontsize=10)
     return _save(figure, path)
