@@ -212,8 +212,8 @@ def _print_errors(
     table.add_row(*lead, *(_fit_text(fits[name]) for name in errors.names), "")
     console.print(table)
     console.print(
-        f"± is 95 %, {paths:,} paths each; that of an order is statistical and does not cover curvature, which a smaller "
-        f"eta reduces\n?: unresolved (below {RESOLVED:g} standard errors), not in the fit"
+        f"± is 95 %, {paths:,} paths each; that of an order is statistical and does not cover curvature, which a "
+        f"smaller eta reduces\n?: unresolved (below {RESOLVED:g} standard errors), not in the fit"
     )
     if any(h >= LARGEST for h in errors.h):
         console.print(f"steps of time from {LARGEST:g} on are not in the fit: too large to follow one power")
