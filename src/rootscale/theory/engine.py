@@ -34,9 +34,9 @@ State = tuple[Tensor, ...]
 States = tuple[State, ...]
 Observe = Callable[[float, States], Mapping[str, Tensor]]
 
-#: Path-coordinates in a chunk: eagerly on a CPU what the caches hold, since every operation is a pass over memory.
-CHUNK_EAGER, CHUNK_FUSED = 1 << 17, 1 << 20
-CHUNK_GPU = 1 << 24
+#: Path-coordinates in a chunk; and, eagerly on a CPU, the bytes of one tensor for each thread: what its cache holds
+#: several of, since every operation is a pass over memory.
+CHUNK_FUSED, CHUNK_GPU, CACHE = 1 << 20, 1 << 24, 3 << 17
 #: Below this many normals a solve takes less time than a compilation (some seconds).
 WORTH_COMPILING = 2_000_000_000
 #: Keys made at a time, in numbers.
@@ -116,8 +116,10 @@ def drive(
         compile = count * width * draws * marks[-1] > WORTH_COMPILING
     limit = chunk
     if limit is None:
-        room = (CHUNK_FUSED if compile else CHUNK_EAGER) if sample.device.type == "cpu" else CHUNK_GPU
-        limit = max(1, room // coordinates)
+        eager = CACHE * torch.get_num_threads() // sample.element_size()
+        limit = max(
+            1, ((CHUNK_FUSED if compile else eager) if sample.device.type == "cpu" else CHUNK_GPU) // coordinates
+        )
     if limit < 1:
         raise ValueError(f"chunk must be at least 1 path, got {chunk}")
     # Chunks of one size, the last one filled up: a compiled step is made for one shape.
