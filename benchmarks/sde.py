@@ -345,8 +345,8 @@ def _weak_rows(
         sampling = steps * (sd[0] + sd[1] * math.sqrt(finer)) ** 2 / se**2
         variance = (sd[0] ** 2 + sd[1] ** 2) / (paths * se**2)
         row = (
-            name, f"1/{1 / h:.0f}", function, f"{error:.6f} ± {se:.6f}", f"{b2:.1e}", f"{finer:.1f}", f"{variance:.0f}", f"{mine:.1e}",
-            f"{sampling:.1e}", f"{sampling / mine:.0f}",
+            name, f"1/{1 / h:.0f}", function, f"{error:.6f} ± {se:.6f}", f"{b2:.1e}", f"{finer:.1f}",
+            f"{variance:.0f}", f"{mine:.1e}", f"{sampling:.1e}", f"{sampling / mine:.0f}",
         )  # fmt: skip
         yield row, sampling / mine
 
