@@ -13,6 +13,7 @@ from rootscale.hparams import RMSprop
 from rootscale.rules import get_rule
 from rootscale.theory import (
     FAMILIES,
+    FORMS,
     NGOS,
     SGDSDE,
     Chain,
@@ -277,6 +278,26 @@ def test_chains_are_order_one_approximations_on_mini_batches(optimizer):
     errors = measured(setting, [setting.chain(n) for n in (40, 80, 160, 320)], paths=20_000, seed=22)
     orders = slopes(errors)
     assert {"theta", "theta^2", "cos theta"} <= set(orders)
+    assert all(abs(order - 1) <= 0.15 for order in orders.values()), orders
+
+
+@pytest.mark.slow
+def test_adam_with_decoupled_decay_and_an_eps_inside_the_root_is_of_order_one_too():
+    setting = case("adam")
+    setting = replace(setting, equation=replace(setting.equation, decay=0.5, eps_root0=0.05))
+    errors = measured(setting, [setting.chain(n) for n in (64, 128, 256)], paths=20_000, seed=31)
+    orders = slopes(errors, ["theta", "theta^2", "cos theta", "m^2"])
+    assert len(orders) == 4
+    assert all(abs(order - 1) <= 0.15 for order in orders.values()), orders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_torchs_form_is_an_order_one_approximation_of_the_same_sde(optimizer):
+    setting = case(optimizer)
+    chains = [replace(setting.chain(n), form=FORMS["torch"]) for n in (64, 128, 256)]
+    orders = slopes(measured(setting, chains, paths=20_000, seed=32), ["theta", "theta*u"])
+    assert len(orders) == 2
     assert all(abs(order - 1) <= 0.15 for order in orders.values()), orders
 
 
