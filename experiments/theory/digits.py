@@ -12,7 +12,7 @@ Setting. 1,437 of the 1,797 digits, MLP 64-32-10 with ReLU, Adam with lr 5e-4, b
 torch's form (v_{k+1}): the paper's form divides by v_k, which is still zero when a pixel that is almost always empty is
 first seen. 12,000 samples from scratch make the common start; everything after is compared.
 
-Cost. About 20 minutes of one core with the defaults, most of it the SDE. Interrupted runs go on where they stopped:
+Cost. About 10 minutes of one core with the defaults, most of it the SDE. Interrupted runs go on where they stopped:
 each finished process is a file under OUT/digits.
 
     python experiments/theory/digits.py --out results/theory
@@ -142,7 +142,7 @@ def sde_process(substeps: int) -> Callable[[Setup, int], Trajectory]:
         equation = sde(setup.chain.optimizer, setup.chain.oracle)
         return solve(
             equation, setup.x0, setup.functions, setup.times, h=setup.chain.clock / substeps, seed=seed, t0=setup.t0,
-            paths=setup.replicas, keep=True, compile=False, progress=True,
+            paths=setup.replicas, keep=True, compile=setup.compile, progress=True,
         )  # fmt: skip
 
     return run
@@ -206,7 +206,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--warmup-samples", type=int, default=12_000, help="before the common start")
     parser.add_argument("--samples", type=int, default=20_000, help="after it")
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--points", type=int, default=40, help="how often to look")
+    parser.add_argument("--points", type=int, default=25, help="how often to look")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--eager", action="store_true", help="no torch.compile (for short runs)")

@@ -13,10 +13,11 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.data import TensorDataset
 
 from rootscale.hparams import Adam
-from rootscale.theory import AdamState, sde, solve
+from rootscale.theory import AdamState, Chain, sde, solve, svag_chain
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import NGOS, Minibatch, Oracle, svag
 from rootscale.theory.random import normal
+from rootscale.theory.simulate import run_chain
 
 R, N = 3, 7
 cross_entropy = partial(F.cross_entropy, reduction="none")
@@ -350,3 +351,31 @@ def test_results_on_a_gpu_are_those_on_the_cpu():
         close(b.cpu(), a)
     w = torch.randn(R, oracle.normals, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     close(other.drawn(theta.cuda(), w.cuda()).cpu(), oracle.drawn(theta, w))
+
+
+def test_an_error_in_the_network_leaves_no_tape_behind():
+    oracle, theta = make("mlp")
+    expected = oracle.losses(theta)
+    loss = oracle.loss
+    oracle.loss = lambda out, y: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        oracle.variance(theta)
+    oracle.loss = loss
+    assert torch.equal(oracle.losses(theta), expected)
+
+
+@pytest.mark.slow
+def test_a_whole_step_of_the_sde_and_of_the_chain_compiles(recwarn):
+    oracle, theta = make("conv", batch_size=4)  # both ways to diag Sigma
+    adam = Adam(eta=0.1, beta1=0.9, beta2=0.95, eps=0.2)
+    x = AdamState(theta, 0.1 * theta, 1 + theta**2)
+    functions = {"loss": lambda x: oracle.losses(x.theta).mean(1)}
+    times = [0.41, 0.45]
+    for run in (
+        partial(solve, sde(adam, oracle), h=0.01),
+        partial(run_chain, Chain(adam, oracle)),
+        partial(run_chain, svag_chain(Chain(adam, oracle), 2)),
+    ):
+        eager, compiled = (run(x, functions, times, seed=0, t0=0.4, keep=True, compile=c) for c in (False, True))
+        close(torch.tensor(compiled.values["loss"]), torch.tensor(eager.values["loss"]))
+    assert not [w for w in recwarn if "torch.compile is of no use" in str(w.message)]

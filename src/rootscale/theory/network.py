@@ -41,6 +41,30 @@ class Moments(NamedTuple):
     variance: Tensor
 
 
+class _Tape(NamedTuple):
+    """By layer: what to add to its output, and what its input was."""
+
+    shifts: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+
+
+class _TapedLinear(nn.Linear):
+    """A linear layer that notes its input and shifts its output while it has a tape.
+
+    A hook would do the same, but ``torch.compile`` cannot trace the registering of hooks.
+    """
+
+    tape: _Tape | None = None
+    key: str = ""
+
+    def forward(self, input: Tensor) -> Tensor:
+        output = super().forward(input)
+        if self.tape is None:
+            return output
+        self.tape.inputs[self.key] = input
+        return output + self.tape.shifts[self.key]
+
+
 class NetworkOracle:
     """The NGOS of training ``module`` on ``data`` with mini-batches of ``batch_size`` drawn with replacement.
 
@@ -314,19 +338,15 @@ class NetworkOracle:
         self, parameters: dict[str, Tensor], shifts: dict[str, Tensor], x: Tensor, y: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The losses of one replica with a shift added to the output of each linear layer, and the layers' inputs."""
-        inputs: dict[str, Tensor] = {}
-
-        def hook(name: str) -> Callable[..., Tensor]:
-            def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-                inputs[name] = args[0]
-                return output + shifts[name]
-
-            return add
-
-        with ExitStack() as stack:
-            for name in shifts:
-                stack.enter_context(_hooked(self.module.get_submodule(name), hook(name)))
-            return self._one_replica(parameters, x, y), inputs
+        tape = _Tape(shifts, {})
+        layers = {name: cast(_TapedLinear, self.module.get_submodule(name)) for name in shifts}
+        try:
+            for name, layer in layers.items():
+                layer.tape, layer.key = tape, name
+            return self._one_replica(parameters, x, y), tape.inputs
+        finally:
+            for layer in layers.values():
+                layer.tape = None
 
     def _sample_sums(
         self, closed: dict[str, Tensor], rest: dict[str, Tensor], x: Tensor, y: Tensor, weights: list[Tensor]
@@ -391,6 +411,8 @@ class NetworkOracle:
                 candidates[name] = (weight, bias) if bias in self.shapes else (weight,)
         once = self._called_once(candidates)
         candidates = {name: p for name, p in candidates.items() if name in once}
+        for name in candidates:
+            self.module.get_submodule(name).__class__ = _TapedLinear  # of the oracle's own copy; it behaves the same
         kept: dict[str, tuple[str, ...]] = {}
         for name, parameters in candidates.items():
             self.linear = {name: parameters}
