@@ -185,6 +185,26 @@ def test_both_commands_write_a_png(tmp_path, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["order.png", "simulate.png"]
 
 
+def test_the_figure_says_how_many_replicas_diverged(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    values = np.ones((4, 3))
+    values[2, 1:] = np.nan
+    texts = []
+    original = figures._save
+
+    def save(figure, path):
+        texts.extend(text.get_text() for text in figure.legends[0].get_texts())
+        return original(figure, path)
+
+    monkeypatch.setattr(figures, "_save", save)
+    runs = {
+        "all": Trajectory(np.arange(3.0), {"x": np.arange(12.0).reshape(4, 3)}),
+        "some": Trajectory(np.arange(3.0), {"x": values}),
+    }
+    figures.draw_trajectories(runs, tmp_path / "a.png")
+    assert texts == ["all", "some (1 of 4 diverged)"]
+
+
 def test_a_figure_must_be_a_png(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match=r"figures are saved as .png, got 'a.pdf'; use 'a.png'"):

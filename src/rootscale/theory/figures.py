@@ -115,6 +115,8 @@ def draw_trajectories(
             t = trajectory.times / scale
             mean, low95, high95, low, high = _spread(trajectory, name)
             kept = bool(np.isfinite(low).any())
+            lost = int(trajectory.diverged[-1])
+            label = f"{label} ({lost} of {trajectory.replicas} diverged)" if lost else label
             lower, upper = (low, high) if kept else (low95, high95)
             above.fill_between(t, lower, upper, color=colour, alpha=0.12, linewidth=0)
             above.plot(t, mean, color=colour, linestyle=dash, linewidth=1.6, label=label)
