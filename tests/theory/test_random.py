@@ -157,6 +157,11 @@ def test_a_seed_out_of_range_is_refused(seed: int) -> None:
         normal(seed, 0, (1, 1))
 
 
+def test_a_seed_that_is_no_integer_is_refused() -> None:
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        normal(1.5, 0, (1, 1))  # type: ignore[arg-type]
+
+
 def test_steps_and_paths_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="steps are counted from 0, got step=-1"):
         normal(0, -1, (1, 1))

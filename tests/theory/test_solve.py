@@ -315,6 +315,14 @@ def test_a_test_function_that_is_not_finite_counts_as_diverged() -> None:
     assert result.diverged.tolist() == [1]
 
 
+def test_where_all_paths_diverged_there_is_no_mean() -> None:
+    x0 = SGDState(torch.full((3, 1), 50.0, dtype=torch.float64))
+    with pytest.warns(RuntimeWarning, match="3 of 3 paths diverged"):
+        result = solve(Explosive(), x0, {"x": lambda x: x.theta[:, 0]}, [2.0], h=0.1, seed=1)
+    assert np.isnan(result["x"].mean).all()
+    assert np.isnan(result["x"].se).all()
+
+
 def peak(steps: int) -> int:
     """Resident memory at its highest, in KiB, of a solve with so many steps."""
     code = f"""
@@ -360,17 +368,20 @@ def test_an_interrupted_solve_ends_its_progress_bar(monkeypatch) -> None:
         raise KeyboardInterrupt
 
     terminal(monkeypatch)
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             solve(RMSPROP, X_RMSPROP, {"x": interrupted}, [0.3], h=0.1, seed=1, progress=True)
-    assert threading.active_count() == threads
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=10)  # it was told to end
+        assert not thread.is_alive()
 
 
 def test_what_made_a_trajectory_stands_in_it() -> None:
     meta = solve(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=17, scheme="heun", paths=5).meta
     assert meta == {
-        "seed": 17, "h": 0.1, "t0": 0.0, "paths": 5, "dtype": "float64", "scheme": "heun", "equation": "RMSpropSDE",
+        "seed": 17, "h": 0.1, "t0": 0.0, "paths": 5, "dtype": "float64", "device": "cpu", "scheme": "heun",
+        "equation": "RMSpropSDE",
     }  # fmt: skip
 
 
@@ -389,6 +400,10 @@ def test_whole_steps_are_found_through_rounding() -> None:
         ({"h": -0.1}, "h must be a finite number > 0, got -0.1"),
         ({"paths": 0}, "paths must be at least 1, got 0"),
         ({"chunk": 0}, "chunk must be at least 1 path, got 0"),
+        (
+            {"x0": RMSpropState(torch.ones(1, 3), torch.ones(1, 3).long())},
+            "must all be float32 or all float64, on one device, got torch.float32 on cpu, torch.int64 on cpu",
+        ),
         ({"x0": RMSpropState(torch.ones(3), torch.ones(3))}, r"must be \[P, d\], or \[1, d\] .* got \[\[3\], \[3\]\]"),
         (
             {"x0": RMSpropState(*full(1.0, 0.3, paths=4)), "paths": 5},

@@ -14,7 +14,7 @@ import math
 import time
 import types
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,8 +39,8 @@ Observe = Callable[[float, States], Mapping[str, Tensor]]
 CHUNK_FUSED, CHUNK_GPU, CACHE = 1 << 20, 1 << 24, 3 << 17
 #: Below this many normals a solve takes less time than a compilation (some seconds).
 WORTH_COMPILING = 2_000_000_000
-#: Keys made at a time, in numbers.
-KEYS = 1 << 18
+#: Keys made at a time: at most so many numbers, for at most so many blocks of steps (then the progress bar moves).
+KEYS, BLOCKS = 1 << 18, 256
 #: Below this many coordinates memory is laid out path by path, because the inner loop should be the long one.
 NARROW = 64
 
@@ -105,23 +105,16 @@ def drive(
         RuntimeWarning: paths diverged (a state or test function was not finite when observed). They are counted in the
             trajectory's ``diverged`` and left out of its means.
     """
-    sample = next(x for state in x0 for x in state)
-    count = _path_count(x0, paths)
-    marks = _checked_steps(steps)
-    h = positive("h", h)
+    count, marks, h = _path_count(x0, paths), _checked_steps(steps), positive("h", h)
     if width < 1 or draws < 1:
         raise ValueError(f"width and draws must be at least 1, got width={width}, draws={draws}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1 path, got {chunk}")
+    sample = x0[0][0]
     coordinates = max(width, *(x.shape[-1] for state in x0 for x in state))
     if compile is None:
         compile = count * width * draws * marks[-1] > WORTH_COMPILING
-    limit = chunk
-    if limit is None:
-        eager = CACHE * torch.get_num_threads() // sample.element_size()
-        limit = max(
-            1, ((CHUNK_FUSED if compile else eager) if sample.device.type == "cpu" else CHUNK_GPU) // coordinates
-        )
-    if limit < 1:
-        raise ValueError(f"chunk must be at least 1 path, got {chunk}")
+    limit = chunk or max(1, _room(sample, compile) // coordinates)
     # Chunks of one size, the last one filled up: a compiled step is made for one shape.
     size = math.ceil(count / math.ceil(count / limit))
     stepper = _Stepper(advance, h, t0, width, draws, seed, coordinates < NARROW and size > coordinates, compile)
@@ -151,7 +144,8 @@ def drive(
                 kept.setdefault(name, []).append(torch.stack(rows_of, 1))
             tick(None)
     _report(total.diverged, count, [t0 + mark * h for mark in marks])
-    about = {"seed": seed, "h": h, "t0": t0, "paths": count, "dtype": str(sample.dtype).removeprefix("torch.")}
+    about: dict[str, Any] = {"seed": seed, "h": h, "t0": t0, "paths": count}
+    about |= {"dtype": str(sample.dtype).removeprefix("torch."), "device": sample.device.type}
     return Trajectory(
         np.array([t0 + mark * h for mark in marks]),
         {name: torch.cat(chunks).numpy() for name, chunks in kept.items()},
@@ -162,11 +156,25 @@ def drive(
     )
 
 
+def _room(x: Tensor, compiled: bool) -> int:
+    """Path-coordinates of a chunk."""
+    if x.device.type != "cpu":
+        return CHUNK_GPU
+    return CHUNK_FUSED if compiled else CACHE * torch.get_num_threads() // x.element_size()
+
+
 def _path_count(x0: States, paths: int | None) -> int:
-    sizes = {x.shape[0] for state in x0 for x in state if x.ndim == 2 and x.shape[0] != 1}
-    if any(x.ndim != 2 for state in x0 for x in state):
-        shapes = [list(x.shape) for state in x0 for x in state]
+    tensors = [x for state in x0 for x in state]
+    if not tensors or any(x.ndim != 2 for x in tensors):
+        shapes = [list(x.shape) for x in tensors]
         raise ValueError(f"initial states must be [P, d], or [1, d] for a common start, got {shapes}")
+    kinds = {(x.dtype, x.device) for x in tensors}
+    if len(kinds) > 1 or not {dtype for dtype, _ in kinds} <= {torch.float32, torch.float64}:
+        raise ValueError(
+            "initial states must all be float32 or all float64, on one device, got "
+            + ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        )
+    sizes = {x.shape[0] for x in tensors} - {1}
     if len(sizes) > 1 or (sizes and paths is not None and sizes != {paths}):
         raise ValueError(f"the numbers of paths differ: states have {sorted(sizes)}, paths={paths}")
     count = paths if paths is not None else next(iter(sizes), 1)
@@ -223,7 +231,7 @@ class _Stepper:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Lets one compiled step serve many shapes, and (inside a loop that changes nothing) skips its checks."""
+        """Lets torch keep as many versions of a compiled step as there are shapes."""
         if not self.compiled:
             yield
             return
@@ -239,10 +247,11 @@ class _Stepper:
         self.length = torch.tensor(self.h, dtype=torch.float64, device=like.device) if self.compiled else self.h
 
     def run(self, x: States, start: int, stop: int) -> tuple[States, int]:
-        """Steps from ``start`` towards ``stop``, as far as `KEYS` numbers go; the states, and how far that is."""
+        """Steps from ``start`` towards ``stop``, as far as `KEYS` and `BLOCKS` go; the states, and how far that is."""
         span, device = self.span, self.like.device
         first = start // span
-        stop = min(stop, (first + max(1, KEYS // (4 * self.width * self.pairs))) * span)
+        many = max(1, min(BLOCKS, KEYS // (4 * self.width * self.pairs)))
+        stop = min(stop, (first + many) * span)
         blocks = math.ceil(stop / span) - first
         shape = (blocks, self.pairs, 4, self.width, 1) if self.by_path else (blocks, self.pairs, 4, 1, self.width)
         keys = random.keys(self.seed, first * self.pairs, blocks * self.pairs, self.width, device).view(shape)
@@ -291,7 +300,11 @@ class _Block:
 
 
 def _compiled(task: _Block) -> Callable[..., States]:
-    return _compile(task) if isinstance(task.advance, Hashable) else _compile.__wrapped__(task)
+    try:
+        hash(task)
+    except TypeError:  # compiled for this call only
+        return _compile.__wrapped__(task)
+    return _compile(task)
 
 
 @functools.lru_cache(maxsize=64)
@@ -323,13 +336,13 @@ class _Statistics:
         gone = int(lost.sum())
         new, old = len(lost) - gone, self.count[column]
         self.diverged[column] += gone
-        if not new:
-            return
         for name, value in values.items():
+            moments = self.moments.setdefault(name, np.zeros((2, self.columns)))
+            if not new:
+                continue
             value = value[~lost] if gone else value
             mean = value.mean()
             both = torch.stack((mean, (value - mean).square().sum())).cpu().numpy()
-            moments = self.moments.setdefault(name, np.zeros((2, self.columns)))
             shift = both[0] - moments[0, column]
             moments[0, column] += shift * new / (old + new)
             with np.errstate(over="ignore"):  # a path on its way out, still finite: the standard error is infinite

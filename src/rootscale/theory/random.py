@@ -20,6 +20,7 @@ in pairs, or one step together with its two halves, uses both.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -62,6 +63,7 @@ def keys(seed: int, first: int, count: int, width: int, device: torch.device | s
     Returns:
         ``[count, 4, width]`` of int32, to be handed to `pair` one row at a time.
     """
+    seed = operator.index(seed)
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}")
     if first < 0:
