@@ -1,6 +1,7 @@
 """The paper's mathematics as working code: oracle -> {discrete, SVAG, SDE} -> `Trajectory`."""
 
 from rootscale.theory.discrete import FORMS, Chain, Form, discretise, rescaled, svag_chain
+from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import (
     FAMILIES,
     NGOS,
@@ -29,6 +30,7 @@ from rootscale.theory.sde import (
     lowest_u,
     sde,
 )
+from rootscale.theory.simulate import run_chain
 from rootscale.theory.solve import SCHEMES, solve
 from rootscale.theory.weak import TESTS, Order, PreAsymptoticWarning, WeakError, fit_order, weak_error
 
@@ -46,6 +48,7 @@ __all__ = [
     "Family",
     "Form",
     "Minibatch",
+    "NetworkOracle",
     "Oracle",
     "Order",
     "PreAsymptoticWarning",
@@ -65,6 +68,7 @@ __all__ = [
     "penalised",
     "quadratic",
     "rescaled",
+    "run_chain",
     "sde",
     "solve",
     "svag",
