@@ -37,8 +37,9 @@ Observe = Callable[[float, States], Mapping[str, Tensor]]
 #: Path-coordinates in a chunk; and, eagerly on a CPU, the bytes of one tensor for each thread: what its cache holds
 #: several of, since every operation is a pass over memory.
 CHUNK_FUSED, CHUNK_GPU, CACHE = 1 << 20, 1 << 24, 3 << 17
-#: Below this many normals a solve takes less time than a compilation (some seconds).
-WORTH_COMPILING = 2_000_000_000
+#: From this many normals on a solve is compiled by default: then a plain SDE takes some seconds and a weak error with
+#: its controls a minute, as against 5 and 20 seconds for a compilation.
+WORTH_COMPILING = 300_000_000
 #: Keys made at a time: at most so many numbers, for at most so many blocks of steps (then the progress bar moves).
 KEYS, BLOCKS = 1 << 18, 256
 #: Below this many coordinates memory is laid out path by path, because the inner loop should be the long one.
