@@ -34,7 +34,7 @@ def add_parsers(subparsers: Any) -> None:
         "order",
         help="how fast an optimizer approaches its SDE: weak errors and their order",
         description="Measure the weak error of a discrete optimizer against its SDE at several learning rates, and fit "
-        "the order. Every number has its 95 %% interval; what is not resolved is said to be so.",
+        "the order. Every number has its 95 % interval; what is not resolved is said to be so.",
         epilog="example: rootscale order --optimizer adam --problem cosine --etas 0.25 0.177 0.125 --png order.png",
     )
     _common(order, 20_000)

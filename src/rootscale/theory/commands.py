@@ -193,23 +193,19 @@ def _print_errors(
     console: Console, title: str, errors: WeakError, fits: Mapping[str, Order], etas: Sequence[float],
     ells: Sequence[float], paths: int,
 ) -> None:  # fmt: skip
-    table = Table(title=title, title_justify="left")
-    table.add_column("eta")
-    if ells:
-        table.add_column("ell")
-    table.add_column("step of time")
+    console.print(title, style="bold", soft_wrap=True)
+    table = Table("test function", "eta", *(["ell"] if ells else []), "step of time")
+    for column in ("weak error", "diverged"):
+        table.add_column(column, justify="right")
     for name in errors.names:
-        table.add_column(name, justify="right")
-    table.add_column("diverged", justify="right")
-    for i, (eta, h, diverged) in enumerate(zip(etas, errors.h, errors.diverged, strict=True)):
-        cells = []
-        for name in errors.names:
-            error, se = (values[i] for values in errors.at(name))
-            cells.append(_number(error, se) + ("" if abs(error) >= RESOLVED * se else " ?"))
-        table.add_row(show(eta), *([show(ells[i])] if ells else []), show(h), *cells, str(diverged))
-    table.add_section()
-    lead = ["order", *([""] if ells else []), "95 % interval"]
-    table.add_row(*lead, *(_fit_text(fits[name]) for name in errors.names), "")
+        rows = zip(etas, errors.h, *errors.at(name), errors.diverged, strict=True)
+        for i, (eta, h, error, se, diverged) in enumerate(rows):
+            value = _number(error, se) + ("  " if abs(error) >= RESOLVED * se else " ?")
+            table.add_row(
+                "" if i else name, show(eta), *([show(ells[i])] if ells else []), show(h), value, str(diverged)
+            )
+        table.add_row("", "[bold]order", *([""] if ells else []), "", f"[bold]{_fit_text(fits[name])}  ", "")
+        table.add_section()
     console.print(table)
     console.print(
         f"± is 95 %, {paths:,} paths each; that of an order is statistical and does not cover curvature, which a "
@@ -277,14 +273,16 @@ def simulate(
         )  # fmt: skip
     console = console or Console(highlight=False)
     title = f"{setting}, eta={show(chain.optimizer.eta)}: {steps} steps, t={show(times[0])} to {show(times[-1])}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("at the end")
+    console.print(title, style="bold", soft_wrap=True)
+    table = Table("test function", "process")
+    for column in ("mean at the end", "diverged"):
+        table.add_column(column, justify="right")
     for name in functions:
-        table.add_column(f"mean {name}", justify="right")
-    table.add_column("diverged", justify="right")
-    for label, result in results.items():
-        ends = [result[name] for name in functions]
-        table.add_row(label, *(_number(e.mean[-1], e.se[-1]) for e in ends), f"{result.diverged[-1]} of {paths}")
+        for i, (label, result) in enumerate(results.items()):
+            end = result[name]
+            value = _number(end.mean[-1], end.se[-1])
+            table.add_row("" if i else name, label, value, f"{result.diverged[-1]} of {paths}")
+        table.add_section()
     console.print(table)
     step = "eta^2" if chain.moments else "eta"
     console.print(f"± is 95 %; the SDE was solved by {scheme.name} with steps of {step}/{substeps}")
