@@ -4,8 +4,8 @@
 
 The problem is the RMSprop SDE (and Adam's) on a quadratic with diagonal noise, d = 10, 20,000 paths, 200 steps,
 float32; the cost is that of the whole call. Contenders take turns, and medians are compared, so that load on the
-machine hits all of them; the time of all threads on the processor stands beside it. (On a busy machine use --threads 1:
-threads that wait for each other lose far more than their share.) The last line holds the ratios: of torchsde's fastest
+machine hits all of them; the time of all threads on the processor stands beside it. On a busy machine torch gets one
+thread (threads that wait for each other lose far more than their share; XLA's cannot be set). The last line holds the ratios: of torchsde's fastest
 method and of diffrax's Euler to the compiled solver (the smaller of RMSprop and Adam), and of independent sampling to
 `weak_error` (the smallest of all test functions, at eta^2 = 1/256). Peers: pip install "rootscale[bench-sde]".
 """
@@ -387,24 +387,33 @@ def part_weak(repeats: int, quick: bool, console: Console) -> dict[str, float]:
 PARTS = {"speed": part_speed, "scaling": part_scaling, "weak": part_weak}
 
 
+def processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7, help="turns of each contender (default 7)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of torch (default: all cores)")
+    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores, or 1 if they are busy)")
     parser.add_argument("--quick", action="store_true", help="fewer turns and smaller sizes")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to run (default: all)")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    torch.set_num_threads(arguments.threads or (cores if load < cores / 2 else 1))
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     console = Console(width=120)
     missing = [name for name in ("torchsde", "diffrax") if importlib.util.find_spec(name) is None]
     if missing and "speed" in arguments.parts:
         sys.exit(f'{" and ".join(missing)} missing; pip install "rootscale[bench-sde]"')
     versions = {name: importlib.metadata.version(name) for name in ("torch", "torchsde", "diffrax", "jax")}
-    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     console.print(
         f"{', '.join(f'{k} {v}' for k, v in versions.items())}, Python {platform.python_version()}, "
-        f"{arguments.threads} threads of {os.cpu_count()} cores{load}"
+        f"{torch.get_num_threads()} threads of {cores} cores, {processor()}, load at the start {load:.1f}"
     )
     last: dict[str, float] = {}
     for part in arguments.parts:

@@ -119,6 +119,15 @@ def test_float32_has_the_bits_of_float64() -> None:
     assert float(gap.max()) < 1e-3
 
 
+def test_polynomials_for_compiled_steps_are_exact_to_rounding() -> None:
+    u = torch.cat((2.0 ** -torch.linspace(0, 32, 100_001), 1 - torch.linspace(0, 0.5, 100_001)))
+    torch.testing.assert_close(random._log(u).double(), u.double().log(), rtol=3e-7, atol=1e-12)
+    x = torch.linspace(-1, 1, 100_001)
+    cos, sin = random._cos_sin(x)
+    torch.testing.assert_close(cos.double(), torch.cos(math.pi * x.double()), rtol=0, atol=4e-7)
+    torch.testing.assert_close(sin.double(), torch.sin(math.pi * x.double()), rtol=0, atol=4e-7)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on its way to a compiler
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.float64, 1e-14)])
