@@ -5,9 +5,10 @@
 The problem is the RMSprop SDE (and Adam's) on a quadratic with diagonal noise, d = 10, 20,000 paths, 200 steps,
 float32; the cost is that of the whole call. Contenders take turns, and medians are compared, so that load on the
 machine hits all of them; the time of all threads on the processor stands beside it. On a busy machine torch gets one
-thread (threads that wait for each other lose far more than their share; XLA's cannot be set). The last line holds the ratios: of torchsde's fastest
-method and of diffrax's Euler to the compiled solver (the smaller of RMSprop and Adam), and of independent sampling to
-`weak_error` (the smallest of all test functions, at eta^2 = 1/256). Peers: pip install "rootscale[bench-sde]".
+thread (threads that wait for each other lose far more than their share; XLA's cannot be set). The last line holds the
+ratios: of torchsde's fastest method and of diffrax's Euler to the compiled solver (the smaller of RMSprop and Adam),
+and of independent sampling to `weak_error` (the smallest of all test functions, at eta^2 = 1/256).
+Peers: pip install "rootscale[bench-sde]".
 """
 
 from __future__ import annotations
