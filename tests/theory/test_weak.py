@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import torch
-from reference import ornstein_uhlenbeck, sgd_on_quadratic
+from reference import euler_maruyama, ornstein_uhlenbeck, sgd_on_quadratic
 
 from rootscale.hparams import RMSprop
 from rootscale.rules import get_rule
@@ -16,6 +16,7 @@ from rootscale.theory import (
     FORMS,
     NGOS,
     SGDSDE,
+    TESTS,
     Chain,
     PreAsymptoticWarning,
     Problem,
@@ -123,6 +124,29 @@ def test_one_brownian_path_and_controls_cut_the_variance_a_hundredfold():
     *_, (_, x) = chain.iterate(chain.unscaled(start), steps, torch.Generator().manual_seed(5))
     independent = math.sqrt(2 / paths) * float(x[0].std())
     assert independent**2 > 100 * se**2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_the_estimate_is_that_of_independent_sampling_against_a_fine_solver(optimizer):
+    setting, steps, paths = case(optimizer), 8, 200_000
+    chain = setting.chain(steps)
+    errors = measured(setting, chain, paths=20_000, seed=41)
+    start = type(setting.x0)(*(x.expand(paths, -1) for x in setting.x0))
+    *_, (_, x) = chain.iterate(
+        chain.unscaled(start), steps, torch.Generator().manual_seed(42), setting.start / chain.clock
+    )
+    fine = 64 * steps
+    y = euler_maruyama(
+        setting.equation, start, setting.start, setting.duration / fine, fine, torch.Generator().manual_seed(43)
+    )
+    for name in errors.names:
+        (error,), (se,) = errors.at(name)
+        a, b = TESTS[name].function(chain.scaled(x)), TESTS[name].function(y)
+        noise = math.hypot(float(a.std()), float(b.std())) / math.sqrt(paths)
+        # the fine solver's own error is about 1/64 of that of the chain
+        assert abs(error - float(a.mean() - b.mean())) < 4 * math.hypot(noise, se) + abs(error) / 32
+        assert abs(error) > 3 * noise  # else nothing would have been compared
 
 
 def test_a_chain_against_itself_has_no_error_at_all():
