@@ -76,6 +76,14 @@ class Chain:
         """How many moments the state has besides ``theta``: 0 for SGD, 1 for RMSprop, 2 for Adam."""
         return {SGD: 0, RMSprop: 1, Adam: 2, AdamW: 2}[type(self.optimizer)]
 
+    @property
+    def share(self) -> float:
+        """The weight of the new squared gradient in ``v``: ``1 - beta2``; 1 for SGD, which has no ``v``."""
+        optimizer = self.optimizer
+        if isinstance(optimizer, SGD):
+            return 1.0
+        return 1 - (optimizer.beta if isinstance(optimizer, RMSprop) else optimizer.beta2)
+
     def start(self, theta: Tensor) -> State:
         """The state of a new run at ``theta`` ``[P, d]``: all moments zero."""
         return (theta, *(torch.zeros_like(theta) for _ in range(self.moments)))

@@ -132,7 +132,7 @@ class _Controls:
 class _Coupled:
     """One base step of a chain and what it is compared with, on one probability space: an ``advance`` for `drive`.
 
-    The states are those of the chain, the controls, and the solutions of the SDE or the state of the second chain.
+    The states: that of the chain, the controls, and the solutions of the SDE (or the second chain and its controls).
     A base step is ``stride`` steps of the chain: one of the second chain, or of the solver.
     """
 
@@ -164,7 +164,7 @@ class _Coupled:
         zero = torch.zeros_like(x0[0])
         controls = (zero,) * self.controls.size
         if isinstance(self.reference, Chain):
-            return (self.chain.unscaled(x0), controls, self.reference.unscaled(x0))
+            return (self.chain.unscaled(x0), controls, self.reference.unscaled(x0), (zero,) * 4)
         return (self.chain.unscaled(x0), controls, *(x0 for _ in self.scheme.levels))
 
     def __call__(self, k: Tensor, t: Tensor, h: float | Tensor, x: States, w: tuple[Tensor, ...]) -> States:
@@ -182,10 +182,25 @@ class _Coupled:
                 others = list(Levels(self.reference, self.scheme)(k, t + i * h, h, tuple(others), fine))
         if isinstance(self.reference, Chain):
             assert total is not None
-            second, oracle = others[0], self.reference.oracle
-            g = oracle.gradient(second[0]) + oracle.sigma * oracle.noise(second[0], total / math.sqrt(self.stride))
-            others = [self.reference.step(self.start / self.stride + k, second, g)]
+            others = list(self._second(k, self.stride * h, total / math.sqrt(self.stride), *others))
         return (chain, controls, *others)
+
+    def _second(self, k: Tensor, h: float | Tensor, xi: Tensor, x: State, sums: State) -> tuple[State, State]:
+        """The second chain, and controls of its own: the noise ``N`` in its ``u``, alone and with what it acts on."""
+        assert isinstance(self.reference, Chain)
+        oracle, theta = self.reference.oracle, x[0]
+        gradient, z = oracle.gradient(theta), oracle.noise(theta, xi)
+        new = self.reference.step(self.start / self.stride + k, x, gradient + oracle.sigma * z)
+        if not (self.controls.fades and self.controls.adaptive):
+            return new, sums
+        share = self.reference.share
+        jump = share * (z * z - oracle.variance(theta) + 2 / oracle.sigma * gradient * z)
+        noise, weighted, moved, weighted_moved = sums
+        push = h**0.5 * noise * z
+        return new, (
+            (1 - share) * noise + jump, (1 - share) * weighted + theta * jump, moved + push,
+            weighted_moved + theta * push,
+        )  # fmt: skip
 
     def _split(self, brownian: Tensor, extra: Tensor) -> tuple[Tensor, ...]:
         """Standard normals whose sum over ``sqrt(fine)`` is ``brownian``: halves of halves, by Levy's bridge."""
@@ -210,8 +225,7 @@ class _Coupled:
             one, two = (sum(some[1:], start=some[0]) for some in (fine[:middle], fine[middle:]))
             increments.append(h * oracle.noise(theta, one) * oracle.noise(theta, two))
         if which.adaptive:
-            optimizer = self.chain.optimizer
-            share = 1 - getattr(optimizer, "beta2", getattr(optimizer, "beta", 0.0))
+            share = self.chain.share
             jump = share * (z * z - variance + 2 / oracle.sigma * gradient * z)
             increments += [jump, controls[0] * increments[0]]
             du = (1 - share) * controls[0] + jump
@@ -395,7 +409,8 @@ def _one(
             solutions = [(weight, y) for (_, weight), y in zip(how.levels, others, strict=True)]  # type: ignore[misc]
         mine = chain.scaled(first)
         columns = {name: phi(mine) - sum(w * phi(y) for w, y in solutions) for name, phi in tests.items()}
-        return columns | {f"control {i}": s.mean(1) for i, s in enumerate(sums)}
+        every = (*sums, *others[1]) if isinstance(reference, Chain) else sums
+        return columns | {f"control {i}": s.mean(1) for i, s in enumerate(every)}
 
     raw = drive(
         coupled, coupled.initial(x0), observe, steps=whole_steps(times, start, h), h=h, width=coupled.width, seed=seed,
