@@ -6,7 +6,7 @@ from reference import sgd_on_quadratic, standard_errors, warm_up_second_moment
 
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop
 from rootscale.rules import get_rule
-from rootscale.theory.discrete import FORMS, Chain, discretise
+from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
 from rootscale.theory.oracle import FAMILIES, NGOS, Minibatch, cosine, linear, logistic, quadratic, svag
 from rootscale.theory.sde import sde
 
@@ -139,15 +139,35 @@ def test_discretise_inverts_sde_and_walks_along_the_scaling_rule(optimizer):
         assert moved.optimizer.weight_decay == pytest.approx(rule.convert("decoupled_decay", 0.1, kappa))
 
 
-def test_svag_hyperparameters_are_those_of_the_rule_at_kappa_one_over_ell_squared():
-    base, ell = Adam(0.1, 0.9, 0.95, 0.2), 3
-    oracle = NGOS(logistic(torch.randn(8, 2, generator=rng()), torch.arange(8) % 2), 1.0, Minibatch(1))
-    equation = sde(base, oracle)
-    chain = discretise(sde(base, oracle), 0.1)
-    assert chain.oracle == equation.oracle
-    rescaled = sde(Adam(0.1 / ell, 1 - 0.1 / ell**2, 1 - 0.05 / ell**2, 0.2 * ell), svag(oracle, ell))
+def test_svag_chain_has_the_papers_hyperparameters_and_the_same_sde():
+    x, y = torch.randn(8, 2, generator=rng(), dtype=torch.double), torch.arange(8) % 2
+    chain, ell = Chain(Adam(0.1, 0.9, 0.95, 0.2), NGOS(logistic(x, y), 1.0, Minibatch(1))), 3
+    svagged = svag_chain(chain, ell)
+    paper = Adam(0.1 / ell, 1 - (1 - 0.9) / ell**2, 1 - (1 - 0.95) / ell**2, 0.2 * ell)
+    assert vars(svagged.optimizer) == pytest.approx(vars(paper), rel=1e-12)
+    assert svagged.oracle == svag(chain.oracle, ell)
+    assert svagged.clock == pytest.approx(chain.clock / ell**2, rel=1e-12)
+    before, after = sde(chain.optimizer, chain.oracle), sde(svagged.optimizer, svagged.oracle)
     for name in ("sigma0", "c1", "c2", "eps0"):
-        assert getattr(rescaled, name) == pytest.approx(getattr(equation, name), rel=1e-12)
+        assert getattr(after, name) == pytest.approx(getattr(before, name), rel=1e-12)
+    assert svag_chain(chain, 1) == chain
+
+
+def test_rescaled_converts_what_the_rule_converts_and_always_the_noise():
+    chain = Chain(Adam(0.1, 0.9, 0.95, 0.2), NGOS(cosine(1), 6.0))
+    full, kept = rescaled(chain, 4), rescaled(chain, 4, "none")
+    assert vars(full.optimizer) == pytest.approx(vars(Adam(0.2, 0.6, 0.8, 0.1)), rel=1e-12)
+    assert kept.optimizer == chain.optimizer
+    assert full.oracle.sigma == kept.oracle.sigma == 3.0
+    assert rescaled(Chain(SGD(0.1), chain.oracle), 4).optimizer.eta == pytest.approx(0.4)
+    with pytest.raises(ValueError, match=r"kappa=16 gives beta1=-0.6; need kappa < 10"):
+        rescaled(chain, 16)
+
+
+def test_the_share_of_a_new_gradient_in_v():
+    oracle = NGOS(cosine(1), 1.0)
+    assert Chain(Adam(0.1, 0.9, 0.75), oracle).share == Chain(RMSprop(0.1, 0.75), oracle).share == 0.25
+    assert Chain(SGD(0.1), oracle).share == 1
 
 
 def test_scaled_state_has_u_in_the_units_of_the_noise():

@@ -140,6 +140,9 @@ class Minibatch:
     With ``N_i`` the number of times that point ``i`` was drawn, ``xi_i = sqrt(n / B) (N_i - B / n)``; it makes
     ``grad f + B^(-1/2) Sigma^(1/2) xi`` the mean of the ``B`` gradients, exactly. The Brownian increment is independent
     of the batch: any coupling is valid, and none that is near is known for all ``theta`` at once.
+
+    ``sigma = 1 / sqrt(B)`` ends at 1, and the third moment of ``z`` goes as ``sigma``: on skewed data, ``eta -> 0`` at
+    fixed ``sigma0`` has no limit by batch size alone. `svag` takes it further, with a third moment that shrinks.
     """
 
     batch_size: int
