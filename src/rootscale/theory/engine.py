@@ -36,7 +36,7 @@ Observe = Callable[[float, States], Mapping[str, Tensor]]
 
 #: Path-coordinates in a chunk; and, eagerly on a CPU, the bytes of one tensor for each thread: what its cache holds
 #: several of, since every operation is a pass over memory.
-CHUNK_FUSED, CHUNK_GPU, CACHE = 1 << 20, 1 << 24, 3 << 17
+CHUNK_FUSED, CHUNK_GPU, CACHE = 1 << 20, 1 << 24, 1 << 19
 #: From this many normals on a solve is compiled by default: then a plain SDE takes some seconds and a weak error with
 #: its controls a minute, as against 5 and 20 seconds for a compilation.
 WORTH_COMPILING = 300_000_000

@@ -51,8 +51,8 @@ class AdamState(NamedTuple):
 
 
 def _plus(x: Tensor, y: Tensor, a: Time) -> Tensor:
-    """``x + a y``: one pass over memory where ``a`` is a number."""
-    return x + a * y if isinstance(a, Tensor) else torch.add(x, y, alpha=a)
+    """``x + a y`` in the place of ``x``, which must be nobody else's: as few passes over memory as can be."""
+    return x.add_(a * y) if isinstance(a, Tensor) else x.add_(y, alpha=a)
 
 
 def _moments(oracle: Oracle, theta: Tensor, xi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,7 +117,7 @@ class SGDSDE:
 
     def increment(self, t: Time, x: SGDState, h: Time, dw: Tensor) -> SGDState:
         """``drift(t, x) h + diffusion(t, x, dw)``, with less work."""
-        theta = _plus(-self.sigma0 * self.oracle.noise(x.theta, dw), self.oracle.gradient(x.theta), -h)
+        theta = _plus(self.oracle.noise(x.theta, dw) * -self.sigma0, self.oracle.gradient(x.theta), -h)
         return SGDState(_plus(theta, x.theta, -self.decay * h) if self.decay else theta)
 
 
@@ -150,8 +150,8 @@ class RMSpropSDE:
     def preconditioner(self, u: Tensor) -> Tensor:
         """``P``, by coordinate."""
         u = u if self.u_min is None else mu(u, self.u_min)
-        v = self.sigma0**2 * u
-        return torch.sqrt(v + self.eps_root0 if self.eps_root0 else v) + self.eps0
+        v = u * self.sigma0**2
+        return (v.add_(self.eps_root0) if self.eps_root0 else v).sqrt_().add_(self.eps0)
 
     def drift(self, t: Time, x: RMSpropState) -> RMSpropState:
         """The factor of ``dt``."""
@@ -166,9 +166,9 @@ class RMSpropSDE:
     def increment(self, t: Time, x: RMSpropState, h: Time, dw: Tensor) -> RMSpropState:
         """``drift(t, x) h + diffusion(t, x, dw)``, with less work: ``P`` and the oracle are evaluated once."""
         gradient, noise, variance = _moments(self.oracle, x.theta, dw)
-        theta = _plus(-self.sigma0 * noise, gradient, -h) / self.preconditioner(x.u)
+        theta = _plus(noise * -self.sigma0, gradient, -h).div_(self.preconditioner(x.u))
         theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
-        return RMSpropState(theta, (variance - x.u) * (self.c2 * h))
+        return RMSpropState(theta, (variance - x.u).mul_(self.c2 * h))
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,9 @@ class AdamSDE:
         gamma1, gamma2 = gamma(self.c1, t), gamma(self.c2, t)
         u = u if self.u_min is None else mu(u, self.u_min)
         root2 = torch.sqrt(gamma2)
-        v = self.sigma0**2 * u
-        v = v + self.eps_root0 * gamma2 if self.eps_root0 else v
-        return root2 / gamma1 / (torch.sqrt(v) + self.eps0 * root2)
+        v = u * self.sigma0**2
+        v = v.add_(self.eps_root0 * gamma2) if self.eps_root0 else v
+        return root2 / gamma1 / v.sqrt_().add_(self.eps0 * root2)
 
     def drift(self, t: Time, x: AdamState) -> AdamState:
         """The factor of ``dt``."""
@@ -227,10 +227,10 @@ class AdamSDE:
     def increment(self, t: Time, x: AdamState, h: Time, dw: Tensor) -> AdamState:
         """``drift(t, x) h + diffusion(t, x, dw)``, with less work: the oracle is evaluated once."""
         gradient, noise, variance = _moments(self.oracle, x.theta, dw)
-        theta = self.rate(t, x.u) * x.m * -h
+        theta = self.rate(t, x.u).mul_(x.m).mul_(-h)
         theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
-        m = _plus(self.sigma0 * noise, gradient - x.m, h) * self.c1
-        return AdamState(theta, m, (variance - x.u) * (self.c2 * h))
+        m = _plus(_plus(noise * self.sigma0, gradient, h), x.m, -h).mul_(self.c1)
+        return AdamState(theta, m, (variance - x.u).mul_(self.c2 * h))
 
 
 SDE = SGDSDE | RMSpropSDE | AdamSDE
