@@ -1,0 +1,78 @@
+"""The paper's mathematics as working code: oracle -> {discrete, SVAG, SDE} -> `Trajectory`."""
+
+from rootscale.theory.discrete import FORMS, Chain, Form, discretise, rescaled, svag_chain
+from rootscale.theory.network import NetworkOracle
+from rootscale.theory.oracle import (
+    FAMILIES,
+    NGOS,
+    Family,
+    Minibatch,
+    Oracle,
+    Problem,
+    StudentT,
+    cosine,
+    linear,
+    logistic,
+    penalised,
+    quadratic,
+    svag,
+    svag_weights,
+)
+from rootscale.theory.sde import (
+    SDE,
+    SGDSDE,
+    AdamSDE,
+    AdamState,
+    RMSpropSDE,
+    RMSpropState,
+    SGDState,
+    auxiliary,
+    lowest_u,
+    sde,
+)
+from rootscale.theory.simulate import run_chain
+from rootscale.theory.solve import SCHEMES, solve
+from rootscale.theory.weak import TESTS, Order, PreAsymptoticWarning, WeakError, fit_order, weak_error
+
+__all__ = [
+    "FAMILIES",
+    "FORMS",
+    "NGOS",
+    "SCHEMES",
+    "SDE",
+    "SGDSDE",
+    "TESTS",
+    "AdamSDE",
+    "AdamState",
+    "Chain",
+    "Family",
+    "Form",
+    "Minibatch",
+    "NetworkOracle",
+    "Oracle",
+    "Order",
+    "PreAsymptoticWarning",
+    "Problem",
+    "RMSpropSDE",
+    "RMSpropState",
+    "SGDState",
+    "StudentT",
+    "WeakError",
+    "auxiliary",
+    "cosine",
+    "discretise",
+    "fit_order",
+    "linear",
+    "logistic",
+    "lowest_u",
+    "penalised",
+    "quadratic",
+    "rescaled",
+    "run_chain",
+    "sde",
+    "solve",
+    "svag",
+    "svag_chain",
+    "svag_weights",
+    "weak_error",
+]

@@ -1,0 +1,200 @@
+"""SGD, RMSprop and Adam as discrete chains over an oracle, and the way to their SDEs and back.
+
+The paper's chains divide by ``sqrt(v_k)``, those of torch by ``sqrt(v_{k+1})``: one number, the lag of ``v``, is the
+whole difference (`FORMS`). A chain's state is a tuple of tensors ``[P, d]``: ``(theta,)``, ``(theta, v)`` or
+``(theta, m, v)``; `Chain.scaled` turns it into the state of the SDE, ``u = v / sigma^2``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
+from rootscale.rules import Rule, get_rule
+from rootscale.theory.oracle import Oracle, svag
+from rootscale.theory.sde import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
+
+__all__ = ["FORMS", "Chain", "Form", "discretise", "rescaled", "svag_chain"]
+
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which ``v`` the update of ``theta`` divides by: ``v_{k+1-lag}``."""
+
+    name: str
+    lag: int
+
+
+#: The paper's chains (``v_k``) and torch's (``v_{k+1}``).
+FORMS: Mapping[str, Form] = MappingProxyType({"paper": Form("paper", 1), "torch": Form("torch", 0)})
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The chain of an optimizer over an oracle. With ``g_k`` a stochastic gradient plus ``l2 theta_k``:
+
+        SGD       theta_{k+1} = theta_k - eta g_k
+        RMSprop   v_{k+1} = beta v_k + (1 - beta) g_k^2
+                  theta_{k+1} = theta_k - eta g_k / (sqrt(v_j + eps_root) + eps),          j = k + 1 - lag
+        Adam      m_{k+1} = beta1 m_k + (1 - beta1) g_k,     v_{k+1} = beta2 v_k + (1 - beta2) g_k^2
+                  theta_{k+1} = theta_k - eta mhat_{k+1} / (sqrt(vhat_j + eps_root) + eps),
+                  mhat_k = m_k / (1 - beta1^k),     vhat_k = v_k / (1 - beta2^k)
+        AdamW     as Adam, with theta_k (1 - eta weight_decay) in the place of theta_k
+
+    In the paper's form Adam's ``vhat_0`` is 0/0. As the paper's own code does, the step ``k = 0`` then leaves ``theta``
+    alone and only fills ``m`` and ``v`` (decoupled decay included: nothing moves ``theta``).
+
+    Args:
+        optimizer: the hyperparameters.
+        oracle: where stochastic gradients come from.
+        form: a row of `FORMS`; the paper's unless given.
+    """
+
+    optimizer: Optimizer
+    oracle: Oracle
+    form: Form = FORMS["paper"]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, SGD) and self.optimizer.momentum:
+            raise ValueError(f"chains of SGD have momentum=0, as in the paper; got {self.optimizer.momentum}")
+
+    @property
+    def clock(self) -> float:
+        """The continuous time that a step takes: ``eta^2``, for SGD ``eta``."""
+        return self.optimizer.constants().step
+
+    @property
+    def moments(self) -> int:
+        """How many moments the state has besides ``theta``: 0 for SGD, 1 for RMSprop, 2 for Adam."""
+        return {SGD: 0, RMSprop: 1, Adam: 2, AdamW: 2}[type(self.optimizer)]
+
+    @property
+    def share(self) -> float:
+        """The weight of the new squared gradient in ``v``: ``1 - beta2``; 1 for SGD, which has no ``v``."""
+        optimizer = self.optimizer
+        if isinstance(optimizer, SGD):
+            return 1.0
+        return 1 - (optimizer.beta if isinstance(optimizer, RMSprop) else optimizer.beta2)
+
+    def start(self, theta: Tensor) -> State:
+        """The state of a new run at ``theta`` ``[P, d]``: all moments zero."""
+        return (theta, *(torch.zeros_like(theta) for _ in range(self.moments)))
+
+    def step(self, k: float | Tensor, x: State, g: Tensor) -> State:
+        """State ``k + 1`` from state ``k`` and the stochastic gradient ``g`` at its ``theta``.
+
+        ``k`` counts from 0, and need not be whole: a run whose batch size was changed has a fractional counter. As a
+        tensor without dimensions it lets one compiled step serve all.
+        """
+        opt, theta = self.optimizer, x[0]
+        if opt.weight_decay and not isinstance(opt, AdamW):
+            g = g + opt.weight_decay * theta
+        if isinstance(opt, SGD):
+            return (theta - opt.eta * g,)
+        beta2 = opt.beta if isinstance(opt, RMSprop) else opt.beta2
+        old, new = x[-1], beta2 * x[-1] + (1 - beta2) * g * g
+        v = old if self.form.lag else new
+        if isinstance(opt, RMSprop):
+            return theta - opt.eta * g / (torch.sqrt(v + opt.eps_root) + opt.eps), new
+        m = opt.beta1 * x[1] + (1 - opt.beta1) * g
+        k = torch.as_tensor(k, dtype=torch.double)
+        j = k + 1 - self.form.lag
+        m_hat, v_hat = m / (1 - opt.beta1 ** (k + 1)), v / (1 - opt.beta2**j)
+        kept = theta * (1 - opt.eta * opt.weight_decay) if isinstance(opt, AdamW) else theta
+        moved = kept - opt.eta * m_hat / (torch.sqrt(v_hat + opt.eps_root) + opt.eps)
+        return (moved if self.form.lag == 0 else torch.where(j == 0, theta, moved)), m, new
+
+    def iterate(
+        self, x: State, steps: int, generator: torch.Generator | None = None, start: float = 0
+    ) -> Iterator[tuple[float, State]]:
+        """Runs the chain: yields the counter ``k`` and state ``x_k`` after each of ``steps`` steps from ``x_start``."""
+        for i in range(steps):
+            x = self.step(start + i, x, self.oracle.sample(x[0], generator))
+            yield start + i + 1, x
+
+    def scaled(self, x: State) -> SGDState | RMSpropState | AdamState:
+        """The state of the SDE: ``u = v / sigma^2``."""
+        x = (*x[:-1], x[-1] / self.oracle.sigma**2) if self.moments else x
+        return (SGDState._make, RMSpropState._make, AdamState._make)[self.moments](x)
+
+    def unscaled(self, x: State) -> State:
+        """The chain's state: ``v = sigma^2 u``."""
+        return (*x[:-1], x[-1] * self.oracle.sigma**2) if self.moments else tuple(x)
+
+
+def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chain:
+    """The chain at ``kappa`` times the batch size: ``sigma / sqrt(kappa)``, and hyperparameters by a scaling rule.
+
+    Args:
+        chain: the chain at the batch size it has.
+        kappa: by how much to multiply the batch size.
+        rule: a rule of `rootscale.rules`; the one that keeps the dynamics unless given.
+    """
+    optimizer = _converted(chain.optimizer, get_rule(rule, chain.optimizer.name), kappa)
+    return Chain(optimizer, _at(chain.oracle, chain.oracle.sigma / math.sqrt(kappa)), chain.form)
+
+
+def svag_chain(chain: Chain, ell: float) -> Chain:
+    """The SVAG algorithm: the SVAG operator on the oracle, and the hyperparameters of the rule at ``kappa = ell^-2``.
+
+    A step of ``chain`` takes as long as ``ell^2`` steps of it.
+    """
+    optimizer = _converted(chain.optimizer, get_rule(None, chain.optimizer.name), 1 / ell**2)
+    return Chain(optimizer, svag(chain.oracle, ell), chain.form)
+
+
+def _converted(optimizer: Optimizer, rule: Rule, kappa: float) -> Optimizer:
+    units = {f.name: f.metadata["unit"] for f in fields(optimizer)}
+    values = {name: float(rule.convert(unit, getattr(optimizer, name), kappa, name)) for name, unit in units.items()}
+    return type(optimizer)(**values)
+
+
+def _at(oracle: Oracle, sigma: float) -> Oracle:
+    if not hasattr(oracle, "at"):
+        raise TypeError(f"another noise scale needs an oracle with at(sigma); {type(oracle).__name__} has none")
+    at: Oracle = oracle.at(sigma)
+    return at
+
+
+def _beta(name: str, c: float, eta: float) -> float:
+    if c * eta**2 >= 1:
+        raise ValueError(f"eta={eta:.6g} gives {name}={1 - c * eta**2:.6g}; need eta < {1 / math.sqrt(c):.6g}")
+    return 1 - c * eta**2
+
+
+def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
+    """The chain with learning rate ``eta`` whose SDE is ``equation``: the inverse of `rootscale.theory.sde.sde`.
+
+        sigma = sigma0 / eta (SGD: sigma0 / sqrt(eta)),   beta_i = 1 - c_i eta^2,   eps = eps0 / eta,
+        eps_root = eps_root0 / eta^2,   decoupled weight decay = decay eta
+
+    The oracle is taken at that noise scale. ``eta -> sqrt(kappa) eta`` is therefore the square root scaling rule.
+    """
+    oracle = equation.oracle
+    if not hasattr(oracle, "at"):
+        raise TypeError(
+            f"discretise needs an oracle with at(sigma), for other noise scales; got {type(oracle).__name__}"
+        )
+    if isinstance(equation, SGDSDE):
+        if equation.decay:
+            raise ValueError("SGD has no decoupled weight decay here; add an L2 term to the oracle with penalised()")
+        return Chain(SGD(eta), _at(oracle, equation.sigma0 / math.sqrt(eta)), form)
+    at = _at(oracle, equation.sigma0 / eta)
+    beta2 = _beta("beta" if isinstance(equation, RMSpropSDE) else "beta2", equation.c2, eta)
+    eps, eps_root = equation.eps0 / eta, equation.eps_root0 / eta**2
+    if isinstance(equation, RMSpropSDE):
+        if equation.decay:
+            raise ValueError("RMSprop has no decoupled weight decay here; add an L2 term with penalised(), or use Adam")
+        return Chain(RMSprop(eta, beta2, eps, eps_root), at, form)
+    beta1 = _beta("beta1", equation.c1, eta)
+    if equation.decay:
+        return Chain(AdamW(eta, beta1, beta2, eps, eps_root, equation.decay * eta), at, form)
+    return Chain(Adam(eta, beta1, beta2, eps, eps_root), at, form)

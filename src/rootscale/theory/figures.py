@@ -1,0 +1,200 @@
+"""Figures of trajectories and of weak errors, as PNG; nothing is computed here but means and quantiles.
+
+matplotlib is an extra (``pip install 'rootscale[plot]'``) and is imported when a figure is drawn.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rootscale.trajectory import Trajectory
+
+__all__ = ["draw_orders", "draw_trajectories", "need_matplotlib"]
+
+#: Colours that colour-blind readers can tell apart (Okabe and Ito), and dashes for those who print in grey.
+STYLES: tuple[tuple[str, Any], ...] = (
+    ("#0072B2", "-"),
+    ("#E69F00", (0, (5, 1.5))),
+    ("#009E73", (0, (3, 1, 1, 1))),
+    ("#000000", (0, (1, 1.2))),
+    ("#CC79A7", (0, (6, 2, 1, 2))),
+    ("#56B4E9", "-"),
+)
+
+
+def need_matplotlib() -> Any:
+    """matplotlib, drawing to files; a `ValueError` that says how to install it where it is missing."""
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+    except ImportError:
+        raise ValueError("a PNG needs matplotlib, which is not installed; pip install 'rootscale[plot]'") from None
+    matplotlib.use("Agg")
+    importlib.import_module("matplotlib.figure")
+    return matplotlib
+
+
+def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+    figure = need_matplotlib().figure.Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex="col" if rows > 1 else False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+        axis.grid(color="#dddddd", linewidth=0.6)
+    return figure, axes
+
+
+def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
+    """All of the file or nothing."""
+    path = Path(path)
+    if path.suffix != ".png":
+        raise ValueError(f"figures are saved as .png, got {path.name!r}; use {path.stem + '.png'!r}")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
+    os.close(handle)
+    try:
+        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def _spread(trajectory: Trajectory, name: str) -> tuple[Any, Any, Any, Any, Any]:
+    """Mean, its 95 % band, and the 10 % and 90 % quantiles over replicas (NaN where replicas were not kept)."""
+    mean, se = trajectory[name]
+    if name not in trajectory.values:
+        return mean, mean - 1.96 * se, mean + 1.96 * se, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+    # Only replicas that every test function is finite for, as in the mean.
+    lost = np.any([~np.isfinite(value) for value in trajectory.values.values()], axis=0)
+    kept = np.where(lost, np.nan, trajectory.values[name])
+    gone = lost.all(0)
+    low, high = np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+    low[~gone], high[~gone] = np.nanquantile(kept[:, ~gone], (0.1, 0.9), axis=0)
+    return mean, mean - 1.96 * se, mean + 1.96 * se, low, high
+
+
+def draw_trajectories(
+    trajectories: Mapping[str, Trajectory],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    labels: Mapping[str, str] | None = None,
+    time: str = "continuous time $t$",
+    scale: float = 1.0,
+    steps: tuple[str, float] | None = None,
+) -> Path:
+    """One column for each test function: above, mean and spread of every process; below, the difference to the first.
+
+    Args:
+        trajectories: by label; all at the same times and with the same test functions. Differences are to the first.
+        path: the PNG to write.
+        title: above everything.
+        labels: of the test functions, where their names will not do.
+        time: the label of the time axis.
+        scale: times are divided by it.
+        steps: ``(label, time of a step)`` for a second time axis on top, in steps.
+    """
+    base_label, base = next(iter(trajectories.items()))
+    names = base.names
+    figure, axes = _figure(2, len(names), 3.5, 2.9)
+    for column, name in enumerate(names):
+        above, below = axes[:, column]
+        reference = base[name]
+        for (label, trajectory), (colour, dash) in zip(trajectories.items(), STYLES * len(trajectories), strict=False):
+            t = trajectory.times / scale
+            mean, low95, high95, low, high = _spread(trajectory, name)
+            kept = bool(np.isfinite(low).any())
+            lost = int(trajectory.diverged[-1])
+            label = f"{label} ({lost} of {trajectory.replicas} diverged)" if lost else label
+            lower, upper = (low, high) if kept else (low95, high95)
+            above.fill_between(t, lower, upper, color=colour, alpha=0.12, linewidth=0)
+            above.plot(t, mean, color=colour, linestyle=dash, linewidth=1.6, label=label)
+            if trajectory is base:
+                below.axhline(0, color=colour, linewidth=1.2)
+                below.fill_between(t, -1.96 * reference.se, 1.96 * reference.se, color=colour, alpha=0.12, linewidth=0)
+                continue
+            gap, half = mean - reference.mean, 1.96 * np.hypot((high95 - mean) / 1.96, reference.se)
+            below.fill_between(t, gap - half, gap + half, color=colour, alpha=0.12, linewidth=0)
+            below.plot(t, gap, color=colour, linestyle=dash, linewidth=1.4)
+        above.set_title((labels or {}).get(name, name), fontsize=10)
+        below.set_xlabel(time, fontsize=9)
+        if steps is not None:
+            label, length = steps
+            top = above.secondary_xaxis(
+                "top", functions=(lambda t, s=scale / length: t * s, lambda k, s=scale / length: k / s)
+            )
+            top.tick_params(labelsize=7, colors="#777777")
+            top.set_xlabel(label, fontsize=7, color="#777777")
+    replicas = min(trajectory.replicas for trajectory in trajectories.values())
+    spread = "10–90 % of replicas" if base.values else "95 % of the mean"
+    axes[0, 0].set_ylabel(f"mean, band: {spread}", fontsize=9)
+    axes[1, 0].set_ylabel(f"minus {base_label}\nband: 95 %, {replicas} replicas", fontsize=9)
+    lines, texts = axes[0, 0].get_legend_handles_labels()
+    figure.legend(lines, texts, loc="outside lower center", ncols=len(texts), frameon=False, fontsize=9)
+    if title:
+        figure.suptitle(title, fontsize=11)
+    return _save(figure, path)
+
+
+def draw_orders(
+    errors: Mapping[str, Sequence[tuple[float, float, float]]],
+    path: str | os.PathLike[str],
+    *,
+    fits: Mapping[str, str],
+    title: str = "",
+    step: str = "$\\eta^2$",
+    largest: float = 0.1,
+    resolved: float = 5.0,
+) -> Path:
+    """The size of every weak error over the step, both logarithmic, with bars of 1.96 standard errors.
+
+    Args:
+        errors: by test function, rows of ``(h, error, standard error)``.
+        path: the PNG to write.
+        fits: by test function, the fitted order as text.
+        title: above everything.
+        step: the label of ``h``.
+        largest: points from this ``h`` on were left out of the fits, and are drawn hollow.
+        resolved: points below so many standard errors were left out, and are drawn hollow.
+    """
+    figure, axes = _figure(1, 1, 8.0, 4.4)
+    axis = axes[0, 0]
+    every = sorted({h for rows in errors.values() for h, _, _ in rows})
+    levels: list[float] = []
+    for (name, rows), (colour, _) in zip(errors.items(), STYLES * len(errors), strict=False):
+        used = [(h, abs(error)) for h, error, se in sorted(rows) if h < largest and abs(error) >= resolved * se]
+        axis.plot([h for h, _ in used], [e for _, e in used], color=colour, linewidth=1)
+        for h, error, se in rows:
+            size, bar = abs(error), 1.96 * se
+            axis.errorbar(
+                [h], [size], yerr=[[min(bar, 0.999 * size)], [bar]], fmt="o", color=colour, markersize=5,
+                markerfacecolor=colour if (h, size) in used else "white", elinewidth=1, capsize=2,
+            )  # fmt: skip
+        axis.plot([], [], "o-", color=colour, markersize=5, linewidth=1, label=f"{name}: {fits[name]}")
+        levels.extend(e / h for h, e in used)
+    if levels:
+        # A line of slope 1 below everything that was resolved, to compare with; what is far below it is cut off.
+        line = [0.5 * min(levels) * h for h in every]
+        axis.plot(every, line, color="#777777", linestyle=":", linewidth=1.2, label="order 1")
+        axis.set_ylim(0.6 * line[0], 1.8 * max(abs(error) for rows in errors.values() for _, error, _ in rows))
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xticks(every, [f"1/{round(1 / h)}" if math.isclose(1 / h, round(1 / h)) else f"{h:.3g}" for h in every])
+    axis.minorticks_off()
+    axis.set_xlabel(step, fontsize=10)
+    axis.set_ylabel("|weak error|, 95 % bars; hollow: not in the fit", fontsize=9)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    if title:
+        axis.set_title(title, fontsize=10)
+    return _save(figure, path)

@@ -1,0 +1,281 @@
+"""The SDEs of SGD, RMSprop and Adam, their auxiliary forms, and decoupled weight decay.
+
+An SDE is a record of its constants and its oracle. For a state ``x`` (a tuple of tensors ``[P, d]``) at time ``t`` it
+gives ``drift(t, x)`` and the noise increment ``diffusion(t, x, dW)``, so that an Euler-Maruyama step of length ``h`` is
+
+    x + drift(t, x) * h + diffusion(t, x, dW),     dW ~ N(0, h) of shape [P, oracle.rank].
+
+Only ``gradient``, ``noise`` and ``variance`` of the oracle are used: its ``sigma`` is in ``sigma0`` already.
+``u = v / sigma^2`` is the second moment in units of the noise. An eps inside the root (``eps_root0``) and decoupled
+weight decay (``decay``) are not in the paper; they follow from the same limit and are zero unless given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop, positive
+from rootscale.theory.oracle import Oracle, penalised
+
+__all__ = [
+    "SDE", "SGDSDE", "AdamSDE", "AdamState", "RMSpropSDE", "RMSpropState", "SGDState", "auxiliary", "gamma", "lowest_u",
+    "mu", "sde", "tau",
+]  # fmt: skip
+
+Time = float | Tensor
+
+
+class SGDState(NamedTuple):
+    """``theta``, as ``[P, d]``."""
+
+    theta: Tensor
+
+
+class RMSpropState(NamedTuple):
+    """``theta`` and ``u = v / sigma^2``, each ``[P, d]``."""
+
+    theta: Tensor
+    u: Tensor
+
+
+class AdamState(NamedTuple):
+    """``theta``, ``m`` and ``u = v / sigma^2``, each ``[P, d]``."""
+
+    theta: Tensor
+    m: Tensor
+    u: Tensor
+
+
+def _plus(x: Tensor, y: Tensor, a: Time) -> Tensor:
+    """``x + a y`` in the place of ``x``, which must be nobody else's: as few passes over memory as can be."""
+    return x.add_(a * y) if isinstance(a, Tensor) else x.add_(y, alpha=a)
+
+
+def _moments(oracle: Oracle, theta: Tensor, xi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient, noise and variance; by one evaluation, if the oracle has it (`NetworkOracle.moments`)."""
+    at_once = getattr(oracle, "moments", None)
+    if at_once is not None:
+        gradient, noise, variance = at_once(theta, xi)
+        return gradient, noise, variance
+    return oracle.gradient(theta), oracle.noise(theta, xi), oracle.variance(theta)
+
+
+def _once(x: Tensor) -> Tensor:
+    """``x``, a number. Compiled, its formula would be repeated for every element of what it is multiplied with (a third
+    of the time of Adam's step), unless it is the result of a reduction.
+    """
+    return x.expand(16).amax() if torch.compiler.is_compiling() and x.ndim == 0 else x
+
+
+def gamma(c: float, t: Time) -> Tensor:
+    """``gamma(t) = 1 - exp(-c t)``, the limit of Adam's normalisation ``1 - beta^k``."""
+    return _once(-torch.expm1(-c * torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.double)))
+
+
+def tau(z: Tensor) -> Tensor:
+    """The smooth step: 0 for ``z <= 0``, 1 for ``z >= 1``, ``e^(-1/z) / (e^(-1/z) + e^(-1/(1-z)))`` between."""
+    inside = z.clamp(torch.finfo(z.dtype).tiny, 1 - torch.finfo(z.dtype).eps)
+    # the ratio is a sigmoid of 1/(1-z) - 1/z, which cannot overflow to 0/0 near the ends
+    smooth = torch.sigmoid(1 / (1 - inside) - 1 / inside)
+    return torch.where(z <= 0, torch.zeros_like(z), torch.where(z >= 1, torch.ones_like(z), smooth))
+
+
+def mu(u: Tensor, u_min: float) -> Tensor:
+    """``mu(u) = u_min/2 + tau(2u/u_min - 1) (u - u_min/2)``: equals ``u`` above ``u_min``, never below ``u_min/2``."""
+    return u_min / 2 + tau(2 * u / u_min - 1) * (u - u_min / 2)
+
+
+@dataclass(frozen=True)
+class SGDSDE:
+    """The SDE of SGD (clock ``t = k eta``):
+
+        d theta = -(grad f(theta) dt + sigma0 Sigma^(1/2)(theta) dW) - decay theta dt,     sigma0 = sigma sqrt(eta)
+
+    The sign of the noise does not matter to the law; as it stands a chain and its SDE can share one Brownian path.
+
+    Args:
+        oracle: gives ``grad f`` and ``Sigma``.
+        sigma0: ``sigma * sqrt(eta)``.
+        decay: decoupled weight decay per unit of time.
+    """
+
+    oracle: Oracle
+    sigma0: float
+    decay: float = 0.0
+
+    def drift(self, t: Time, x: SGDState) -> SGDState:
+        """The factor of ``dt``."""
+        return SGDState(-self.oracle.gradient(x.theta) - self.decay * x.theta)
+
+    def diffusion(self, t: Time, x: SGDState, dw: Tensor) -> SGDState:
+        """The noise increment."""
+        return SGDState(-self.sigma0 * self.oracle.noise(x.theta, dw))
+
+    def increment(self, t: Time, x: SGDState, h: Time, dw: Tensor) -> SGDState:
+        """``drift(t, x) h + diffusion(t, x, dw)``, with less work."""
+        theta = _plus(self.oracle.noise(x.theta, dw) * -self.sigma0, self.oracle.gradient(x.theta), -h)
+        return SGDState(_plus(theta, x.theta, -self.decay * h) if self.decay else theta)
+
+
+@dataclass(frozen=True)
+class RMSpropSDE:
+    """The SDE of RMSprop (clock ``t = k eta^2``), Def. 4.1 of the paper:
+
+        d theta = -P^-1 (grad f(theta) dt + sigma0 Sigma^(1/2)(theta) dW) - decay theta dt
+        d u     = c2 (diag Sigma(theta) - u) dt
+        P       = sqrt(sigma0^2 u + eps_root0) + eps0          (= sigma0 sqrt(u) + eps0 in the paper)
+
+    Args:
+        oracle: gives ``grad f`` and ``Sigma``.
+        sigma0: ``sigma * eta``.
+        c2: ``(1 - beta) / eta^2``.
+        eps0: ``eps * eta``.
+        eps_root0: ``eps_root * eta^2``, for an eps inside the root.
+        decay: decoupled weight decay per unit of time, ``lambda / eta``.
+        u_min: if given, ``u`` in ``P`` is replaced by ``mu(u)``: the auxiliary SDE of the paper's proof.
+    """
+
+    oracle: Oracle
+    sigma0: float
+    c2: float
+    eps0: float = 0.0
+    eps_root0: float = 0.0
+    decay: float = 0.0
+    u_min: float | None = None
+
+    def preconditioner(self, u: Tensor) -> Tensor:
+        """``P``, by coordinate."""
+        u = u if self.u_min is None else mu(u, self.u_min)
+        v = u * self.sigma0**2
+        return (v.add_(self.eps_root0) if self.eps_root0 else v).sqrt_().add_(self.eps0)
+
+    def drift(self, t: Time, x: RMSpropState) -> RMSpropState:
+        """The factor of ``dt``."""
+        theta = -self.oracle.gradient(x.theta) / self.preconditioner(x.u) - self.decay * x.theta
+        return RMSpropState(theta, self.c2 * (self.oracle.variance(x.theta) - x.u))
+
+    def diffusion(self, t: Time, x: RMSpropState, dw: Tensor) -> RMSpropState:
+        """The noise increment; none in ``u``."""
+        theta = -self.sigma0 * self.oracle.noise(x.theta, dw) / self.preconditioner(x.u)
+        return RMSpropState(theta, torch.zeros_like(x.u))
+
+    def increment(self, t: Time, x: RMSpropState, h: Time, dw: Tensor) -> RMSpropState:
+        """``drift(t, x) h + diffusion(t, x, dw)``, with less work: ``P`` and the oracle are evaluated once."""
+        gradient, noise, variance = _moments(self.oracle, x.theta, dw)
+        theta = _plus(noise * -self.sigma0, gradient, -h).div_(self.preconditioner(x.u))
+        theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
+        return RMSpropState(theta, (variance - x.u).mul_(self.c2 * h))
+
+
+@dataclass(frozen=True)
+class AdamSDE:
+    """The SDE of Adam (clock ``t = k eta^2``), Def. 4.4 of the paper; it needs ``t > 0``:
+
+        d theta = -sqrt(gamma2(t)) / gamma1(t) P^-1 m dt - decay theta dt
+        d m     = c1 (grad f(theta) - m) dt + sigma0 c1 Sigma^(1/2)(theta) dW
+        d u     = c2 (diag Sigma(theta) - u) dt
+        P       = sqrt(sigma0^2 u + eps_root0 gamma2(t)) + eps0 sqrt(gamma2(t)),     gamma_i(t) = 1 - exp(-c_i t)
+
+    The noise is in ``m`` alone and depends on ``theta`` alone, so that the Ito and Stratonovich readings agree.
+
+    Args:
+        oracle: gives ``grad f`` and ``Sigma``.
+        sigma0: ``sigma * eta``.
+        c1: ``(1 - beta1) / eta^2``.
+        c2: ``(1 - beta2) / eta^2``.
+        eps0: ``eps * eta``.
+        eps_root0: ``eps_root * eta^2``, for an eps inside the root.
+        decay: decoupled weight decay per unit of time, ``lambda / eta``.
+        u_min: if given, ``u`` in ``P`` is replaced by ``mu(u)``: the auxiliary SDE of the paper's proof.
+    """
+
+    oracle: Oracle
+    sigma0: float
+    c1: float
+    c2: float
+    eps0: float = 0.0
+    eps_root0: float = 0.0
+    decay: float = 0.0
+    u_min: float | None = None
+
+    def rate(self, t: Time, u: Tensor) -> Tensor:
+        """``sqrt(gamma2) / gamma1 P^-1``, by coordinate: what ``-m dt`` is multiplied by."""
+        gamma1, gamma2 = gamma(self.c1, t), gamma(self.c2, t)
+        u = u if self.u_min is None else mu(u, self.u_min)
+        root2 = torch.sqrt(gamma2)
+        v = u * self.sigma0**2
+        v = v.add_(self.eps_root0 * gamma2) if self.eps_root0 else v
+        return root2 / gamma1 / v.sqrt_().add_(self.eps0 * root2)
+
+    def drift(self, t: Time, x: AdamState) -> AdamState:
+        """The factor of ``dt``."""
+        return AdamState(
+            -self.rate(t, x.u) * x.m - self.decay * x.theta,
+            self.c1 * (self.oracle.gradient(x.theta) - x.m),
+            self.c2 * (self.oracle.variance(x.theta) - x.u),
+        )
+
+    def diffusion(self, t: Time, x: AdamState, dw: Tensor) -> AdamState:
+        """The noise increment: in ``m`` alone."""
+        zero = torch.zeros_like(x.u)
+        return AdamState(zero, self.sigma0 * self.c1 * self.oracle.noise(x.theta, dw), zero)
+
+    def increment(self, t: Time, x: AdamState, h: Time, dw: Tensor) -> AdamState:
+        """``drift(t, x) h + diffusion(t, x, dw)``, with less work: the oracle is evaluated once."""
+        gradient, noise, variance = _moments(self.oracle, x.theta, dw)
+        theta = self.rate(t, x.u).mul_(x.m).mul_(-h)
+        theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
+        m = _plus(_plus(noise * self.sigma0, gradient, h), x.m, -h).mul_(self.c1)
+        return AdamState(theta, m, (variance - x.u).mul_(self.c2 * h))
+
+
+SDE = SGDSDE | RMSpropSDE | AdamSDE
+_Adaptive = TypeVar("_Adaptive", RMSpropSDE, AdamSDE)
+
+
+def lowest_u(c2: float, u0: Tensor, duration: float) -> float:
+    """A bound that ``u`` stays above for ``duration``, on the SDE and on the chain: ``4^(-c2 duration) min u0``.
+
+    On the SDE ``du/dt >= -c2 u``; a step of the chain keeps at least ``1 - c2 eta^2 >= 4^(-c2 eta^2)`` of ``u`` where
+    ``c2 eta^2 <= 1/2``. (The paper's ``2^(-c2 duration)`` is not low enough: ``exp(-x) < 2^(-x)``.)
+    """
+    return float(u0.min()) * float(4.0 ** (-c2 * duration))
+
+
+def auxiliary(equation: _Adaptive, u_min: float) -> _Adaptive:
+    """The auxiliary SDE: ``mu(u)`` for ``u`` in the preconditioner; the same law as long as ``u >= u_min``."""
+    return replace(equation, u_min=positive("u_min", u_min))
+
+
+def sde(optimizer: Optimizer, oracle: Oracle) -> SDE:
+    """The SDE that this optimizer follows on this oracle; ``oracle.sigma`` takes the place of ``1 / sqrt(B)``.
+
+    Raises:
+        ValueError: momentum SGD, or Adam with ``beta1 = 0``, which have no SDE here.
+    """
+    if not oracle.sigma > 0:
+        raise ValueError(f"an SDE needs an oracle with sigma > 0, got sigma={oracle.sigma}")
+    constants = optimizer.constants(1 / oracle.sigma**2)
+    if isinstance(optimizer, SGD):
+        if optimizer.momentum:
+            raise ValueError(f"the SDE of SGD is given for momentum=0, got momentum={optimizer.momentum}")
+        return SGDSDE(penalised(oracle, optimizer.weight_decay), constants.sigma0)
+    assert constants.c2 is not None
+    assert constants.eps0 is not None
+    assert constants.eps_root0 is not None
+    if isinstance(optimizer, RMSprop):
+        return RMSpropSDE(
+            penalised(oracle, optimizer.weight_decay), constants.sigma0, constants.c2, constants.eps0,
+            constants.eps_root0,
+        )  # fmt: skip
+    if constants.c1 is None:
+        raise ValueError("the SDE of Adam needs beta1 > 0; with beta1 = 0 use RMSprop(eta, beta=beta2)")
+    l2 = optimizer.weight_decay if isinstance(optimizer, Adam) else 0.0
+    decay = constants.decay if isinstance(optimizer, AdamW) else 0.0
+    return AdamSDE(
+        penalised(oracle, l2), constants.sigma0, constants.c1, constants.c2, constants.eps0, constants.eps_root0, decay
+    )

@@ -1,0 +1,172 @@
+"""Values of test functions over continuous time, for many replicas, with what made them.
+
+The meeting point of practice and theory: training runs and SDE solvers both end in a `Trajectory`, and comparisons and
+reports start from one. On disk it is one ``.npz`` file that numpy reads without this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Estimate", "Trajectory"]
+
+Array = NDArray[np.float64]
+_SECTIONS = ("values", "mean", "se")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over replicas at each time, and its standard error; both ``[T]``."""
+
+    mean: Array
+    se: Array
+
+    def __iter__(self) -> Iterator[Array]:
+        """Unpacks as ``mean, se = trajectory["loss"]``."""
+        return iter((self.mean, self.se))
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Test functions at times ``times``: the value for each replica, or mean and standard error of very many.
+
+    Replicas that diverged have NaN in ``values``. They are counted in ``diverged`` and left out of means and standard
+    errors, which therefore are conditional on not having diverged: look at ``diverged`` before you trust them.
+
+    Args:
+        times: ``[T]``, increasing, in continuous time.
+        values: by name, ``[R, T]``; or empty, where ``estimates`` is given.
+        estimates: by name, where replicas were too many to keep.
+        replicas: how many there were; taken from ``values`` if those are given.
+        diverged: ``[T]``, how many of them had diverged at each time; counted in ``values`` if those are given.
+        meta: what made it: anything that JSON can hold.
+    """
+
+    times: Array
+    values: Mapping[str, Array] = field(default_factory=dict)
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    replicas: int = 0
+    diverged: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        times = _array("times", self.times, 1)
+        if not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
+            raise ValueError(f"times must be finite and increasing, got {times.tolist()}")
+        if bool(self.values) == bool(self.estimates):
+            given = "both" if self.values else "neither"
+            raise ValueError(f"a trajectory has either values [R, T] or estimates (mean and se, [T]), got {given}")
+        values = {name: _array(f"values[{name!r}]", value, 2) for name, value in self.values.items()}
+        replicas, diverged = self.replicas, np.asarray(self.diverged, np.int64)
+        if values:
+            shapes = {value.shape for value in values.values()}
+            if len(shapes) > 1 or next(iter(shapes))[1] != len(times):
+                raise ValueError(f"values must all be [R, T] with T={len(times)} times, got {sorted(shapes)}")
+            replicas = next(iter(shapes))[0]
+            lost = np.any([~np.isfinite(value) for value in values.values()], axis=0)
+            diverged = lost.sum(0)
+        elif not diverged.size:
+            diverged = np.zeros(len(times), np.int64)
+        estimates = {
+            name: Estimate(_array(f"mean[{name!r}]", e.mean, 1), _array(f"se[{name!r}]", e.se, 1))
+            for name, e in self.estimates.items()
+        }
+        for name, array in [(n, a) for n, e in estimates.items() for a in e] + [("diverged", diverged)]:
+            if array.shape != times.shape:
+                raise ValueError(f"{name} must be [T] with T={len(times)} times, got the shape {list(array.shape)}")
+        if replicas < 1:
+            raise ValueError(f"replicas must be at least 1, got {replicas}")
+        for name, value in (("times", times), ("values", MappingProxyType(values)), ("replicas", int(replicas)),
+                            ("estimates", MappingProxyType(estimates)), ("diverged", diverged),
+                            ("meta", MappingProxyType(dict(self.meta)))):  # fmt: skip
+            object.__setattr__(self, name, value)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The test functions."""
+        return tuple(self.values or self.estimates)
+
+    def __getitem__(self, name: str) -> Estimate:
+        """Mean and standard error over the replicas that had not diverged; the error is NaN for fewer than two."""
+        if name not in self.names:
+            raise KeyError(f"no test function {name!r}; there are {', '.join(map(repr, self.names))}")
+        if self.estimates:
+            return self.estimates[name]
+        lost = np.any([~np.isfinite(value) for value in self.values.values()], axis=0)
+        kept = np.where(lost, 0.0, self.values[name])
+        count = (~lost).sum(0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(count > 0, kept.sum(0) / count, np.nan)
+            squares = np.where(lost, 0.0, (kept - mean) ** 2).sum(0)
+            return Estimate(mean, np.where(count > 1, np.sqrt(squares / (count - 1) / count), np.nan))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the trajectory to ``path`` (ending in ``.npz``): all of it or, on any failure, nothing.
+
+        The arrays are ``times``, ``replicas``, ``diverged``, ``meta`` (JSON), and ``values/<name>`` or ``mean/<name>``
+        and ``se/<name>``.
+        """
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise ValueError(f"a trajectory is saved as .npz, got {path.name!r}; use {path.name + '.npz'!r}")
+        try:
+            meta = json.dumps(dict(self.meta))
+        except TypeError as error:
+            raise TypeError(f"meta must hold what JSON can hold (numbers, text, lists, dicts): {error}") from error
+        arrays: dict[str, Any] = {"times": self.times, "replicas": self.replicas, "diverged": self.diverged}
+        arrays["meta"] = np.array(meta)
+        arrays |= {f"values/{name}": value for name, value in self.values.items()}
+        for name, estimate in self.estimates.items():
+            arrays |= {f"mean/{name}": estimate.mean, f"se/{name}": estimate.se}
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files
+            os.replace(temporary, path)
+        except BaseException:  # KeyboardInterrupt too: nothing half-written stays
+            os.unlink(temporary)
+            raise
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trajectory:
+        """Reads what `save` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            missing = {"times", "replicas", "diverged", "meta"} - set(file.files)
+            if missing:
+                raise ValueError(f"{os.fspath(path)} is not a saved trajectory: it has no {', '.join(sorted(missing))}")
+            parts: dict[str, dict[str, Array]] = {section: {} for section in _SECTIONS}
+            for key in file.files:
+                section, slash, name = key.partition("/")
+                if slash:
+                    parts[section][name] = file[key]
+            estimates = {name: Estimate(mean, parts["se"][name]) for name, mean in parts["mean"].items()}
+            return cls(
+                file["times"], parts["values"], estimates, int(file["replicas"]), file["diverged"],
+                json.loads(str(file["meta"])),
+            )  # fmt: skip
+
+
+def _array(name: str, value: ArrayLike, ndim: int) -> Array:
+    array = np.array(value, np.float64)
+    if array.ndim != ndim:
+        raise ValueError(
+            f"{name} must have {ndim} dimension{'s' if ndim > 1 else ''}, got the shape {list(array.shape)}"
+        )
+    array.flags.writeable = False
+    return array
