@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench bench-rescale bench-training clean setup
+.PHONY: demo test test-slow lint bench bench-rescale bench-training bench-sde clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --eps 1e-8 --weight-decay 0.1 \
@@ -29,6 +29,10 @@ bench-rescale: $(READY)
 
 bench-training: $(READY)
 	$(BIN)/python benchmarks/training.py
+
+bench-sde: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[bench-sde]"
+	$(BIN)/python benchmarks/sde.py
 
 setup: $(READY)
 

@@ -45,7 +45,7 @@ from rootscale.theory.weak import tests_of, weak_error
 PATHS, D, STEPS = 20_000, 10, 200
 SIGMA0, C1, C2, EPS0, T0 = 1.0, 2.0, 1.0, 0.1, 0.1
 HESSIAN, VARIANCE = np.linspace(0.5, 1.5, D), np.linspace(0.5, 2.0, D)
-#: What the issue asks for: compiled and eager, against torchsde and diffrax.
+#: At least so many times faster: compiled and eager, against torchsde and diffrax.
 TARGETS = {"compiled": (40.0, 18.0), "eager": (8.0, 3.5)}
 NAIVE_TARGET = 1000.0
 #: eta^2 of the chains whose weak error is measured; the last is the one that counts. The gain grows as 1 / eta^2.

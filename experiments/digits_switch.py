@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from digits import Run, curve, gap
+from replicas import Run, curve, gap
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table

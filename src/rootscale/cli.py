@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rootscale import theory_cli
 from rootscale._version import __version__
 from rootscale.changes import ScalingWarning
 from rootscale.hparams import OPTIMIZERS
@@ -121,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     units.set_defaults(handler=_units)
     rules = commands.add_parser("rules", help="the scaling rules and what each converts")
     rules.set_defaults(handler=_rules)
+    theory_cli.add_parsers(commands)
     return parser
 
 

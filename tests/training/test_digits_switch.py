@@ -4,8 +4,8 @@ The problems are those of experiments/digits_switch.py, whose outcome over five 
 """
 
 import pytest
-from digits import Run, curve, gap
 from digits_switch import PLAIN, SAMPLES, WITH_BATCHNORM, WITH_EMA
+from replicas import Run, curve, gap
 
 from rootscale import ScalingWarning
 

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rootscale.hparams import positive
-from rootscale.rules import get_rule, show
+from rootscale.rules import get_rule
+from rootscale.units import show
 from rootscale.theory.cases import PROBLEMS, Case, case
 from rootscale.theory.discrete import Chain, rescaled, svag_chain
 from rootscale.theory.figures import draw_orders, draw_trajectories
