@@ -12,7 +12,7 @@ Setting. 1,437 of the 1,797 digits, MLP 64-32-10 with ReLU, Adam with lr 5e-4, b
 torch's form (v_{k+1}): the paper's form divides by v_k, which is still zero when a pixel that is almost always empty is
 first seen. 12,000 samples from scratch make the common start; everything after is compared.
 
-Cost. About 10 minutes of one core with the defaults, most of it the SDE. Interrupted runs go on where they stopped:
+Cost. 10 to 15 minutes of one core with the defaults, most of it the SDE. Interrupted runs go on where they stopped:
 each finished process is a file under OUT/digits.
 
     python experiments/theory/digits.py --out results/theory
