@@ -39,7 +39,7 @@ import numpy as np
 import torch
 
 from rootscale import __version__
-from rootscale.hparams import RMSprop
+from rootscale.hparams import Adam, RMSprop
 from rootscale.rules import get_rule
 from rootscale.theory import (
     FAMILIES,
@@ -56,7 +56,7 @@ from rootscale.theory import (
     svag_chain,
     weak_error,
 )
-from rootscale.theory.cases import case
+from rootscale.theory.cases import Case, case
 
 Lines = Iterator[str]
 ADAM_ROWS = ("eta", "beta1", "beta2", "eps")
@@ -93,26 +93,20 @@ def table(title: str, errors: WeakError) -> Lines:
         yield f"| {name} | " + " | ".join(map(number, *errors.at(name))) + f" | {slope(fitted(errors, name))} |"
 
 
-def measure(
-    optimizer: str, problem: str, chains: Callable, paths: int, seed: int, family: str | None = None
-) -> WeakError:
-    setting = case(optimizer, problem, FAMILIES[family] if family else None)
-    return weak_error(
-        chains(setting), setting.equation, setting.x0, [setting.end], start=setting.start, paths=paths, seed=seed
-    )
+def measure(setting: Case, chains: list[Chain], paths: int, seed: int) -> WeakError:
+    return weak_error(chains, setting.equation, setting.x0, [setting.end], start=setting.start, paths=paths, seed=seed)
 
 
 def orders(paths: int, seed: int) -> Lines:
     steps = {"cosine": (16, 32, 64, 128, 256), "logistic": (20, 40, 80, 160, 320)}
     for problem, optimizer in itertools.product(steps, ("sgd", "rmsprop", "adam")):
-        errors = measure(optimizer, problem, lambda s, p=problem: [s.chain(n) for n in steps[p]], paths, seed)
+        setting = case(optimizer, problem)
+        chains = [setting.chain(n) for n in steps[problem]]
+        errors = measure(setting, chains, paths, seed)
         noise = (
             "Gaussian noise"
             if problem == "cosine"
-            else "mini-batches of "
-            + ", ".join(
-                str(s.chain(n).oracle.family.batch_size) for s in (case(optimizer, problem),) for n in steps[problem]
-            )
+            else "mini-batches of " + ", ".join(str(round(chain.oracle.sigma**-2)) for chain in chains)
         )
         yield from table(f"{optimizer}, {problem}, {noise}", errors)
 
@@ -124,14 +118,8 @@ def svag(paths: int, seed: int) -> Lines:
         ("cosine", "skewed", 16, (2, 3, 4, 6, 8)),
     )
     for (problem, family, base, ells), optimizer in itertools.product(settings, ("sgd", "rmsprop", "adam")):
-        errors = measure(
-            optimizer,
-            problem,
-            lambda s, b=base, e=ells: [svag_chain(s.chain(b), ell) for ell in e],
-            paths,
-            seed,
-            family,
-        )
+        setting = case(optimizer, problem, FAMILIES[family] if family else None)
+        errors = measure(setting, [svag_chain(setting.chain(base), ell) for ell in ells], paths, seed)
         yield from table(f"SVAG on {optimizer}, {problem}, {family or 'mini-batch'} noise, ell = {ells}", errors)
 
 
@@ -190,7 +178,8 @@ def subsets(paths: int, seed: int) -> Lines:
 def skewness(paths: int, seed: int) -> Lines:
     steps = (512, 1024, 2048, 4096)
     for optimizer in ("sgd", "rmsprop", "adam"):
-        errors = measure(optimizer, "cosine", lambda s: [s.chain(n) for n in steps], paths, seed, "skewed")
+        setting = case(optimizer, "cosine", FAMILIES["skewed"])
+        errors = measure(setting, [setting.chain(n) for n in steps], paths, seed)
         yield from table(f"{optimizer}, cosine, centred exponential noise", errors)
 
 
@@ -198,6 +187,7 @@ def unbalanced(paths: int, seed: int) -> Lines:
     """One label in eight is 1: the noise of a batch is skewed, the more so the smaller the batch."""
     setting = case("rmsprop", "logistic")
     problem = logistic(torch.full((8, 1), 0.08**0.5, dtype=torch.double), torch.tensor([1, 0, 0, 0, 0, 0, 0, 0]))
+    assert isinstance(setting.x0, RMSpropState)
     x0 = RMSpropState(torch.full((1, 1), -2.0, dtype=torch.double), setting.x0.u[:, :1])
     setting = replace(setting, equation=replace(setting.equation, oracle=NGOS(problem, 1.0, Minibatch(1))), x0=x0)
     for title, chains in (
@@ -214,11 +204,11 @@ def unbalanced(paths: int, seed: int) -> Lines:
 
 def betas(paths: int, seed: int) -> Lines:
     setting, steps = case("adam"), (32, 64, 128, 256)
-    fixed = setting.chain(steps[0]).optimizer
-    chains = [setting.chain(n) for n in steps]
-    chains = [
-        replace(chain, optimizer=replace(chain.optimizer, beta1=fixed.beta1, beta2=fixed.beta2)) for chain in chains
-    ]
+    fixed, chains = setting.chain(steps[0]).optimizer, []
+    assert isinstance(fixed, Adam)
+    for chain in map(setting.chain, steps):
+        assert isinstance(chain.optimizer, Adam)
+        chains.append(replace(chain, optimizer=replace(chain.optimizer, beta1=fixed.beta1, beta2=fixed.beta2)))
     errors = weak_error(
         chains, setting.equation, setting.x0, [setting.end], start=setting.start, paths=paths, seed=seed
     )

@@ -65,8 +65,11 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _setting(args: argparse.Namespace) -> Any:
+    import torch
+
     from rootscale.theory.commands import Setting
 
+    torch.set_num_threads(1)  # tensors are small: a second thread gains little, and waits long where cores are shared
     if args.png is not None:
         from rootscale.theory.figures import need_matplotlib
 

@@ -15,7 +15,6 @@ from rich.table import Table
 
 from rootscale.hparams import positive
 from rootscale.rules import get_rule
-from rootscale.units import show
 from rootscale.theory.cases import PROBLEMS, Case, case
 from rootscale.theory.discrete import Chain, rescaled, svag_chain
 from rootscale.theory.figures import draw_orders, draw_trajectories
@@ -34,6 +33,7 @@ from rootscale.theory.weak import (
     weak_error,
 )
 from rootscale.trajectory import Trajectory
+from rootscale.units import show
 
 __all__ = ["NOISES", "Setting", "order", "simulate"]
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from rootscale.hparams import nonnegative, positive
+from rootscale.rules import svag_weights
 
 __all__ = [
     "FAMILIES", "NGOS", "Draw", "Family", "Minibatch", "Oracle", "Penalised", "Problem", "StudentT", "Svag",
@@ -171,18 +172,6 @@ class Minibatch:
                 f"use sigma={1 / math.sqrt(max(1, round(size))):.6g}, or svag() for a larger noise scale"
             )
         return Minibatch(round(size))
-
-
-def svag_weights(ell: float) -> tuple[float, float]:
-    """SVAG's ``r1, r2 = (1 -+ sqrt(2 ell^2 - 1)) / 2``: their sum is 1 and the sum of their squares ``ell^2``.
-
-    >>> svag_weights(1)
-    (0.0, 1.0)
-    """
-    if not ell >= 1:
-        raise ValueError(f"ell must be >= 1, got {ell!r}")
-    r = math.sqrt(2 * ell**2 - 1)
-    return (1 - r) / 2, (1 + r) / 2
 
 
 @dataclass(frozen=True)
