@@ -162,8 +162,17 @@ class Plain:
     d: int = 2
     rank: int = 2
 
-    def __getattr__(self, name):
-        return getattr(self.base, name)
+    def gradient(self, theta):
+        return self.base.gradient(theta)
+
+    def noise(self, theta, xi):
+        return self.base.noise(theta, xi)
+
+    def variance(self, theta):
+        return self.base.variance(theta)
+
+    def sample(self, theta, generator=None):
+        return self.base.sample(theta, generator)
 
 
 def test_svag_and_penalised_take_any_oracle():

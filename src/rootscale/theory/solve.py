@@ -41,8 +41,9 @@ Step = Callable[[Equation, Tensor, float | Tensor, State, Tensor], State]
 
 
 def _like(x: State, parts: Iterable[Tensor]) -> State:
-    made: State = getattr(type(x), "_make", tuple)(parts)
-    return made
+    # Not NamedTuple._make: torch.compile of torch 2.11 makes an empty tuple of it.
+    made = tuple(parts)
+    return type(x)(*made) if hasattr(x, "_fields") else made
 
 
 def increment(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Tensor) -> State:
