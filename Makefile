@@ -31,7 +31,7 @@ bench-training: $(READY)
 	$(BIN)/python benchmarks/training.py
 
 bench-sde: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[bench-sde]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench-sde]"
 	$(BIN)/python benchmarks/sde.py
 
 setup: $(READY)
