@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from rootscale.theory import random
-from rootscale.theory.random import bridge, keys, normal, pair, paths
+from rootscale.theory.random import keys, normal, pair, paths
 
 SEED = 20221128
 EPS = torch.finfo(torch.float32).eps
@@ -148,17 +148,6 @@ def test_numbers_of_a_gpu_are_those_of_a_cpu_to_rounding(dtype: torch.dtype, tol
 
 def test_paths_have_different_hashes() -> None:
     assert paths(0, 1 << 20).unique().numel() == 1 << 20
-
-
-def test_halves_of_an_increment_sum_to_it_and_are_independent() -> None:
-    h = 0.3
-    dw, other = (math.sqrt(h) * normal(SEED, step, (50_000, 1)) for step in (0, 1))
-    one, two = bridge(dw, other)
-    torch.testing.assert_close(one + two, dw, rtol=1e-14, atol=1e-15)
-    n = dw.numel()
-    for half in (one, two):
-        assert abs(float(half.var()) / (h / 2) - 1) < 4 * math.sqrt(2 / n)
-    assert abs(correlation(one, two)) < 4
 
 
 @pytest.mark.parametrize("seed", [-1, 1 << 64])

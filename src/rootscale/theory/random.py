@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["bridge", "keys", "normal", "pair", "paths"]
+__all__ = ["keys", "normal", "pair", "paths"]
 
 #: Odd multipliers of a 32-bit hash of low bias (C. Wellons, hash-prospector: 16 21f0aaad 15 735a2d97 15).
 M1, M2 = 0x21F0AAAD, 0x735A2D97
@@ -169,12 +169,3 @@ def normal(
         raise ValueError(f"steps are counted from 0, got step={step}")
     key = keys(seed, step // 2, 1, width, device)[0]
     return pair(paths(first_path, count, device)[:, None], key[:, None, :], dtype)[step % 2]
-
-
-def bridge(dw: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The two halves of a Brownian increment: ``dW1, dW2 = (dW + dW') / 2, (dW - dW') / 2``.
-
-    For ``dw`` and ``other`` independent and of variance ``h``, the halves are independent, of variance ``h / 2``, and
-    sum to ``dw``: one path at two step sizes.
-    """
-    return (dw + other) / 2, (dw - other) / 2
