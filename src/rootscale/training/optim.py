@@ -1,8 +1,10 @@
 """The paper's RMSprop and Adam, and Adam with a second moment of micro-batches, as PyTorch optimizers.
 
 torch's optimizers divide by the second moment *after* its update with the present gradient (``v_{k+1}``); the paper's
-divide by the one before (``v_k``), which is independent of the present noise. State and groups have torch's names, so
-that `rootscale.training.rescale_` and stock schedulers work on them.
+divide by the one before (``v_k``), which is independent of the present noise. The price: a coordinate whose gradient
+was exactly zero so far (a pixel that is almost always empty) is divided by ``eps`` alone when it first moves, so an
+``eps`` of 1e-8 can throw it far; take a larger one there, or torch's form. State and groups have torch's names, so that
+`rootscale.training.rescale_` and stock schedulers work on them.
 """
 
 from __future__ import annotations
