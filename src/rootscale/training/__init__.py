@@ -1,6 +1,7 @@
-"""Live PyTorch objects: runs converted in place, SVAG, and the paper's optimizers."""
+"""Live PyTorch objects: runs converted in place, SVAG, the noise of gradients, and the paper's optimizers."""
 
+from rootscale.training.noise import NoiseMeter, advise
 from rootscale.training.rescale import rescale_
 from rootscale.training.svag import SVAG
 
-__all__ = ["SVAG", "rescale_"]
+__all__ = ["SVAG", "NoiseMeter", "advise", "rescale_"]
