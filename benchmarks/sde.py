@@ -26,6 +26,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -395,6 +396,24 @@ def processor() -> str:
         return platform.processor()
 
 
+def busy_share(seconds: float = 1.0) -> float:
+    """The share of all cores that other work takes now; 0 where the system does not tell.
+
+    Not the load average, which remembers the last minute: the installation of the peers, say.
+    """
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+
+    def ticks() -> list[int]:
+        return [int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:9]]
+
+    before = ticks()
+    time.sleep(seconds)
+    passed = [after - was for after, was in zip(ticks(), before, strict=True)]
+    return 1 - (passed[3] + passed[4]) / max(1, sum(passed))  # idle, and waiting for a disk
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7, help="turns of each contender (default 7)")
@@ -403,8 +422,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to run (default: all)")
     arguments = parser.parse_args()
     cores = os.cpu_count() or 1
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    torch.set_num_threads(arguments.threads or (cores if load < cores / 2 else 1))
+    busy = busy_share()
+    torch.set_num_threads(arguments.threads or (cores if busy < 0.25 else 1))
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     console = Console(width=120)
     missing = [name for name in ("torchsde", "diffrax") if importlib.util.find_spec(name) is None]
@@ -413,7 +432,7 @@ def main() -> None:
     versions = {name: importlib.metadata.version(name) for name in ("torch", "torchsde", "diffrax", "jax")}
     console.print(
         f"{', '.join(f'{k} {v}' for k, v in versions.items())}, Python {platform.python_version()}, "
-        f"{torch.get_num_threads()} threads of {cores} cores, {processor()}, load at the start {load:.1f}"
+        f"{torch.get_num_threads()} threads of {cores} cores, {processor()}, {100 * busy:.0f} % busy before the start"
     )
     last: dict[str, float] = {}
     for part in arguments.parts:
