@@ -137,6 +137,15 @@ def test_a_reader_that_goes_away_is_no_error():
         assert process.stderr.read() == b""
 
 
+def test_an_interrupt_is_one_line_and_the_shells_exit_code(monkeypatch, capsys):
+    def interrupted(plan, *args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Plan, "explain", interrupted)
+    assert main(WORKED) == 130
+    assert capsys.readouterr().err == "rootscale scale: interrupted\n"
+
+
 def test_the_core_needs_neither_torch_nor_numpy_nor_rich():
     code = (
         "import sys, rootscale, rootscale.cli\n"

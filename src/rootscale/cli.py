@@ -224,6 +224,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"rootscale {args.command}: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"rootscale {args.command}: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # The reader (head, less) has seen enough; keep Python from complaining when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
