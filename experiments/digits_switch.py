@@ -29,6 +29,7 @@ from rich.progress import track
 from rich.table import Table
 
 from rootscale import ScalingWarning, __version__
+from rootscale.files import whole
 
 PLAIN: dict[str, Any] = {"batch": 4}
 WITH_BATCHNORM: dict[str, Any] = {"batch": 32, "lr": 1e-3, "betas": (0.98, 0.998), "batchnorm": 0.02}
@@ -68,9 +69,8 @@ def gaps(seed: int) -> dict[str, float]:
 def save(path: Path, data: dict[str, Any]) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(data, indent=2) + "\n")
-    temporary.replace(path)
+    with whole(path) as temporary:
+        temporary.write_text(json.dumps(data, indent=2) + "\n")
 
 
 def table(runs: dict[str, dict[str, float]]) -> Table:

@@ -38,6 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rootscale import __version__
+from rootscale.files import whole
 from rootscale.hparams import Adam
 from rootscale.theory import FORMS, AdamState, Chain, rescaled, sde, solve, svag_chain
 from rootscale.theory.figures import draw_trajectories, need_matplotlib
@@ -282,9 +283,8 @@ def main(argv: list[str] | None = None) -> int:
             for key, result in results.items()
         },
     }
-    temporary = args.out / "digits.json.tmp"
-    temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    temporary.replace(args.out / "digits.json")
+    with whole(args.out / "digits.json") as temporary:
+        temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     print(f"wrote {args.out / 'digits.png'} and {args.out / 'digits.json'}")
     return 0
 

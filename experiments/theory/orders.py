@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import platform
 import shlex
 import sys
@@ -39,6 +38,7 @@ import numpy as np
 import torch
 
 from rootscale import __version__
+from rootscale.files import whole
 from rootscale.hparams import Adam, RMSprop
 from rootscale.rules import get_rule
 from rootscale.theory import (
@@ -278,9 +278,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             "standard error, orders ± half a 95 % interval, from h < 0.1 and errors of at least 5 standard errors; "
             "* the points do not follow one power yet."
         )
-        temporary = folder / f".{name}.md.tmp"
-        temporary.write_text("\n".join([f"# {title}", "", made, "", notes, *lines, ""]))
-        os.replace(temporary, folder / f"{name}.md")
+        with whole(folder / f"{name}.md") as temporary:
+            temporary.write_text("\n".join([f"# {title}", "", made, "", notes, *lines, ""]))
         print("\n".join(lines), flush=True)
         print(f"-> {folder / name}.md ({shlex.join(sys.argv)})", flush=True)
 

@@ -124,7 +124,27 @@ class _Adaptive:
 
 
 @dataclass(frozen=True)
-class Adam(_Adaptive):
+class _Moments(_Adaptive):
+    """What Adam and AdamW share: all but the weight decay."""
+
+    beta1: float = quantity("beta1", default=0.9)
+    beta2: float = quantity("beta2", default=0.999)
+    eps: float = quantity("eps", default=1e-8)
+    eps_root: float = quantity("eps_root", default=0.0)
+
+    def _decoupled(self) -> float:
+        return 0.0
+
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """The constants of the SDE that this optimizer follows at this batch size."""
+        return self._constants(
+            batch_size, beta1=self.beta1, beta2=self.beta2, eps=self.eps, eps_root=self.eps_root,
+            decay=self._decoupled(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Adam(_Moments):
     """Adam: ``theta -= eta * m_hat / (sqrt(v_hat + eps_root) + eps)``; ``weight_decay`` is an L2 term in the gradient.
 
     >>> Adam(eta=1e-3, beta2=0.98).constants(batch_size=256).c2
@@ -135,37 +155,19 @@ class Adam(_Adaptive):
     ValueError: beta2 must be in [0, 1), got 1.5
     """
 
-    beta1: float = quantity("beta1", default=0.9)
-    beta2: float = quantity("beta2", default=0.999)
-    eps: float = quantity("eps", default=1e-8)
-    eps_root: float = quantity("eps_root", default=0.0)
     weight_decay: float = quantity("l2", default=0.0)
     name: ClassVar[str] = "adam"
 
-    def constants(self, batch_size: float = 1) -> SDEConstants:
-        """The constants of the SDE that this optimizer follows at this batch size."""
-        return self._constants(
-            batch_size, beta1=self.beta1, beta2=self.beta2, eps=self.eps, eps_root=self.eps_root, decay=0.0
-        )
-
 
 @dataclass(frozen=True)
-class AdamW(_Adaptive):
+class AdamW(_Moments):
     """Adam with decoupled weight decay: each step also does ``theta -= eta * weight_decay * theta``."""
 
-    beta1: float = quantity("beta1", default=0.9)
-    beta2: float = quantity("beta2", default=0.999)
-    eps: float = quantity("eps", default=1e-8)
-    eps_root: float = quantity("eps_root", default=0.0)
     weight_decay: float = quantity("decoupled_decay", default=0.01)
     name: ClassVar[str] = "adamw"
 
-    def constants(self, batch_size: float = 1) -> SDEConstants:
-        """The constants of the SDE that this optimizer follows at this batch size."""
-        return self._constants(
-            batch_size, beta1=self.beta1, beta2=self.beta2, eps=self.eps, eps_root=self.eps_root,
-            decay=self.weight_decay,
-        )  # fmt: skip
+    def _decoupled(self) -> float:
+        return self.weight_decay
 
 
 @dataclass(frozen=True)

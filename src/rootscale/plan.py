@@ -211,10 +211,10 @@ class Plan:
         kappa = self.kappa(size)
         new = replace(
             self,
-            optimizer=_convert(self.optimizer, chosen, kappa),
-            schedule=_convert(self.schedule, chosen, kappa),
+            optimizer=chosen.convert_record(self.optimizer, kappa),
+            schedule=chosen.convert_record(self.schedule, kappa),
             batch_size=size,
-            **_converted(self, chosen, kappa),
+            **chosen.converted(self, kappa),
         )
         return new, messages + self._guards(new, chosen, kappa)
 
@@ -361,27 +361,6 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}
     return value
-
-
-def _converted(record: Any, rule: Rule, kappa: Fraction) -> dict[str, Any]:
-    """The converted values of the record's own fields that have a unit."""
-    new: dict[str, Any] = {}
-    for f in fields(record):
-        value, key = getattr(record, f.name), f.metadata.get("unit")
-        if key is None or value is None:
-            continue
-        label = f.metadata["label"] or f.name
-        if isinstance(value, tuple):
-            new[f.name] = tuple(rule.convert(key, item, kappa, label) for item in value)
-        elif isinstance(value, Mapping):
-            new[f.name] = {name: rule.convert(key, item, kappa, f"{label} {name}") for name, item in value.items()}
-        else:
-            new[f.name] = rule.convert(key, value, kappa, label)
-    return new
-
-
-def _convert(record: Any, rule: Rule, kappa: Fraction) -> Any:
-    return replace(record, **_converted(record, rule, kappa))
 
 
 def _named(record: Any) -> Iterator[tuple[str, tuple[str, Number]]]:

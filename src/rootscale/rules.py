@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from rootscale.hparams import DOMAINS, number, positive
 from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Unit, power, show
 
 Averaging = Literal["paper", "power"]
+_Record = TypeVar("_Record")
 ADAPTIVE = ("adam", "adamw", "rmsprop")
 
 
@@ -57,13 +58,34 @@ class Rule:
             )
         try:
             result = form(value, kappa)
-            DOMAINS.get(key, positive)(name, float(result)) if value else None
+            if value:
+                DOMAINS.get(key, positive)(name, float(result))
         except (OverflowError, ValueError, ZeroDivisionError):
             raise ValueError(
                 f"kappa={show(kappa)} turns {name}={show(value)} into a number that is out of range "
                 f"({name} becomes {form.text}); use a kappa nearer to 1"
             ) from None
         return result
+
+    def converted(self, record: Any, kappa: Number) -> dict[str, Any]:
+        """The values at ``kappa`` of the record's own fields that have a unit; lists and mappings item by item."""
+        new: dict[str, Any] = {}
+        for f in fields(record):
+            value, key = getattr(record, f.name), f.metadata.get("unit")
+            if key is None or value is None:
+                continue
+            label = f.metadata["label"] or f.name
+            if isinstance(value, tuple):
+                new[f.name] = tuple(self.convert(key, item, kappa, label) for item in value)
+            elif isinstance(value, Mapping):
+                new[f.name] = {name: self.convert(key, item, kappa, f"{label} {name}") for name, item in value.items()}
+            else:
+                new[f.name] = self.convert(key, value, kappa, label)
+        return new
+
+    def convert_record(self, record: _Record, kappa: Number) -> _Record:
+        """A record, such as an optimizer's, at ``kappa`` times the batch size."""
+        return replace(record, **self.converted(record, kappa))  # type: ignore[type-var]
 
     def check(self, optimizer: str) -> list[str]:
         """Warnings that hold for this optimizer at any ``kappa``.
@@ -89,14 +111,19 @@ class Rule:
         if beta2 is not None and "beta2" in self.units and kappa * (1 - beta2) >= 1 / 2:
             warnings.append(
                 f"kappa * (1 - beta2) = {show(kappa * (1 - beta2))} is outside the theorem's range "
-                f"(eta^2 < 1 / (2 c2), that is kappa < {show(1 / (2 * (1 - beta2)))})"
+                f"(eta^2 < 1 / (2 c2), that is kappa < {show(shortest_average(beta2))})"
             )
         if beta1 and "beta1" in self.units and kappa * (1 - beta1) >= 1 / 2:
             warnings.append(
                 f"kappa * (1 - beta1) = {show(kappa * (1 - beta1))}: the first moment averages over less than two "
-                f"steps, too few for the SDE to resolve (kappa < {show(1 / (2 * (1 - beta1)))} would be)"
+                f"steps, too few for the SDE to resolve (kappa < {show(shortest_average(beta1))} would be)"
             )
         return warnings
+
+
+def shortest_average(beta: float) -> float:
+    """The ``kappa`` at which ``kappa (1 - beta)`` is 1/2: from there on the average is too short for the SDE."""
+    return 1 / (2 * (1 - beta))
 
 
 def _rows(*units: str | Unit) -> Mapping[str, Unit]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from rootscale.files import whole
 
 __all__ = ["Estimate", "Trajectory"]
 
@@ -73,8 +74,7 @@ class Trajectory:
             if len(shapes) > 1 or next(iter(shapes))[1] != len(times):
                 raise ValueError(f"values must all be [R, T] with T={len(times)} times, got {sorted(shapes)}")
             replicas = next(iter(shapes))[0]
-            lost = np.any([~np.isfinite(value) for value in values.values()], axis=0)
-            diverged = lost.sum(0)
+            diverged = _lost(values).sum(0)
         elif not diverged.size:
             diverged = np.zeros(len(times), np.int64)
         estimates = {
@@ -96,13 +96,18 @@ class Trajectory:
         """The test functions."""
         return tuple(self.values or self.estimates)
 
+    @property
+    def lost(self) -> NDArray[np.bool_]:
+        """Which replicas had diverged at which time, ``[R, T]``: a test function was not finite."""
+        return _lost(self.values)
+
     def __getitem__(self, name: str) -> Estimate:
         """Mean and standard error over the replicas that had not diverged; the error is NaN for fewer than two."""
         if name not in self.names:
             raise KeyError(f"no test function {name!r}; there are {', '.join(map(repr, self.names))}")
         if self.estimates:
             return self.estimates[name]
-        lost = np.any([~np.isfinite(value) for value in self.values.values()], axis=0)
+        lost = self.lost
         kept = np.where(lost, 0.0, self.values[name])
         count = (~lost).sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -128,19 +133,8 @@ class Trajectory:
         arrays |= {f"values/{name}": value for name, value in self.values.items()}
         for name, estimate in self.estimates.items():
             arrays |= {f"mean/{name}": estimate.mean, f"se/{name}": estimate.se}
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files
-            os.replace(temporary, path)
-        except BaseException:  # KeyboardInterrupt too: nothing half-written stays
-            os.unlink(temporary)
-            raise
+        with whole(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
         return path
 
     @classmethod
@@ -160,6 +154,11 @@ class Trajectory:
                 file["times"], parts["values"], estimates, int(file["replicas"]), file["diverged"],
                 json.loads(str(file["meta"])),
             )  # fmt: skip
+
+
+def _lost(values: Mapping[str, Array]) -> NDArray[np.bool_]:
+    lost: NDArray[np.bool_] = np.any([~np.isfinite(value) for value in values.values()], axis=0)
+    return lost
 
 
 def _array(name: str, value: ArrayLike, ndim: int) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
@@ -138,7 +138,7 @@ def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chai
         kappa: by how much to multiply the batch size.
         rule: a rule of `rootscale.rules`; the one that keeps the dynamics unless given.
     """
-    optimizer = _converted(chain.optimizer, get_rule(rule, chain.optimizer.name), kappa)
+    optimizer = get_rule(rule, chain.optimizer.name).convert_record(chain.optimizer, kappa)
     return Chain(optimizer, _at(chain.oracle, chain.oracle.sigma / math.sqrt(kappa)), chain.form)
 
 
@@ -147,14 +147,8 @@ def svag_chain(chain: Chain, ell: float) -> Chain:
 
     A step of ``chain`` takes as long as ``ell^2`` steps of it.
     """
-    optimizer = _converted(chain.optimizer, get_rule(None, chain.optimizer.name), 1 / ell**2)
+    optimizer = get_rule(None, chain.optimizer.name).convert_record(chain.optimizer, 1 / ell**2)
     return Chain(optimizer, svag(chain.oracle, ell), chain.form)
-
-
-def _converted(optimizer: Optimizer, rule: Rule, kappa: float) -> Optimizer:
-    units = {f.name: f.metadata["unit"] for f in fields(optimizer)}
-    values = {name: float(rule.convert(unit, getattr(optimizer, name), kappa, name)) for name, unit in units.items()}
-    return type(optimizer)(**values)
 
 
 def _at(oracle: Oracle, sigma: float) -> Oracle:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rootscale.files import whole
 from rootscale.trajectory import Trajectory
 
 __all__ = ["draw_orders", "draw_trajectories", "need_matplotlib"]
@@ -56,17 +56,8 @@ def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix != ".png":
         raise ValueError(f"figures are saved as .png, got {path.name!r}; use {path.stem + '.png'!r}")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
-    os.close(handle)
-    try:
+    with whole(path) as temporary:
         figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
     return path
 
 
@@ -76,7 +67,7 @@ def _spread(trajectory: Trajectory, name: str) -> tuple[Any, Any, Any, Any, Any]
     if name not in trajectory.values:
         return mean, mean - 1.96 * se, mean + 1.96 * se, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
     # Only replicas that every test function is finite for, as in the mean.
-    lost = np.any([~np.isfinite(value) for value in trajectory.values.values()], axis=0)
+    lost = trajectory.lost
     kept = np.where(lost, np.nan, trajectory.values[name])
     gone = lost.all(0)
     low, high = np.full_like(mean, np.nan), np.full_like(mean, np.nan)

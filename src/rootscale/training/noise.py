@@ -26,6 +26,7 @@ from torch import Tensor
 
 from rootscale.hparams import number, positive
 from rootscale.plan import Plan
+from rootscale.rules import shortest_average
 from rootscale.units import show
 
 __all__ = ["Advice", "Interval", "Noise", "NoiseMeter", "advise"]
@@ -232,6 +233,6 @@ def advise(plan: Plan, noise: Noise) -> Advice:
     for name in ("beta1", "beta2", "beta"):
         beta = getattr(optimizer, name, 0.0)
         if beta:
-            limits[f"kappa (1 - {name}) < 1/2, with {name} = {show(beta)}"] = 1 / (2 * (1 - beta))
+            limits[f"kappa (1 - {name}) < 1/2, with {name} = {show(beta)}"] = shortest_average(beta)
     limit = min(limits, key=lambda key: limits[key])
     return Advice(limits[limit], limits[limit] * size, limit)
