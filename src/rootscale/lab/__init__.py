@@ -1,0 +1,1 @@
+"""Many runs on real data: tasks, the engine, ensembles, sweeps and the check."""

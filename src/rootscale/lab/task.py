@@ -1,0 +1,168 @@
+"""A task: everything that a run needs but for its batch size, its rule and its seed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from rootscale.plan import Plan
+
+__all__ = ["Data", "Task", "Tensors", "load_task"]
+
+
+@runtime_checkable
+class Data(Protocol):
+    """Samples that can be had by number, many at once: a corpus of text, say. `Tensors` is the usual one."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        ...
+
+    def __getitem__(self, index: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the samples ``index`` (of any shape), stacked in that shape."""
+        ...
+
+    def to(self, device: torch.device) -> Data:
+        """The same on another device."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """Inputs and targets in memory, with n rows each."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            raise ValueError(f"inputs and targets must have as many rows, got {len(self.inputs)}, {len(self.targets)}")
+        if not len(self.inputs):
+            raise ValueError("data must have at least one sample, got none")
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.inputs)
+
+    def __getitem__(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples."""
+        return self.inputs[index], self.targets[index]
+
+    def to(self, device: torch.device) -> Tensors:
+        """The same on another device."""
+        return Tensors(self.inputs.to(device), self.targets.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A model, its data and a plan.
+
+    >>> from functools import partial
+    >>> from rootscale import Adam, Plan
+    >>> x, y = torch.randn(100, 5), torch.randint(3, (100,))
+    >>> task = Task(
+    ...     "mine",
+    ...     plan=Plan(Adam(eta=1e-3, beta1=0.98), batch_size=4, steps=1000),
+    ...     model=lambda: nn.Linear(5, 3),
+    ...     loss=partial(nn.functional.cross_entropy, reduction="none"),
+    ...     train=(x[:80], y[:80]),
+    ...     test=(x[80:], y[80:]),
+    ...     metrics={"accuracy": lambda outputs, y: (outputs.argmax(-1) == y).float()},
+    ... )
+    >>> len(task.train)
+    80
+
+    Args:
+        name: of the task.
+        plan: the run as it is; its length is needed.
+        model: makes a fresh model; its random numbers are those of the run's seed.
+        loss: ``loss(outputs, targets)``, one value for each sample.
+        train, test: inputs and targets, or any `Data`, or a `torch.utils.data.Dataset` of pairs (read into memory).
+        metrics: further values for each sample, ``metric(outputs, targets)``; means over the test data are followed.
+        functions: any number of the model, ``function(model)``.
+        prepare: what is done to inputs, in training and evaluation alike, such as bytes to floats.
+        augment: ``augment(inputs, uniforms)``, in training only, after ``prepare``; ``uniforms`` are ``draws`` numbers
+            in [0, 1) for each sample, the only source of randomness it may use.
+        draws: how many.
+        optimizer: makes the optimizer, ``optimizer(parameters, plan.optimizer)``; None is torch's of that name.
+    """
+
+    name: str
+    plan: Plan
+    model: Callable[[], nn.Module]
+    loss: Callable[[Any, Tensor], Tensor]
+    train: Any
+    test: Any = None
+    metrics: Mapping[str, Callable[[Any, Tensor], Tensor]] = field(default_factory=dict)
+    functions: Mapping[str, Callable[[nn.Module], Any]] = field(default_factory=dict)
+    prepare: Callable[[Tensor], Tensor] | None = None
+    augment: Callable[[Tensor, Tensor], Tensor] | None = None
+    draws: int = 0
+    optimizer: Callable[[Any, Any], torch.optim.Optimizer] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            raise TypeError(f"plan must be a rootscale.Plan, got {type(self.plan).__name__}")
+        if self.plan.total_steps is None:
+            raise ValueError("the plan of a task needs a length: give it steps, or epochs and dataset_size")
+        for name in ("model", "loss"):
+            if not callable(getattr(self, name)):
+                raise TypeError(f"{name} must be callable, got {type(getattr(self, name)).__name__}")
+        object.__setattr__(self, "train", as_data("train", self.train))
+        if self.test is not None:
+            object.__setattr__(self, "test", as_data("test", self.test))
+
+
+def as_data(name: str, data: Any) -> Data:
+    """Data from what people have: a pair of tensors, a Dataset of pairs, or `Data` itself."""
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        return Tensors(*data)
+    if isinstance(data, Tensors) or (isinstance(data, Data) and not isinstance(data, torch.utils.data.Dataset)):
+        return data
+    if isinstance(data, torch.utils.data.Dataset):
+        pairs = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+        inputs, targets = torch.utils.data.default_collate(pairs)
+        return Tensors(inputs, targets)
+    raise TypeError(
+        f"{name} must be a pair of tensors (inputs, targets), a torch Dataset of pairs, or have __len__, "
+        f"__getitem__(index tensor) and to(device); got {type(data).__name__}"
+    )
+
+
+def load_task(where: str) -> Task:
+    """The task that ``module:name`` or ``file.py:name`` leads to; a function of that name is called."""
+    source, _, name = where.rpartition(":")
+    if not source:
+        raise ValueError(f"a task is given as module:name or file.py:name, got {where!r}")
+    if source.endswith(".py"):
+        path = Path(source)
+        if not path.is_file():
+            raise ValueError(f"there is no file {source}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        sys.path.insert(0, str(path.parent.resolve()))
+        spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(source)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"cannot import {source!r}: {error}; a file is given as {source}.py:{name}") from None
+    if not hasattr(module, name):
+        tasks = [key for key, value in vars(module).items() if isinstance(value, Task)]
+        raise ValueError(f"{source} has no {name!r}; its tasks are {', '.join(tasks) or 'none'}")
+    found = getattr(module, name)
+    task = found() if callable(found) and not isinstance(found, Task) else found
+    if not isinstance(task, Task):
+        raise ValueError(f"{where} must be a rootscale.lab.Task or a function that makes one, got {type(task).__name__}")
+    return task
