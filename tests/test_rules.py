@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rootscale import RULES, SGD, Adam, AdamW, Plan, RMSprop
+from rootscale import RULES, SGD, Adam, AdamW, Plan, RMSprop, ScalingWarning, Schedule
 from rootscale.rules import get_rule
 from rootscale.units import TABLE
 
@@ -168,3 +168,18 @@ def test_rules_are_data_and_cannot_be_changed():
     with pytest.raises(TypeError):
         RULES["mine"] = RULES["sqrt"]  # type: ignore[index]
     assert replace(RULES["sqrt"], name="mine").name == "mine"
+
+
+def test_rows_can_be_left_out_of_a_rule():
+    plan = Plan(Adam(eta=1e-3, beta1=0.98), 4, steps=1000, schedule=Schedule(warmup=100))
+    rule = RULES["sqrt"].without("beta2", "warmup")
+    with pytest.warns(ScalingWarning, match="'sqrt without beta2, warmup' does not keep"):
+        big = plan.at(16, rule)
+    assert (big.optimizer.beta2, big.schedule.warmup) == (plan.optimizer.beta2, plan.schedule.warmup)
+    assert (big.optimizer.eta, big.steps) == (2e-3, 250)
+
+
+def test_only_rows_of_the_rule_can_be_left_out_and_never_the_clock():
+    for key in ("beta3", "steps"):
+        with pytest.raises(ValueError, match=f"no row '{key}' to leave out; it has eta, beta1"):
+            RULES["sqrt"].without(key)

@@ -13,7 +13,7 @@ from typing import Any
 
 from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.hparams import OPTIMIZERS, Optimizer, positive, quantity, validate
-from rootscale.rules import Averaging, Rule, get_rule
+from rootscale.rules import Averaging, Rule, get_rule, svag_weights
 from rootscale.schedule import Count, Schedule, count
 from rootscale.units import Number, show
 
@@ -209,14 +209,29 @@ class Plan:
         messages = chosen.check(self.optimizer.name)
         size = self.batch_size.at(batch_size)
         kappa = self.kappa(size)
-        new = replace(
-            self,
-            optimizer=chosen.convert_record(self.optimizer, kappa),
-            schedule=chosen.convert_record(self.schedule, kappa),
-            batch_size=size,
-            **chosen.converted(self, kappa),
-        )
+        new = replace(self, batch_size=size, **self._converted(chosen, kappa))
         return new, messages + self._guards(new, chosen, kappa)
+
+    def _converted(self, rule: Rule, kappa: Fraction) -> dict[str, Any]:
+        return {
+            "optimizer": rule.convert_record(self.optimizer, kappa),
+            "schedule": rule.convert_record(self.schedule, kappa),
+            **rule.converted(self, kappa),
+        }
+
+    def svag(self, ell: float, averaging: Averaging = "paper") -> Plan:
+        """The plan of SVAG (the paper's Def. 6.2): the rule at ``kappa = ell^-2``, with the batch size kept.
+
+        Each of its steps takes two batches of that size, and ``ell^2`` of them are one step of this plan.
+
+        >>> from rootscale import Adam, Plan
+        >>> Plan(Adam(eta=1e-3), batch_size=256, steps=1000).svag(2).steps
+        4000
+        """
+        svag_weights(ell)  # checks ell
+        plan = self if self.epochs is None else replace(self, epochs=None, steps=self.total_steps)
+        kappa = Fraction(ell) ** -2
+        return replace(plan, **plan._converted(get_rule(None, self.optimizer.name, averaging), kappa))
 
     def _guards(self, new: Plan, rule: Rule, kappa: Fraction) -> list[str]:
         optimizer: Any = self.optimizer
@@ -266,7 +281,7 @@ class Plan:
         for name in [*before, *(name for name in after if name not in before)]:
             key, old = before.get(name, (after.get(name, ("", None))[0], None))
             value, should = (side.get(name, (key, None))[1] for side in (after, ruled))
-            used, note = (None, "") if key != "steps" else _whole(name, value, new)
+            used, note = _whole(name, value, new) if key in ("steps", "warmup") else (None, "")
             if not _close(value, should):
                 note = f"the rule gives {show(should)}" if should is not None else "only in the second plan"
             rows.append(Change(name, old, value, chosen.units.get(key), used, note))

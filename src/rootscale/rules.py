@@ -87,6 +87,22 @@ class Rule:
         """A record, such as an optimizer's, at ``kappa`` times the batch size."""
         return replace(record, **self.converted(record, kappa))  # type: ignore[type-var]
 
+    def without(self, *keys: str) -> Rule:
+        """This rule with some rows left out: those quantities stay as they are (``rootscale units`` has the keys).
+
+        >>> RULES["sqrt"].without("beta2", "v").name
+        'sqrt without beta2, v'
+        """
+        for key in keys:
+            if key not in self.units or key == "steps":
+                rows = ", ".join(row for row in self.units if row != "steps")
+                raise ValueError(f"rule {self.name!r} has no row {key!r} to leave out; it has {rows}")
+        if not keys:
+            return self
+        rest = {key: unit for key, unit in self.units.items() if key not in keys}
+        name = f"{self.name} without {', '.join(keys)}"
+        return replace(self, name=name, units=MappingProxyType(rest), holds_for=())
+
     def check(self, optimizer: str) -> list[str]:
         """Warnings that hold for this optimizer at any ``kappa``.
 
@@ -135,7 +151,8 @@ def _row(key: str, form: Form, status: Literal["theorem", "derived", "heuristic"
     return replace(UNITS[key], form=form, status=status, source=source, why=why)
 
 
-_COMMON = ("steps", "l2", "ema", "batchnorm", "clip", "m")  # the same under every rule that keeps the dynamics
+_CLOCK = ("steps", "warmup")  # under every rule
+_COMMON = (*_CLOCK, "l2", "ema", "batchnorm", "clip", "m")  # the same under every rule that keeps the dynamics
 _LINEAR_ETA = replace(UNITS["sgd_eta"], key="eta")
 _LINEAR_MIN = _row("min_eta", power(1), "derived", "follows the learning rate", "it is a learning rate")
 _MICRO = "arXiv 2402.18824; micro-batch second moment"
@@ -146,7 +163,7 @@ def _sqrt_ablation(*also: str) -> Rule:
     return Rule(
         "-".join(("sqrt-eta", *also)),
         f"ablation of the paper: the square root rule for {', '.join(('eta', *also))} only",
-        _rows("eta", "min_eta", "steps", *also),
+        _rows("eta", "min_eta", *_CLOCK, *also),
         refuses=("sgd",),
     )
 
@@ -156,7 +173,7 @@ def _linear_ablation(*also: str) -> Rule:
     return Rule(
         "-".join(("linear-eta", *also)),
         f"ablation of the paper: {', '.join(('eta', *also))} scaled linearly, the rest kept",
-        _rows(eta, _LINEAR_MIN, "steps", *also),
+        _rows(eta, _LINEAR_MIN, *_CLOCK, *also),
         refuses=("sgd",),
     )
 
@@ -175,7 +192,7 @@ def _all_rules() -> Iterable[Rule]:
         _rows(_LINEAR_ETA, _LINEAR_MIN, "momentum", "beta1", "beta2", "step_counter", *_COMMON),
         holds_for=("sgd",),
     )
-    yield Rule("none", "hyperparameters kept; only the clock is converted", _rows("steps"))
+    yield Rule("none", "hyperparameters kept; only the clock is converted", _rows(*_CLOCK))
     yield Rule(
         "invariant",
         "linear learning rate for Adam whose v averages squared gradients of fixed-size micro-batches",

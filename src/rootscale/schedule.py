@@ -150,7 +150,7 @@ class Schedule:
     """
 
     name: str = "constant"
-    warmup: Count = quantity("steps", "warm-up steps", default=0)
+    warmup: Count = quantity("warmup", "warm-up steps", default=0)
     warmup_shape: str = "linear"
     warmup_start: float = 0.0
     min_eta: float = quantity("min_eta", "lowest lr", default=0.0)

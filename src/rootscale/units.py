@@ -152,9 +152,10 @@ TABLE: tuple[Unit, ...] = (
         "keeps eps_root * eta^2: it is added to v, which shrinks as 1/kappa",
     ),
     Unit(
-        "steps", "steps, warm-up steps, milestones, every interval in steps", power(-1), "theorem",
+        "steps", "steps, milestones, every interval in steps", power(-1), "theorem",
         f"{PAPER}, Thm 5.3", _CLOCK,
     ),
+    Unit("warmup", "warm-up steps", power(-1), "theorem", f"{PAPER}, Thm 5.3", _CLOCK),
     Unit(
         "min_eta", "lowest / final learning rate of a schedule", power(HALF), "derived", _DERIVED,
         "it is a learning rate",

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
-from rootscale.compare import Comparison, Verdict
-from rootscale.plan import Plan
-from rootscale.trajectory import Trajectory
+import numpy as np
 
-__all__ = ["Arm", "Check"]
+from rootscale.compare import Comparison, Verdict, compare
+from rootscale.files import whole
+from rootscale.lab.engine import Settings, Variant, environment, grid
+from rootscale.lab.sweep import Progress, sweep
+from rootscale.lab.task import Task
+from rootscale.plan import Plan
+from rootscale.rules import default_rule
+from rootscale.trajectory import Trajectory
+from rootscale.units import show
+
+__all__ = ["Arm", "Check", "check"]
+
+#: Fewer steps than this after the change are too few for the averages of a run to follow an SDE.
+FEW_STEPS = 100
+#: BatchNorm's statistics of fewer samples are noisy enough to make another model of it.
+BATCHNORM_SAMPLES = 32
 
 
 @dataclass(frozen=True)
@@ -62,3 +80,248 @@ class Check:
     switch_at: int
     made: Mapping[str, Any]
     warm: Trajectory | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Different if any arm is, same if all are."""
+        verdicts = {arm.verdict for arm in self.others}
+        return "different" if "different" in verdicts else "undecided" if "undecided" in verdicts else "same"
+
+    def __getitem__(self, label: str) -> Arm:
+        """The arm of that label."""
+        for arm in (self.base, *self.others):
+            if arm.label == label:
+                return arm
+        labels = ", ".join(repr(arm.label) for arm in (self.base, *self.others))
+        raise KeyError(f"no arm {label!r}; there are {labels}")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write it to a folder: ``check.json`` and one ``.npz`` for each arm."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        arms = []
+        for i, arm in enumerate((self.base, *self.others)):
+            arm.trajectory.save(folder / f"arm-{i}.npz")
+            arms.append(
+                {
+                    "label": arm.label,
+                    "kind": arm.kind,
+                    "plan": arm.plan.to_dict(),
+                    "changes": arm.changes,
+                    "trajectory": f"arm-{i}.npz",
+                    "comparison": None if arm.comparison is None else arm.comparison.to_dict(),
+                    "guards": list(arm.guards),
+                    "causes": list(arm.causes),
+                    "verdict": arm.verdict,
+                }
+            )
+        if self.warm is not None:
+            self.warm.save(folder / "warm.npz")
+        record = {
+            "task": self.task,
+            "verdict": self.verdict,
+            "switch_at": self.switch_at,
+            "warm": None if self.warm is None else "warm.npz",
+            "arms": arms,
+            "made": dict(self.made),
+        }
+        with whole(folder / "check.json") as temporary:
+            temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Check:
+        """Read what `save` wrote."""
+        folder = Path(folder)
+        try:
+            record = json.loads((folder / "check.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(
+                f"{folder} holds no check.json; give the folder that `rootscale check --out FOLDER` wrote"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{folder / 'check.json'} is not a saved check: {error}") from None
+        arms = [
+            Arm(
+                label=arm["label"],
+                kind=arm["kind"],
+                plan=Plan.from_dict(arm["plan"]),
+                changes=arm["changes"],
+                trajectory=Trajectory.load(folder / arm["trajectory"]),
+                comparison=None if arm["comparison"] is None else Comparison.from_dict(arm["comparison"]),
+                guards=tuple(arm["guards"]),
+                causes=tuple(arm["causes"]),
+            )
+            for arm in record["arms"]
+        ]
+        warm = None if record["warm"] is None else Trajectory.load(folder / record["warm"])
+        return cls(record["task"], arms[0], tuple(arms[1:]), record["switch_at"], record["made"], warm)
+
+
+def check(
+    task: Task,
+    kappas: Sequence[float | Fraction] = (),
+    rule: str | None | Sequence[str | None] = None,
+    ells: Sequence[float] = (),
+    seeds: int | Sequence[int] = 16,
+    switch_at: int = 0,
+    *,
+    variants: Sequence[Variant] = (),
+    stop: int | None = None,
+    points: int = 40,
+    functions: Sequence[str] | None = None,
+    tolerance: float = 0.05,
+    level: float = 0.95,
+    folder: str | Path | None = None,
+    together: int = 16,
+    tensorboard: bool = False,
+    on_progress: Progress | None = None,
+    command: str | None = None,
+    **settings: Any,
+) -> Check:
+    """Run a task as it is and at other batch sizes, and say whether the trajectories are the same.
+
+    Args:
+        task: what is learned.
+        kappas: batch sizes over the plan's.
+        rule: by which the run is converted; several are each tried at each batch size. None is the optimizer's own.
+        ells: of SVAG, at the plan's batch size.
+        seeds: how many replicas of each run, or their seeds.
+        switch_at: samples seen before the switch in mid-run; 0 compares runs from scratch.
+        variants: anything else to compare.
+        stop: samples seen at the end; None is the whole plan.
+        points: of the time grid.
+        functions: test functions that decide; None is all but the noise scale, which is a ratio of two of them.
+        tolerance: share of the range of the base's mean curve that counts as the same.
+        level: of the confidence bands.
+        folder: where runs and result are kept, so that a check that was stopped goes on; None keeps nothing.
+        together: seeds in one program.
+        tensorboard: write event files too.
+        on_progress: as for `rootscale.lab.sweep`.
+        command: what to record as the command that made it.
+        **settings: fields of `rootscale.lab.Settings`, such as ``device`` and ``replacement``.
+    """
+    began = time.time()
+    rules = [rule] if rule is None or isinstance(rule, str) else list(rule)
+    tried = [Variant(Fraction(kappa), one) for kappa in kappas for one in rules]
+    tried += [Variant(ell=ell) for ell in ells]
+    tried += [variant for variant in variants if variant not in tried]
+    tried = [variant for variant in tried if variant != Variant()]
+    if not tried:
+        raise ValueError("nothing to compare: give kappas, ells or variants that differ from the plan itself")
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if len(numbers) < 4:
+        raise ValueError(f"at least 4 seeds are needed for a verdict, got {len(numbers)}")
+    sizes = [int(Fraction(task.plan.batch_size.total) * v.kappa) for v in (Variant(), *tried)]
+    size = sizes[0]
+    total = task.plan.samples
+    assert total is not None
+    stop = int(total) if stop is None else stop
+    if not 0 < stop <= total:
+        raise ValueError(f"stop must lie in the run of {show(total)} samples, got {stop}")
+    if not 0 <= switch_at < stop:
+        raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
+    switch_at = switch_at // size * size
+    common = Settings(grid=grid(stop, points, switch_at, sizes), switch_at=switch_at, **settings)
+    runs = None if folder is None else Path(folder) / "runs"
+    swept = sweep(
+        task, [Variant(), *tried], numbers, common, runs,
+        together=together, tensorboard=tensorboard, on_progress=on_progress,
+    )  # fmt: skip
+    base = swept.trajectories[Variant()]
+    deciding = list(functions) if functions is not None else [name for name in base.names if name != "noise scale"]
+    arms = []
+    for variant in tried:
+        trajectory = swept.trajectories[variant]
+        comparison = compare(base, trajectory, deciding, tolerance=tolerance, level=level)
+        arm = _arm(task, variant, trajectory)
+        arm = replace(arm, comparison=comparison)
+        if comparison.verdict == "different":
+            arm = replace(arm, causes=tuple(_causes(task, variant, arm, base, common)))
+        arms.append(arm)
+    made = {
+        "command": command or " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **environment(common.device),
+        "seeds": numbers,
+        "seconds": round(time.time() - began, 1),
+        "date": time.strftime("%Y-%m-%d"),
+        "tolerance": tolerance,
+        "level": level,
+    }
+    result = Check(task.name, _arm(task, Variant(), base), tuple(arms), switch_at, made, swept.warm)
+    if folder is not None:
+        result.save(folder)
+    return result
+
+
+def _arm(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
+    plan = variant.plan(task.plan)
+    kind = "base" if variant == Variant() else "svag" if variant.ell != 1 else "batch size"
+    changes = None
+    if kind == "batch size":
+        changes = task.plan.explain(plan.batch_size, variant.the_rule(task.plan), variant.averaging).to_dict()
+    guards = dict.fromkeys([*variant.guards(task.plan), *trajectory.meta.get("guards", ())])
+    return Arm(variant.label(task.plan), kind, plan, changes, trajectory, guards=tuple(guards))
+
+
+def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: Settings) -> Iterator[str]:
+    """Why an arm is different, likeliest first."""
+    own = default_rule(task.plan.optimizer.name)
+    rule = variant.the_rule(task.plan)
+    if variant.ell == 1 and rule.name != own.name:
+        left = [
+            unit.label
+            for key, unit in own.units.items()
+            if key in _used(task.plan, settings) and rule.units.get(key) != unit and unit.form.text != "x"
+        ]
+        if left:
+            yield f"rule {rule.name!r} does not convert as {own.name!r} does: {'; '.join(left)}"
+    lost = [place for place in arm.trajectory.meta["diverged_at"] if place is not None]
+    if lost:
+        yield f"{len(lost)} of {arm.trajectory.replicas} runs diverged, the first after {show(min(lost))} samples"
+    size = int(arm.plan.batch_size.total)
+    yield from _noise_cause(base, size, settings.switch_at)
+    yield from arm.guards if variant.ell == 1 and rule.name == own.name else ()
+    steps = arm.trajectory.meta["steps"]
+    if steps < FEW_STEPS:
+        yield f"only {steps} steps are left after the change: too few for the SDE to describe them"
+    model = task.model()
+    normalised = any("BatchNorm" in type(module).__name__ for module in model.modules())
+    smallest = min(size, int(task.plan.batch_size.total))
+    if normalised and smallest < BATCHNORM_SAMPLES and variant.kappa != 1:
+        yield (
+            f"BatchNorm normalises with the statistics of the batch: those of {smallest} samples make another model "
+            f"than those of {max(size, int(task.plan.batch_size.total))}, whatever the hyperparameters"
+        )
+
+
+def _used(plan: Plan, settings: Settings) -> set[str]:
+    """Rows of the table that matter for this plan."""
+    used = {"eta", "beta1", "beta2", "eps"}
+    used |= {"v", "step_counter"} if settings.switch_at else set()
+    used |= {"warmup"} if plan.schedule.warmup else set()
+    used |= {"ema"} if plan.ema is not None else set()
+    used |= {"clip"} if plan.clip is not None else set()
+    used |= {"batchnorm"} if plan.batchnorm_momentum is not None else set()
+    used |= {"decoupled_decay"} if plan.optimizer.name == "adamw" and getattr(plan.optimizer, "weight_decay", 0) else set()
+    return used
+
+
+def _noise_cause(base: Trajectory, size: int, switch_at: int) -> Iterator[str]:
+    """Where the noise scale of the base, with its uncertainty, is below the batch size."""
+    if "noise scale" not in base.names:
+        return
+    scale = base.values["noise scale"]
+    low = np.nanmedian(scale, 0)
+    below = np.flatnonzero(low < size)
+    if not len(below):
+        return
+    samples = base.meta["samples"]
+    last = int(below[-1])
+    spread = np.nanquantile(scale[:, below[0]], [0.05, 0.95])
+    where = f"until {show(samples[last])} samples" if last + 1 < len(samples) else "to the end"
+    yield (
+        f"the noise does not dominate the gradient {where}: after {show(samples[below[0]])} samples the noise scale is "
+        f"{show(float(low[below[0]]))} (median of the seeds; 90 % of them in {show(float(spread[0]))} to "
+        f"{show(float(spread[1]))}), and the batch is {show(size)}"
+    )

@@ -82,7 +82,7 @@ def rescale_(
     scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
     model: torch.nn.Module | None = None,
     ema: Any = None,
-    rule: str | None = None,
+    rule: str | Rule | None = None,
     averaging: Averaging = "paper",
     state: bool = True,
     interval: Literal["step", "epoch"] = "step",
@@ -100,7 +100,8 @@ def rescale_(
         model: the model whose BatchNorm layers' momentum is to be converted.
         ema: a `torch.optim.swa_utils.AveragedModel` with torch's exponential averages, or any object with a ``decay``
             attribute, or several of them.
-        rule: a name from `rootscale.RULES`; None is the optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop.
+        rule: a name from `rootscale.RULES`, or one of your making (`Rule.without`); None is the optimizer's own, ``sqrt``
+            for Adam, AdamW and RMSprop.
         averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
         state: whether the optimizer's state is converted too; without it the run is disturbed until the averages
             have forgotten the old batch size.

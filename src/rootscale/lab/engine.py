@@ -1,0 +1,403 @@
+"""One run of a task: R replicas at one batch size, from scratch or from a switch in mid-run, measured on a grid.
+
+A run is a pure function of task, variant and seeds: everything random is drawn from the seeds by position, so that a
+run which is interrupted and resumed is the run that was not, bit for bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rootscale._version import __version__
+from rootscale.changes import ScalingWarning
+from rootscale.lab.learner import Learner
+from rootscale.lab.stream import Stream, generator
+from rootscale.lab.task import Data, Task
+from rootscale.plan import Plan
+from rootscale.rules import Averaging, Rule, get_rule
+from rootscale.trajectory import Trajectory
+from rootscale.units import show
+
+__all__ = ["Run", "Settings", "Variant", "environment", "grid"]
+
+#: The gradient's noise is measured on the training samples of the evaluation, in this many batches.
+NOISE_BATCHES = 16
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a run differs from the task's plan.
+
+    Args:
+        kappa: batch size over the plan's.
+        rule: by which hyperparameters and state are converted; None is the optimizer's own.
+        keep: rows of the rule (`rootscale units`) that are left alone.
+        ell: SVAG's; 1 is ordinary training.
+        averaging: ``paper`` or ``power``, as for `rootscale.Plan.at`.
+    """
+
+    kappa: Fraction = Fraction(1)
+    rule: str | None = None
+    keep: tuple[str, ...] = ()
+    ell: float = 1.0
+    averaging: Averaging = "paper"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kappa", Fraction(self.kappa))
+        object.__setattr__(self, "keep", tuple(self.keep))
+        if self.kappa <= 0:
+            raise ValueError(f"kappa must be positive, got {show(self.kappa)}")
+
+    def the_rule(self, plan: Plan) -> Rule:
+        """The rule with what is left alone taken out."""
+        return get_rule(self.rule, plan.optimizer.name, self.averaging).without(*self.keep)
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan of the run; SVAG's, where ``ell`` is not 1."""
+        return self._converted(plan)[0]
+
+    def guards(self, plan: Plan) -> tuple[str, ...]:
+        """What the conversion warns of."""
+        return tuple(self._converted(plan)[1])
+
+    def _converted(self, plan: Plan) -> tuple[Plan, list[str]]:
+        size = Fraction(plan.batch_size.total) * self.kappa
+        if size.denominator != 1:
+            raise ValueError(f"kappa={show(self.kappa)} makes a batch of {show(size)} samples; it must be whole")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ScalingWarning)
+            new = plan.at(int(size), self.the_rule(plan), self.averaging)
+        messages = [str(one.message) for one in caught if issubclass(one.category, ScalingWarning)]
+        return (new if self.ell == 1 else new.svag(self.ell, self.averaging)), messages
+
+    def label(self, plan: Plan) -> str:
+        """In words, for legends."""
+        text = f"B = {show(Fraction(plan.batch_size.total) * self.kappa)}"
+        if self.ell != 1:
+            return f"SVAG ell = {show(self.ell)}" + (f", {text}" if self.kappa != 1 else "")
+        if self.kappa != 1 and self.rule is not None:
+            text += f", {self.rule}"
+        return text + (f" without {', '.join(self.keep)}" if self.keep else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return {**self.__dict__, "kappa": str(self.kappa), "keep": list(self.keep)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is common to the runs of a sweep.
+
+    Args:
+        grid: the samples seen at which test functions are measured, increasing; the last is the end.
+        switch_at: samples seen before the batch size changes; 0 is from scratch.
+        replacement: draw samples independently, as the theory wants, or by epochs.
+        eval_samples: how many training samples, and test samples, measure the losses; all where there are fewer.
+        noise: whether to measure gradient norm and Tr Sigma.
+        max_loss: a replica whose train loss exceeds it has diverged; None is 100 times the first one.
+        device: where.
+        micro: most samples through the model at once.
+        amp: run the model in bfloat16.
+    """
+
+    grid: tuple[int, ...]
+    switch_at: int = 0
+    replacement: bool = True
+    eval_samples: int = 2048
+    noise: bool = True
+    max_loss: float | None = None
+    device: str = "cpu"
+    micro: int | None = None
+    amp: bool = False
+
+
+def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int] = (1,)) -> tuple[int, ...]:
+    """Evenly spaced samples seen, each a whole number of steps at every batch size where there is room for that.
+
+    >>> grid(1000, 5, batch_sizes=[4, 16])
+    (0, 192, 400, 592, 800, 1000)
+    """
+    if stop <= start:
+        raise ValueError(f"the end must lie after the start, {start} samples, got {stop}")
+    unit = math.lcm(*batch_sizes)
+    if unit > (stop - start) / (2 * points):
+        unit = max(batch_sizes)
+    places = [start + round((stop - start) * j / points / unit) * unit for j in range(points)]
+    return tuple(sorted({*places, stop}))
+
+
+class Run:
+    """A run under way.
+
+    >>> from rootscale.lab.tasks import digits
+    >>> task = digits()
+    >>> run = Run(task, Variant(kappa=4), [0, 1], Settings(grid=(0, 320, 640)))
+    >>> trajectory = run.finish()
+    >>> trajectory.values["train loss"].shape
+    (2, 3)
+
+    Args:
+        task: what is learned.
+        variant: batch size, rule, SVAG.
+        seeds: one for each replica; all are trained at once.
+        settings: what is measured when, and where.
+        warm: for a switch in mid-run: the state of a run of the base variant at the switch (`state_dict`), of the same
+            seeds. Without it, that part is run first.
+
+    Attributes:
+        step: steps taken since the switch.
+        seconds: spent in training and measuring so far.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        variant: Variant,
+        seeds: Sequence[int],
+        settings: Settings,
+        warm: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.task, self.variant, self.seeds, self.settings = task, variant, list(seeds), settings
+        device = torch.device(settings.device)
+        self.plan = variant.plan(task.plan)
+        self.guards = variant.guards(task.plan)
+        self.learner = Learner(task, seeds, device, micro=settings.micro, amp=settings.amp)
+        self.step, self.seconds = 0, 0.0
+        self.values: dict[str, list[list[float]]] = {}
+        self.diverged: list[int | None] = [None] * len(self.seeds)
+        base = int(task.plan.batch_size.total)
+        self.batch = int(self.plan.batch_size.total)
+        #: Samples of the simulated run in one step.
+        self.pace = Fraction(self.batch) / Fraction(variant.ell) ** 2
+        self.start = settings.switch_at // base * base
+        self._marks = [max(0, round((place - self.start) / self.pace)) for place in settings.grid]
+        if any(place < self.start for place in settings.grid):
+            raise ValueError(f"the grid must begin at the switch, {self.start} samples, got {settings.grid[0]}")
+        if len(set(self._marks)) < len(self._marks):
+            raise ValueError(
+                f"a step at {variant.label(task.plan)} is longer than the distance of the grid's points: ask for fewer "
+                f"points (at most {max(1, int((settings.grid[-1] - self.start) / self.pace))})"
+            )
+        self._bounds: list[float] = []
+        self._dropout_seed = generator(self.seeds[0], 4).initial_seed() // 2
+        self._data: Data = task.train.to(device)
+        lane = 0 if variant.ell == 1 else 1
+        self._stream = Stream(len(self._data), self.seeds, settings.replacement, lane, device)
+        self._probes = _probes(task, settings.eval_samples, device)
+        if self.start and warm is None:
+            warm = self._warm_up()
+        if warm is not None:
+            self.learner.load_state_dict(warm)
+        self.changes = self.learner.rescale(
+            float(variant.kappa), variant.ell, variant.the_rule(task.plan), variant.averaging
+        )
+
+    def _warm_up(self) -> dict[str, Any]:
+        first = Run(self.task, Variant(), self.seeds, replace(self.settings, grid=(self.start,), switch_at=0))
+        first.finish()
+        return first.learner.state_dict()
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether the last point of the grid has been measured, or all replicas have diverged."""
+        return self.measured == len(self._marks) or None not in self.diverged
+
+    @property
+    def progress(self) -> float:
+        """The share of the steps that have been taken."""
+        return 1.0 if self.done else self.step / max(1, self._marks[-1])
+
+    @property
+    def measured(self) -> int:
+        """How many points of the grid have been."""
+        return len(next(iter(self.values.values()), []))
+
+    def advance(self) -> None:
+        """A measurement where the grid has a point, or else a step."""
+        began = time.perf_counter()
+        if self._due():
+            self._measure()
+        else:
+            self._train()
+        self.seconds += time.perf_counter() - began
+
+    def finish(self, on_progress: Callable[[float], object] | None = None) -> Trajectory:
+        """All that is left of it."""
+        with torch.random.fork_rng():
+            while not self.done:
+                self.advance()
+                if on_progress is not None:
+                    on_progress(self.progress)
+        return self.trajectory()
+
+    def _due(self) -> bool:
+        return not self.done and self._marks[self.measured] <= self.step
+
+    def _train(self) -> None:
+        position = self.start + self.step * self.pace
+        eta = self.plan.learning_rate(float(position / self.pace))
+        passes = self.learner.passes
+        torch.manual_seed(self._dropout_seed + self.step)
+        first = self.start + self.step * passes * self.batch
+        batches = [self._batch(first + i * self.batch) for i in range(passes)]
+        self.learner.step(batches, eta, self.plan.clip)
+        self.step += 1
+
+    def _batch(self, first: int) -> tuple[Tensor, Tensor]:
+        x, y = self._data[self._stream.indices(first, first + self.batch)]
+        if self.task.prepare is not None:
+            x = _each(self.task.prepare, x)
+        if self.task.augment is not None:
+            uniforms = self._stream.uniforms(first, first + self.batch, self.task.draws)
+            x = _each(self.task.augment, x, uniforms)
+        return x, y
+
+    # -- measuring ----------------------------------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        found = {name: [float(v) for v in value.double().cpu()] for name, value in self._functions().items()}
+        place = self.settings.grid[self.measured]
+        losses = found["train loss"]
+        if not self.values:
+            self._bounds = [self.settings.max_loss or 100 * loss for loss in losses]
+        for r, (loss, bound) in enumerate(zip(losses, self._bounds, strict=True)):
+            if self.diverged[r] is None and not (math.isfinite(loss) and loss <= bound):
+                self.diverged[r] = place
+        for name, row in found.items():
+            kept = [math.nan if lost is not None else v for v, lost in zip(row, self.diverged, strict=True)]
+            self.values.setdefault(name, []).append(kept)
+
+    def _functions(self) -> dict[str, Tensor]:
+        learner, loss = self.learner, {"loss": self.task.loss}
+        found: dict[str, Tensor] = {}
+        for split, (x, y) in self._probes.items():
+            functions = loss if split == "train" else {**loss, **self.task.metrics}
+            found |= {f"{split} {name}": value for name, value in learner.means(x, y, functions).items()}
+        if self.settings.noise:
+            found |= self._noise()
+        found["parameter norm"] = learner.squared_norm(learner.trained).sqrt().detach()
+        for name, function in self.task.functions.items():
+            found[name] = torch.stack(
+                [torch.as_tensor(function(learner.replica(r))).detach().double() for r in range(learner.replicas)]
+            )
+        return found
+
+    def _noise(self) -> dict[str, Tensor]:
+        """Norm of the gradient, Tr Sigma and noise scale, from equal batches of fixed training samples.
+
+        With batch gradients ``g_k`` of ``b`` samples: ``Tr Sigma = b / (K - 1) sum_k |g_k - g_bar|^2``, and
+        ``|g_bar|^2 - Tr Sigma / (K b)`` estimates ``|grad f|^2`` without bias.
+        """
+        x, y = self._probes["train"]
+        batches = min(NOISE_BATCHES, len(x))
+        b = len(x) // batches
+        total: list[Tensor] = []
+        squares: Tensor | float = 0.0
+        for k in range(batches):
+            part = slice(k * b, (k + 1) * b)
+            gradient = self.learner.gradient(x[part], y[part])
+            squares = squares + self.learner.squared_norm(gradient)
+            total = gradient if not total else [a + g for a, g in zip(total, gradient, strict=True)]
+        mean = self.learner.squared_norm(total) / batches**2
+        trace = b * (squares - batches * mean) / max(1, batches - 1)
+        unbiased = (mean - trace / (batches * b)).clamp_min(1e-12 * mean)
+        return {"gradient norm": mean.sqrt(), "Tr Sigma": trace, "noise scale": trace / unbiased}
+
+    # -- what comes out -----------------------------------------------------------------------------------------
+
+    def trajectory(self) -> Trajectory:
+        """The test functions so far; NaN from where a replica diverged."""
+        eta, size = self.task.plan.optimizer.eta, float(self.task.plan.batch_size.total)
+        places = self.settings.grid
+        missing = len(places) - self.measured
+        lost = [[math.nan] * len(self.seeds)] * (missing if None not in self.diverged else 0)
+        values = {name: np.array(rows + lost).T for name, rows in self.values.items()}
+        length = self.measured + len(lost)
+        return Trajectory(
+            np.array(places[:length]) * eta**2 / size,
+            values,
+            meta={
+                "task": self.task.name,
+                "variant": self.variant.to_dict(),
+                "label": self.variant.label(self.task.plan),
+                "plan": self.plan.to_dict(),
+                "base_plan": self.task.plan.to_dict(),
+                "samples": list(places[:length]),
+                "seeds": self.seeds,
+                "switch_at": self.start,
+                "diverged_at": self.diverged,
+                "steps": self.step,
+                "replacement": self.settings.replacement,
+                "guards": list(dict.fromkeys([*self.guards, *self.changes.warnings])),
+                "seconds": round(self.seconds, 3),
+                **environment(self.settings.device),
+            },
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on."""
+        return {
+            "learner": self.learner.state_dict(),
+            "step": self.step,
+            "values": self.values,
+            "diverged": self.diverged,
+            "bounds": self._bounds,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, in a run made with the same arguments."""
+        self.learner.load_state_dict(state["learner"])
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.values, self.diverged = state["values"], state["diverged"]
+        self._bounds = state["bounds"]
+
+
+def _each(function: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
+    """A function of a batch, on ``[R, B, ...]``."""
+    flat = function(x.flatten(0, 1), *(other.flatten(0, 1) for other in others))
+    return flat.unflatten(0, x.shape[:2])
+
+
+def _probes(task: Task, most: int, device: torch.device) -> dict[str, tuple[Tensor, Tensor]]:
+    """Fixed samples on which all runs of a task are measured."""
+    probes = {}
+    for split, data in (("train", task.train), ("test", task.test)):
+        if data is not None:
+            index = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:most]
+            x, y = data[index]
+            x, y = x.to(device), y.to(device)
+            probes[split] = (x if task.prepare is None else task.prepare(x), y)
+    return probes
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions and hardware."""
+    hardware = f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    if torch.device(device).type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    versions = {"rootscale": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"versions": {**versions, "numpy": np.__version__}, "hardware": hardware}
+
+
+def _processor() -> str:
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

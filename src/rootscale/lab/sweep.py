@@ -1,0 +1,340 @@
+"""Many runs, each in a folder of its own; a sweep that was stopped goes on where it was.
+
+    FOLDER/<what>-<id>/run.json          what it is: task, plan, variant, seeds, versions, hardware, command
+    FOLDER/<what>-<id>/trajectory.npz    its test functions, when it is finished (`rootscale.trajectory.Trajectory`)
+    FOLDER/<what>-<id>/trajectory.csv    the same, a row for each seed and time, for pandas
+    FOLDER/<what>-<id>/checkpoint.pt     while it is not; a warm start keeps its last one for the runs that start from it
+
+The id is a digest of everything that decides the result: change the data, the plan or the loss, and the run is another.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import inspect
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rootscale.files import whole
+from rootscale.lab.engine import Run, Settings, Variant, environment, grid
+from rootscale.lab.task import Task, Tensors
+from rootscale.trajectory import Trajectory
+
+__all__ = ["Progress", "Sweep", "sweep"]
+
+#: Called with what is being run, which of how many runs it is, and how far it is, from 0 to 1.
+Progress = Callable[[str, int, int, float], object]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep gave.
+
+    Args:
+        trajectories: of each variant, all seeds together.
+        warm: the base variant up to the switch, where there is one.
+    """
+
+    trajectories: dict[Variant, Trajectory]
+    warm: Trajectory | None = None
+
+
+@dataclass(frozen=True)
+class _Job:
+    task: Task
+    variant: Variant
+    seeds: tuple[int, ...]
+    settings: Settings
+    warm: _Job | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result."""
+        settings = {**asdict(self.settings), "grid": list(self.settings.grid)}
+        del settings["device"]  # a sweep may be moved
+        return {
+            "task": describe(self.task),
+            "variant": self.variant.to_dict(),
+            "seeds": list(self.seeds),
+            "settings": settings,
+        }
+
+    @property
+    def name(self) -> str:
+        text = json.dumps(self.identity(), sort_keys=True)
+        label = re.sub(r"[^a-z0-9.]+", "-", self.variant.label(self.task.plan).lower()).strip("-")
+        seeds = f"{self.seeds[0]}" if len(self.seeds) == 1 else f"{self.seeds[0]}-{self.seeds[-1]}"
+        return f"{label}-seeds-{seeds}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def sweep(
+    task: Task,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    settings: Settings,
+    folder: str | Path | None = None,
+    *,
+    together: int = 16,
+    checkpoint_every: float = 20.0,
+    tensorboard: bool = False,
+    on_progress: Progress | None = None,
+) -> Sweep:
+    """Run every variant with every seed; what is finished is read, what is begun is gone on with.
+
+    Args:
+        task: what is learned.
+        variants: how; the first is usually the base, ``Variant()``.
+        seeds: of the replicas.
+        settings: what is measured when, and where; with ``switch_at``, all variants start from one warm start a seed.
+        folder: where the runs are kept; None keeps nothing.
+        together: how many seeds are trained in one program.
+        checkpoint_every: seconds between checkpoints.
+        tensorboard: also write event files (needs the extra ``tensorboard``).
+        on_progress: called as often as there is something to say.
+
+    An interrupt (Ctrl-C) is held back until the step is done and a checkpoint written.
+    """
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must differ from each other, got {list(seeds)}")
+    if len(set(variants)) < len(variants):
+        raise ValueError("variants must differ from each other")
+    groups = [tuple(seeds[i : i + together]) for i in range(0, len(seeds), together)]
+    jobs: dict[tuple[Variant, tuple[int, ...]], _Job] = {}
+    starts: dict[tuple[int, ...], _Job] = {}
+    size = int(task.plan.batch_size.total)
+    switch_at = settings.switch_at // size * size
+    if switch_at:
+        points = max(2, round(len(settings.grid) * switch_at / (settings.grid[-1] - switch_at)))
+        before = replace(settings, switch_at=0, grid=grid(switch_at, points, batch_sizes=[size]))
+        starts = {group: _Job(task, Variant(), group, before) for group in groups}
+    for variant in variants:
+        for group in groups:
+            jobs[variant, group] = _Job(task, variant, group, settings, starts.get(group))
+    todo = [*starts.values(), *jobs.values()]
+    found: dict[int, Trajectory] = {}
+    states: dict[int, Any] = {}
+    keep = _Keeper(Path(folder) if folder is not None else None, checkpoint_every, tensorboard)
+    with _held_interrupts() as interrupted:
+        for i, job in enumerate(todo):
+            first = i < len(starts)
+            label = job.variant.label(task.plan) + (", warm start" if first else "")
+            tell = partial(on_progress, label, i, len(todo)) if on_progress is not None else None
+            warm = states.get(id(job.warm))
+            found[id(job)], states[id(job)] = keep.run(job, warm, first, tell, interrupted)
+    return Sweep(
+        {variant: _joined([found[id(jobs[variant, group])] for group in groups]) for variant in variants},
+        _joined([found[id(job)] for job in starts.values()]) if starts else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Keeper:
+    """Runs jobs, and keeps what they give."""
+
+    folder: Path | None
+    every: float
+    tensorboard: bool
+
+    def run(
+        self,
+        job: _Job,
+        warm: Any,
+        keep_state: bool,
+        tell: Callable[[float], object] | None,
+        interrupted: threading.Event,
+    ) -> tuple[Trajectory, Any]:
+        """The trajectory of a job, and the learner's last state where it is to be kept."""
+        place = None if self.folder is None else self.folder / job.name
+        if place is not None and (place / "trajectory.npz").exists():
+            if not keep_state:
+                return Trajectory.load(place / "trajectory.npz"), None
+            if (place / "checkpoint.pt").exists():
+                return Trajectory.load(place / "trajectory.npz"), _read(place / "checkpoint.pt")["learner"]
+        run = Run(job.task, job.variant, job.seeds, job.settings, warm)
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+            if (place / "checkpoint.pt").exists():
+                run.load_state_dict(_read(place / "checkpoint.pt"))
+            _write_json(place / "run.json", {**_facts(job), "status": "running"})
+        board = _board(place, run) if self.tensorboard and place is not None else None
+        saved = time.monotonic()
+        with torch.random.fork_rng():
+            while not run.done:
+                run.advance()
+                if board is not None:
+                    board(run)
+                if tell is not None:
+                    tell(run.progress)
+                stopping = interrupted.is_set()
+                if place is not None and (stopping or time.monotonic() - saved > self.every):
+                    _checkpoint(place, run)
+                    saved = time.monotonic()
+                if stopping:
+                    raise KeyboardInterrupt
+        trajectory = run.trajectory()
+        if place is not None:
+            if keep_state:
+                _checkpoint(place, run)
+            _write_csv(place / "trajectory.csv", trajectory)
+            trajectory.save(place / "trajectory.npz")  # from here on it is finished
+            status = "diverged" if None not in run.diverged else "finished"
+            _write_json(place / "run.json", {**_facts(job), "status": status, "seconds": round(run.seconds, 1)})
+            if not keep_state:
+                (place / "checkpoint.pt").unlink(missing_ok=True)
+        return trajectory, run.learner.state_dict() if keep_state else None
+
+
+def _facts(job: _Job) -> dict[str, Any]:
+    return {
+        **job.identity(),
+        "plan": job.variant.plan(job.task.plan).to_dict(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **environment(job.settings.device),
+    }
+
+
+def _read(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _checkpoint(place: Path, run: Run) -> None:
+    with whole(place / "checkpoint.pt") as temporary:
+        torch.save(run.state_dict(), temporary)
+
+
+def _write_json(path: Path, data: Any) -> None:
+    with whole(path) as temporary:
+        temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_csv(path: Path, trajectory: Trajectory) -> None:
+    """One row for each seed and time."""
+    with whole(path) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["seed", "time", "samples", *trajectory.names])
+        for r, seed in enumerate(trajectory.meta["seeds"]):
+            for t, (moment, samples) in enumerate(zip(trajectory.times, trajectory.meta["samples"], strict=True)):
+                writer.writerow([seed, moment, samples, *(values[r, t] for values in trajectory.values.values())])
+
+
+def _joined(parts: Sequence[Trajectory]) -> Trajectory:
+    """The replicas of several trajectories on one grid."""
+    first = parts[0]
+    meta = {
+        **first.meta,
+        "seeds": [seed for part in parts for seed in part.meta["seeds"]],
+        "diverged_at": [place for part in parts for place in part.meta["diverged_at"]],
+        "seconds": sum(part.meta["seconds"] for part in parts),
+    }
+    values = {name: np.concatenate([part.values[name] for part in parts]) for name in first.names}
+    return Trajectory(first.times, values, meta=meta)
+
+
+@contextmanager
+def _held_interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C sets the event instead of interrupting; a second one interrupts at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def handler(number: int, frame: Any) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _board(place: Path, run: Run) -> Callable[[Run], None]:
+    """Writes means over replicas to TensorBoard's event files as they are measured."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("TensorBoard's files need the extra 'tensorboard': pip install rootscale[tensorboard]") from None
+    done = run.measured
+    writer = SummaryWriter(str(place), purge_step=run.settings.grid[done] if done else None)  # type: ignore[no-untyped-call]
+
+    def board(run: Run) -> None:
+        nonlocal done
+        while done < run.measured:
+            for name, rows in run.values.items():
+                kept = [value for value in rows[done] if np.isfinite(value)]
+                if kept:
+                    mean = sum(kept) / len(kept)
+                    writer.add_scalar(name, mean, run.settings.grid[done])  # type: ignore[no-untyped-call]
+            done += 1
+            writer.flush()  # type: ignore[no-untyped-call]
+
+    return board
+
+
+# -- what decides a run's result ------------------------------------------------------------------------------------
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """What a task is, as far as that can be seen: plan, data, model and the source of its functions."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = task.model()
+    shapes = [f"{name} {list(p.shape)} {p.dtype} {p.requires_grad}" for name, p in model.named_parameters()]
+    functions = [task.loss, task.prepare, task.augment, task.optimizer, *task.metrics.values(), *task.functions.values()]
+    return {
+        "name": task.name,
+        "plan": task.plan.to_dict(),
+        "model": _digest(repr(model), *shapes),
+        "train": _data_digest(task.train),
+        "test": _data_digest(task.test),
+        "measured": [*task.metrics, *task.functions],
+        "functions": _digest(*(_source(function) for function in functions)),
+    }
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def _data_digest(data: Any) -> str:
+    if data is None:
+        return "none"
+    if isinstance(data, Tensors):
+        return _digest(*(text for tensor in (data.inputs, data.targets) for text in _tensor_texts(tensor)))
+    index = torch.linspace(0, len(data) - 1, min(len(data), 64)).long()
+    return _digest(str(len(data)), *(text for tensor in data[index] for text in _tensor_texts(tensor)))
+
+
+def _tensor_texts(tensor: Tensor) -> list[str]:
+    """Shape, type, and the values of up to 4,096 rows."""
+    rows = tensor[:: max(1, len(tensor) // 4096)].detach().cpu().contiguous()
+    values = rows.reshape(-1).view(torch.uint8) if rows.numel() else rows
+    return [str(list(tensor.shape)), str(tensor.dtype), hashlib.sha256(values.numpy().tobytes()).hexdigest()]
+
+
+def _source(function: Any) -> str:
+    if function is None:
+        return ""
+    if isinstance(function, partial):
+        parts = [*function.args, *function.keywords, *function.keywords.values()]
+        return " ".join([_source(function.func), *(_source(x) if callable(x) else repr(x) for x in parts)])
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return f"{type(function).__name__} {getattr(function, '__qualname__', '')}"

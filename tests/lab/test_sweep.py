@@ -1,0 +1,154 @@
+import json
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from problems import make, mlp
+
+from rootscale.lab import Settings, Variant, sweep
+from rootscale.lab.sweep import describe
+from rootscale.trajectory import Trajectory
+
+SETTINGS = Settings(grid=(0, 160, 320, 480))
+SWITCH = Settings(grid=(160, 320, 480), switch_at=160)
+VARIANTS = [Variant(), Variant(4), Variant(4, "linear"), Variant(ell=2)]
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.npz"))}
+
+
+def equal(a, b):
+    assert a.trajectories.keys() == b.trajectories.keys()
+    for variant, one in a.trajectories.items():
+        other = b.trajectories[variant]
+        assert one.meta["seeds"] == other.meta["seeds"]
+        for name in one.names:
+            assert np.array_equal(one.values[name], other.values[name]), (variant, name)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, SWITCH])
+def test_a_sweep_with_a_folder_gives_what_one_without_gives_and_skips_what_is_finished(tmp_path, settings):
+    kept = sweep(make(), VARIANTS, [0, 1, 2], settings, tmp_path, together=2)
+    equal(kept, sweep(make(), VARIANTS, [0, 1, 2], settings, together=2))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
+    again = sweep(make(), VARIANTS, [0, 1, 2], settings, tmp_path, together=2)
+    equal(again, kept)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")} == before
+    assert not [path for path in tmp_path.rglob("*.tmp")]
+
+
+def test_all_variants_of_a_switch_start_from_one_warm_start(tmp_path):
+    found = sweep(make(), VARIANTS, [0, 1], SWITCH, tmp_path)
+    starts = [trajectory.values["train loss"][:, 0] for trajectory in found.trajectories.values()]
+    for start in starts[1:]:
+        assert np.array_equal(start, starts[0])
+    assert found.warm.values["train loss"][:, -1] == pytest.approx(starts[0])
+    assert found.warm.meta["samples"][0] == 0
+
+
+def test_a_run_folder_describes_itself_and_is_read_without_this_package(tmp_path):
+    sweep(make("everything"), [Variant(4)], [3, 4], SETTINGS, tmp_path)
+    (place,) = tmp_path.iterdir()
+    assert sorted(path.name for path in place.iterdir()) == ["run.json", "trajectory.csv", "trajectory.npz"]
+    facts = json.loads((place / "run.json").read_text())
+    assert facts["status"] == "finished"
+    assert facts["seeds"] == [3, 4]
+    assert facts["variant"]["kappa"] == "4"
+    assert facts["plan"]["batch_size"] == 16
+    assert {"torch", "rootscale", "python", "numpy"} <= set(facts["versions"])
+    assert facts["hardware"]
+    assert facts["command"]
+    with np.load(place / "trajectory.npz") as arrays:
+        loss = arrays["values/train loss"]
+    table = np.genfromtxt(place / "trajectory.csv", delimiter=",", names=True, deletechars="")
+    assert table["train_loss"].reshape(2, 4) == pytest.approx(loss)
+    assert table["samples"].reshape(2, 4)[0].tolist() == [0, 160, 320, 480]
+    assert table["seed"].reshape(2, 4)[:, 0].tolist() == [3, 4]
+
+
+def test_what_decides_the_result_decides_the_folder():
+    task = make()
+    changed = {
+        "plan": make("rmsprop"),
+        "data": replace(task, train=(task.train.inputs + 1, task.train.targets)),
+        "model": make(model=lambda: mlp().requires_grad_(False)),
+        "loss": replace(task, loss=lambda outputs, y: outputs.square().mean(-1)),
+        "metrics": replace(task, metrics={}),
+    }
+    for what, other in changed.items():
+        assert describe(other) != describe(task), what
+    assert describe(make()) == describe(task)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(tmp_path):
+    task, arguments = make("everything"), (VARIANTS, [0, 1, 2], SWITCH)
+    began = time.monotonic()
+    expected = sweep(task, *arguments, tmp_path / "whole", together=2)
+    length = time.monotonic() - began
+    context, moments = multiprocessing.get_context("fork"), random.Random(0)
+
+    def work():
+        sweep(task, *arguments, tmp_path / "killed", together=2, checkpoint_every=0.0)
+
+    kills = 0
+    while kills < 20:
+        finished = files(tmp_path / "killed")
+        process = context.Process(target=work)
+        process.start()
+        process.join(moments.uniform(0.02, length / 6))
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            kills += 1
+        elif kills < 20:  # done before the twentieth kill: take something away that it has to do again
+            assert process.exitcode == 0
+            next((tmp_path / "killed").rglob("trajectory.npz")).unlink()
+            continue
+        now = files(tmp_path / "killed")
+        assert finished.items() <= now.items()
+        for path in now:
+            Trajectory.load(tmp_path / "killed" / path)
+    equal(sweep(task, *arguments, tmp_path / "killed", together=2), expected)
+
+
+def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_goes_on_from_it(tmp_path):
+    task = make("everything")
+
+    def interrupt(label, run, runs, share):
+        if run == 2 and share > 0.5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path, on_progress=interrupt)
+    (begun,) = [path for path in tmp_path.iterdir() if not (path / "trajectory.npz").exists()]
+    assert (begun / "checkpoint.pt").exists()
+    shares = []
+    resumed = sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path, on_progress=lambda *said: shares.append(said))
+    assert shares[0][1] == 2
+    assert shares[0][3] > 0.5
+    equal(resumed, sweep(task, VARIANTS, [0, 1], SWITCH))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_sweep_can_run_outside_the_main_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(sweep(make(), [Variant()], [0], SETTINGS)))
+    thread.start()
+    thread.join()
+    assert len(found) == 1
+
+
+def test_mistakes_are_explained():
+    with pytest.raises(ValueError, match=r"seeds must differ from each other, got \[0, 0\]"):
+        sweep(make(), VARIANTS, [0, 0], SETTINGS)
+    with pytest.raises(ValueError, match="variants must differ"):
+        sweep(make(), [Variant(4), Variant(4)], [0], SETTINGS)
