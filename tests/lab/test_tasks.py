@@ -67,6 +67,12 @@ def test_crop_and_flip_leaves_its_input_alone_and_gives_channels_last():
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_preparing_and_augmenting_never_wait_for_the_device():
+    x = torch.empty(4, 3, 8, 8, dtype=torch.uint8, device="meta")  # has no values: whoever asks for one fails
+    out = tasks.CropFlip(2, FILL)(tasks.Normalise(*tasks.CIFAR10_STATISTICS)(x), torch.empty(4, 3, device="meta"))
+    assert out.shape == (4, 3, 8, 8)
+
+
 def test_crops_and_flips_are_uniform():
     x = torch.arange(25.0).view(1, 1, 5, 5).expand(9000, 1, 5, 5)
     u = torch.rand(9000, 3, generator=torch.Generator().manual_seed(0))
