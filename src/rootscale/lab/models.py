@@ -1,0 +1,176 @@
+"""Models for the lab's tasks: an MLP, a small conv net, and the paper's VGG-16 and ResNet-56 for 32 x 32 images.
+
+All of them also work with stacked parameters (`torch.func.functional_call` under `torch.func.vmap`; hence nothing is
+done in place) and in ``channels_last``. Where BatchNorm follows, a layer has no bias: BatchNorm takes it away again, so
+its gradient is rounding error, which an adaptive optimizer would blow up to full steps.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["MODELS", "convnet", "mlp", "resnet50", "resnet56", "vgg16"]
+
+
+def mlp(sizes: Sequence[int] = (64, 32, 10), momentum: float | None = None) -> nn.Module:
+    """Linear layers of these sizes with ReLU between them, over flattened inputs.
+
+    Args:
+        sizes: inputs, hidden units, outputs.
+        momentum: of BatchNorm before each ReLU; None is without BatchNorm.
+    """
+    if len(sizes) < 2:
+        raise ValueError(f"sizes must have at least inputs and outputs, got {tuple(sizes)}")
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(sizes[:-1]):
+        layers.append(nn.Linear(inputs, outputs, bias=momentum is None))
+        layers += [] if momentum is None else [nn.BatchNorm1d(outputs, momentum=momentum)]
+        layers.append(nn.ReLU())
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+class _Classifier(nn.Module):
+    """Features, their mean over the image, and a last layer, which may be fixed."""
+
+    def __init__(self, features: nn.Module, width: int, classes: int, freeze_last: bool) -> None:
+        super().__init__()
+        self.features = features
+        self.last = nn.Linear(width, classes).requires_grad_(not freeze_last)
+        for module in features.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.features(x).mean((-2, -1)))
+        return outputs
+
+
+def _convolution(inputs: int, outputs: int, momentum: float | None, stride: int = 1) -> list[nn.Module]:
+    """3 x 3, with BatchNorm or with a bias."""
+    convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=momentum is None)
+    return [convolution] if momentum is None else [convolution, nn.BatchNorm2d(outputs, momentum=momentum)]
+
+
+def convnet(
+    classes: int = 10,
+    channels: int = 3,
+    width: int = 16,
+    momentum: float | None = None,
+    freeze_last: bool = False,
+) -> nn.Module:
+    """A small conv net: three 3 x 3 convolutions of ``width, 2 width, 4 width`` channels, the first two pooled.
+
+    Args:
+        classes: outputs.
+        channels: of the images.
+        width: of the first layer.
+        momentum: of BatchNorm; None is without BatchNorm.
+        freeze_last: whether the last layer stays as it is initialised.
+    """
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise((channels, width, 2 * width, 4 * width)):
+        layers += [*_convolution(inputs, outputs, momentum), nn.ReLU(), nn.MaxPool2d(2)]
+    return _Classifier(nn.Sequential(*layers[:-1]), 4 * width, classes, freeze_last)
+
+
+def vgg16(classes: int = 10, channels: int = 3, momentum: float = 0.1, freeze_last: bool = False) -> nn.Module:
+    """VGG-16 with BatchNorm (Simonyan, Zisserman 2014) for 32 x 32 images: 13 convolutions and one linear layer.
+
+    At that size the last convolutions see 2 x 2 pixels and the 4,096-wide hidden layers of the original have nothing to
+    gather, so a single linear layer follows, as is usual for CIFAR-10. The paper fixes it throughout training
+    (``freeze_last``), "to make the model 1-homogenous and avoid the optimization difficulties of 2-homogenous networks"
+    (appendix "Experiment Configuration Details", CIFAR-10). 14,724,042 parameters with 3 channels and 10 classes.
+    """
+    layers: list[nn.Module] = []
+    inputs = channels
+    for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(depth):
+            layers += [*_convolution(inputs, width, momentum), nn.ReLU()]
+            inputs = width
+        layers.append(nn.MaxPool2d(2))
+    return _Classifier(nn.Sequential(*layers), 512, classes, freeze_last)
+
+
+class _Block(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut without parameters (He et al.'s option A).
+
+    Where the image shrinks, the shortcut takes every other pixel and fills the new channels with zeros.
+    """
+
+    def __init__(self, inputs: int, outputs: int, momentum: float) -> None:
+        super().__init__()
+        self.stride = outputs // inputs
+        first = _convolution(inputs, outputs, momentum, self.stride)
+        self.body = nn.Sequential(*first, nn.ReLU(), *_convolution(outputs, outputs, momentum))
+        self.added = outputs - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.body(x)
+        if self.added:
+            x = F.pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, self.added // 2, self.added // 2))
+        return torch.relu(x + y)
+
+
+def resnet56(classes: int = 10, channels: int = 3, momentum: float = 0.1, freeze_last: bool = False) -> nn.Module:
+    """ResNet-56 for 32 x 32 images (He et al. 2015, section 4.2): three stages of 9 blocks with 16, 32, 64 channels.
+
+    0.85 million parameters (853,018 with 3 channels and 10 classes). The paper uses it "without modification";
+    ``freeze_last`` fixes the last layer, as the paper does.
+    """
+    layers = [*_convolution(channels, 16, momentum), nn.ReLU()]
+    inputs = 16
+    for width in (16, 32, 64):
+        for _ in range(9):
+            layers.append(_Block(inputs, width, momentum))
+            inputs = width
+    return _Classifier(nn.Sequential(*layers), 64, classes, freeze_last)
+
+
+def _from_torchvision(library: Any, classes: int) -> nn.Module:
+    model: nn.Module = library.models.resnet50(weights=None, num_classes=classes)
+    return model
+
+
+def _from_timm(library: Any, classes: int) -> nn.Module:
+    model: nn.Module = library.create_model("resnet50", pretrained=False, num_classes=classes)
+    return model
+
+
+#: Where ResNet-50 may come from, best first.
+RESNET50: Mapping[str, Callable[[Any, int], nn.Module]] = MappingProxyType(
+    {"torchvision": _from_torchvision, "timm": _from_timm}
+)
+
+
+def resnet50(classes: int = 1000, channels: int = 3, momentum: float = 0.1, freeze_last: bool = False) -> nn.Module:
+    """ResNet-50 for 224 x 224 images, torchvision's or timm's, whichever is installed (torchvision first)."""
+    if channels != 3:
+        raise ValueError(f"resnet50 takes images of 3 channels, got {channels}")
+    for name, make in RESNET50.items():
+        try:
+            library = importlib.import_module(name)
+        except ImportError:
+            continue
+        model = make(library, classes)
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.momentum = momentum
+            if hasattr(module, "inplace"):
+                setattr(module, "inplace", False)  # noqa: B010 (not every module has it)
+        model.get_submodule("fc").requires_grad_(not freeze_last)
+        return model
+    raise ValueError(f"resnet50 needs {' or '.join(RESNET50)}, which are not installed; pip install torchvision")
+
+
+#: Models for images by name; each takes ``classes``, ``channels``, ``momentum`` (of BatchNorm) and ``freeze_last``.
+MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+    {"conv": convnet, "vgg16": vgg16, "resnet56": resnet56, "resnet50": resnet50}
+)
