@@ -303,7 +303,9 @@ def _used(plan: Plan, settings: Settings) -> set[str]:
     used |= {"ema"} if plan.ema is not None else set()
     used |= {"clip"} if plan.clip is not None else set()
     used |= {"batchnorm"} if plan.batchnorm_momentum is not None else set()
-    used |= {"decoupled_decay"} if plan.optimizer.name == "adamw" and getattr(plan.optimizer, "weight_decay", 0) else set()
+    used |= (
+        {"decoupled_decay"} if plan.optimizer.name == "adamw" and getattr(plan.optimizer, "weight_decay", 0) else set()
+    )
     return used
 
 

@@ -298,7 +298,5 @@ def make_optimizer(params: Any, record: hparams.Optimizer) -> torch.optim.Optimi
                 params, lr=record.eta, alpha=record.beta, eps=record.eps, weight_decay=record.weight_decay
             )
         case hparams.SGD():
-            return torch.optim.SGD(
-                params, lr=record.eta, momentum=record.momentum, weight_decay=record.weight_decay
-            )
+            return torch.optim.SGD(params, lr=record.eta, momentum=record.momentum, weight_decay=record.weight_decay)
     raise TypeError(f"there is no torch optimizer for {type(record).__name__}")

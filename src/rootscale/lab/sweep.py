@@ -269,7 +269,9 @@ def _board(place: Path, run: Run) -> Callable[[Run], None]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ValueError("TensorBoard's files need the extra 'tensorboard': pip install rootscale[tensorboard]") from None
+        raise ValueError(
+            "TensorBoard's files need the extra 'tensorboard': pip install rootscale[tensorboard]"
+        ) from None
     done = run.measured
     writer = SummaryWriter(str(place), purge_step=run.settings.grid[done] if done else None)  # type: ignore[no-untyped-call]
 
@@ -296,7 +298,14 @@ def describe(task: Task) -> dict[str, Any]:
         torch.manual_seed(0)
         model = task.model()
     shapes = [f"{name} {list(p.shape)} {p.dtype} {p.requires_grad}" for name, p in model.named_parameters()]
-    functions = [task.loss, task.prepare, task.augment, task.optimizer, *task.metrics.values(), *task.functions.values()]
+    functions = [
+        task.loss,
+        task.prepare,
+        task.augment,
+        task.optimizer,
+        *task.metrics.values(),
+        *task.functions.values(),
+    ]
     return {
         "name": task.name,
         "plan": task.plan.to_dict(),

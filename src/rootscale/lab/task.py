@@ -164,5 +164,7 @@ def load_task(where: str) -> Task:
     found = getattr(module, name)
     task = found() if callable(found) and not isinstance(found, Task) else found
     if not isinstance(task, Task):
-        raise ValueError(f"{where} must be a rootscale.lab.Task or a function that makes one, got {type(task).__name__}")
+        raise ValueError(
+            f"{where} must be a rootscale.lab.Task or a function that makes one, got {type(task).__name__}"
+        )
     return task
