@@ -88,7 +88,7 @@ class Rule:
         return replace(record, **self.converted(record, kappa))  # type: ignore[type-var]
 
     def without(self, *keys: str) -> Rule:
-        """This rule with some rows left out: those quantities stay as they are (``rootscale units`` has the keys).
+        """The rule with some rows left out: those quantities stay as they are (``rootscale units`` has the keys).
 
         >>> RULES["sqrt"].without("beta2", "v").name
         'sqrt without beta2, v'

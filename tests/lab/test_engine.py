@@ -20,6 +20,8 @@ VARIANTS = {
     "half the batch": Variant(Fraction(1, 2)),
     "linear": Variant(4, "linear"),
     "beta2 kept": Variant(4, keep=("beta2",)),
+    "ramp": Variant(2, ramp=((240, 4), (330, 1))),
+    "state zeroed": Variant(4, zero_state=True),
     "svag": Variant(ell=2),
     "svag, real ell, other batch": Variant(2, ell=1.5),
 }
@@ -223,7 +225,28 @@ def test_mistakes_are_explained():
         Run(make(), Variant(32), [0], Settings(grid=tuple(range(0, 480, 40))))
     with pytest.raises(ValueError, match=r"makes a batch of 1.33333 samples; it must be whole"):
         Variant(Fraction(1, 3)).plan(PLANS["adam"])
-    with pytest.raises(ValueError, match=r"one value for each of 8 samples, got the shape \[\]; use reduction='none'"):
+    with pytest.raises(
+        ValueError, match=r"one value for each of 400 samples, got the shape \[\]; use reduction='none'"
+    ):
         Run(replace(make(), loss=nn.functional.cross_entropy), Variant(), [0, 1], SETTINGS).finish()
     with pytest.raises(ValueError, match="needs a length"):
         replace(make(), plan=Plan(Adam(1e-3), batch_size=4))
+
+
+def test_a_ramp_is_several_switches():
+    task = make()
+    found = Run(task, Variant(2, ramp=((320, 8),)), [7], replace(SETTINGS, grid=(160, 480), switch_at=160)).finish()
+    torch.manual_seed(7)
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.98, 0.998))
+    stream, position = Stream(200, [7]), 0
+    for kappa, size, steps in ((1, 4, 40), (2, 8, 20), (4, 32, 5)):
+        rescale_(optimizer, kappa)
+        for _ in range(steps):
+            x, y = task.train[stream.indices(position, position + size)[0]]
+            position += size
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    loss = nn.functional.cross_entropy(model(task.train.inputs), task.train.targets).item()
+    assert found.values["train loss"][0, -1] == pytest.approx(loss, rel=1e-9)

@@ -42,7 +42,7 @@ def test_a_sweep_with_a_folder_gives_what_one_without_gives_and_skips_what_is_fi
     again = sweep(make(), VARIANTS, [0, 1, 2], settings, tmp_path, together=2)
     equal(again, kept)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")} == before
-    assert not [path for path in tmp_path.rglob("*.tmp")]
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_all_variants_of_a_switch_start_from_one_warm_start(tmp_path):

@@ -212,7 +212,7 @@ def check(
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if len(numbers) < 4:
         raise ValueError(f"at least 4 seeds are needed for a verdict, got {len(numbers)}")
-    sizes = [int(Fraction(task.plan.batch_size.total) * v.kappa) for v in (Variant(), *tried)]
+    sizes = [int(Fraction(task.plan.batch_size.total) * kappa) for v in (Variant(), *tried) for kappa in v.kappas]
     size = sizes[0]
     total = task.plan.samples
     assert total is not None
@@ -304,7 +304,9 @@ def _used(plan: Plan, settings: Settings) -> set[str]:
     used |= {"clip"} if plan.clip is not None else set()
     used |= {"batchnorm"} if plan.batchnorm_momentum is not None else set()
     used |= (
-        {"decoupled_decay"} if plan.optimizer.name == "adamw" and getattr(plan.optimizer, "weight_decay", 0) else set()
+        {"decoupled_decay"}
+        if plan.optimizer.name == "adamw" and getattr(plan.optimizer, "weight_decay", False)
+        else set()
     )
     return used
 

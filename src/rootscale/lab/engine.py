@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from rootscale._version import __version__
 from rootscale.changes import ScalingWarning
 from rootscale.lab.learner import Learner
 from rootscale.lab.stream import Stream, generator
-from rootscale.lab.task import Data, Task
+from rootscale.lab.task import Task
 from rootscale.plan import Plan
 from rootscale.rules import Averaging, Rule, get_rule
 from rootscale.trajectory import Trajectory
@@ -47,6 +48,8 @@ class Variant:
         keep: rows of the rule (`rootscale units`) that are left alone.
         ell: SVAG's; 1 is ordinary training.
         averaging: ``paper`` or ``power``, as for `rootscale.Plan.at`.
+        ramp: further switches, each the samples seen before it and the batch size over the plan's from there on.
+        zero_state: throw the optimizer's state away at the switch, as some tools do.
     """
 
     kappa: Fraction = Fraction(1)
@@ -54,29 +57,47 @@ class Variant:
     keep: tuple[str, ...] = ()
     ell: float = 1.0
     averaging: Averaging = "paper"
+    ramp: tuple[tuple[int, Fraction], ...] = ()
+    zero_state: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kappa", Fraction(self.kappa))
         object.__setattr__(self, "keep", tuple(self.keep))
-        if self.kappa <= 0:
-            raise ValueError(f"kappa must be positive, got {show(self.kappa)}")
+        object.__setattr__(self, "ramp", tuple((int(at), Fraction(kappa)) for at, kappa in self.ramp))
+        for kappa in self.kappas:
+            if kappa <= 0:
+                raise ValueError(f"kappa must be positive, got {show(kappa)}")
+        if self.ramp and self.ell != 1:
+            raise ValueError("a ramp of batch sizes is for ordinary training, ell = 1")
+        places = [at for at, _ in self.ramp]
+        if places != sorted(set(places)):
+            raise ValueError(f"the switches of a ramp must follow each other, got {places}")
+
+    @property
+    def kappas(self) -> tuple[Fraction, ...]:
+        """Of all stages."""
+        return (self.kappa, *(kappa for _, kappa in self.ramp))
 
     def the_rule(self, plan: Plan) -> Rule:
         """The rule with what is left alone taken out."""
         return get_rule(self.rule, plan.optimizer.name, self.averaging).without(*self.keep)
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan of the run; SVAG's, where ``ell`` is not 1."""
-        return self._converted(plan)[0]
+        """The plan of the (last stage of the) run; SVAG's, where ``ell`` is not 1."""
+        return self._converted(plan, self.kappas[-1])[0]
+
+    def plans(self, plan: Plan) -> list[Plan]:
+        """Of all stages."""
+        return [self._converted(plan, kappa)[0] for kappa in self.kappas]
 
     def guards(self, plan: Plan) -> tuple[str, ...]:
         """What the conversion warns of."""
-        return tuple(self._converted(plan)[1])
+        return tuple(dict.fromkeys(text for kappa in self.kappas for text in self._converted(plan, kappa)[1]))
 
-    def _converted(self, plan: Plan) -> tuple[Plan, list[str]]:
-        size = Fraction(plan.batch_size.total) * self.kappa
+    def _converted(self, plan: Plan, kappa: Fraction) -> tuple[Plan, list[str]]:
+        size = Fraction(plan.batch_size.total) * kappa
         if size.denominator != 1:
-            raise ValueError(f"kappa={show(self.kappa)} makes a batch of {show(size)} samples; it must be whole")
+            raise ValueError(f"kappa={show(kappa)} makes a batch of {show(size)} samples; it must be whole")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ScalingWarning)
             new = plan.at(int(size), self.the_rule(plan), self.averaging)
@@ -85,16 +106,19 @@ class Variant:
 
     def label(self, plan: Plan) -> str:
         """In words, for legends."""
-        text = f"B = {show(Fraction(plan.batch_size.total) * self.kappa)}"
+        sizes = [show(Fraction(plan.batch_size.total) * kappa) for kappa in self.kappas]
+        text = f"B = {' -> '.join(sizes)}"
         if self.ell != 1:
             return f"SVAG ell = {show(self.ell)}" + (f", {text}" if self.kappa != 1 else "")
-        if self.kappa != 1 and self.rule is not None:
+        if set(self.kappas) != {1} and self.rule is not None:
             text += f", {self.rule}"
-        return text + (f" without {', '.join(self.keep)}" if self.keep else "")
+        text += f" without {', '.join(self.keep)}" if self.keep else ""
+        return text + (", state zeroed" if self.zero_state else "")
 
     def to_dict(self) -> dict[str, Any]:
         """In JSON's types."""
-        return {**self.__dict__, "kappa": str(self.kappa), "keep": list(self.keep)}
+        ramp = [[at, str(kappa)] for at, kappa in self.ramp]
+        return {**self.__dict__, "kappa": str(self.kappa), "keep": list(self.keep), "ramp": ramp}
 
 
 @dataclass(frozen=True)
@@ -111,6 +135,7 @@ class Settings:
         device: where.
         micro: most samples through the model at once.
         amp: run the model in bfloat16.
+        fast: on a GPU, train by CUDA graphs (`rootscale.lab.fast`), in bfloat16; ignored on a CPU.
     """
 
     grid: tuple[int, ...]
@@ -122,6 +147,7 @@ class Settings:
     device: str = "cpu"
     micro: int | None = None
     amp: bool = False
+    fast: bool = False
 
 
 def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int] = (1,)) -> tuple[int, ...]:
@@ -137,6 +163,16 @@ def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int]
         unit = max(batch_sizes)
     places = [start + round((stop - start) * j / points / unit) * unit for j in range(points)]
     return tuple(sorted({*places, stop}))
+
+
+class _Stage(NamedTuple):
+    """A part of a run with one batch size; ``pace`` are the samples of the simulated run in one step."""
+
+    start: int
+    kappa: Fraction
+    plan: Plan
+    batch: int
+    pace: Fraction
 
 
 class Run:
@@ -159,6 +195,7 @@ class Run:
 
     Attributes:
         step: steps taken since the switch.
+        position: samples seen (of the run that SVAG simulates, where that is what it is).
         seconds: spent in training and measuring so far.
     """
 
@@ -172,38 +209,54 @@ class Run:
     ) -> None:
         self.task, self.variant, self.seeds, self.settings = task, variant, list(seeds), settings
         device = torch.device(settings.device)
-        self.plan = variant.plan(task.plan)
         self.guards = variant.guards(task.plan)
-        self.learner = Learner(task, seeds, device, micro=settings.micro, amp=settings.amp)
+        self.learner = _learner(task, self.seeds, device, settings)
         self.step, self.seconds = 0, 0.0
         self.values: dict[str, list[list[float]]] = {}
         self.diverged: list[int | None] = [None] * len(self.seeds)
         base = int(task.plan.batch_size.total)
-        self.batch = int(self.plan.batch_size.total)
-        #: Samples of the simulated run in one step.
-        self.pace = Fraction(self.batch) / Fraction(variant.ell) ** 2
         self.start = settings.switch_at // base * base
-        self._marks = [max(0, round((place - self.start) / self.pace)) for place in settings.grid]
-        if any(place < self.start for place in settings.grid):
-            raise ValueError(f"the grid must begin at the switch, {self.start} samples, got {settings.grid[0]}")
-        if len(set(self._marks)) < len(self._marks):
+        self.position = Fraction(self.start)
+        places = [self.start, *(at for at, _ in variant.ramp)]
+        self._stages = [
+            _Stage(place, kappa, plan, int(plan.batch_size.total), plan.batch_size.total / Fraction(variant.ell) ** 2)
+            for place, kappa, plan in zip(places, variant.kappas, variant.plans(task.plan), strict=True)
+        ]
+        if any(place < self.start for place in (*settings.grid, *places)):
+            raise ValueError(f"grid and ramp must begin at the switch, {self.start} samples, got {settings.grid[0]}")
+        longest = max(stage.pace for stage in self._stages)
+        if any(b - a < longest for a, b in pairwise(settings.grid)):
             raise ValueError(
                 f"a step at {variant.label(task.plan)} is longer than the distance of the grid's points: ask for fewer "
-                f"points (at most {max(1, int((settings.grid[-1] - self.start) / self.pace))})"
+                f"points (at most {max(1, int((settings.grid[-1] - self.start) / longest))})"
             )
         self._bounds: list[float] = []
         self._dropout_seed = generator(self.seeds[0], 4).initial_seed() // 2
-        self._data: Data = task.train.to(device)
         lane = 0 if variant.ell == 1 else 1
-        self._stream = Stream(len(self._data), self.seeds, settings.replacement, lane, device)
+        self._stream = Stream(len(task.train), self.seeds, settings.replacement, lane, device)
         self._probes = _probes(task, settings.eval_samples, device)
         if self.start and warm is None:
             warm = self._warm_up()
         if warm is not None:
             self.learner.load_state_dict(warm)
-        self.changes = self.learner.rescale(
-            float(variant.kappa), variant.ell, variant.the_rule(task.plan), variant.averaging
-        )
+        self._stage, self.warnings = -1, dict.fromkeys(self.guards)
+        self._enter(0)
+
+    @property
+    def plan(self) -> Plan:
+        """Of the present stage."""
+        return self._stages[self._stage].plan
+
+    def _enter(self, number: int) -> None:
+        """Begin a stage: convert what trains."""
+        old = Fraction(1) if self._stage < 0 else self._stages[self._stage].kappa
+        stage, self._stage = self._stages[number], number
+        ell = self.variant.ell if number == 0 else 1.0
+        rule = self.variant.the_rule(self.task.plan)
+        changes = self.learner.rescale(float(stage.kappa / old), ell, rule, self.variant.averaging)
+        self.warnings |= dict.fromkeys(changes.warnings)
+        if self.variant.zero_state:
+            self.learner.zero_state()
 
     def _warm_up(self) -> dict[str, Any]:
         first = Run(self.task, Variant(), self.seeds, replace(self.settings, grid=(self.start,), switch_at=0))
@@ -215,12 +268,12 @@ class Run:
     @property
     def done(self) -> bool:
         """Whether the last point of the grid has been measured, or all replicas have diverged."""
-        return self.measured == len(self._marks) or None not in self.diverged
+        return self.measured == len(self.settings.grid) or None not in self.diverged
 
     @property
     def progress(self) -> float:
-        """The share of the steps that have been taken."""
-        return 1.0 if self.done else self.step / max(1, self._marks[-1])
+        """The share of the run that has been made."""
+        return 1.0 if self.done else float((self.position - self.start) / max(1, self.settings.grid[-1] - self.start))
 
     @property
     def measured(self) -> int:
@@ -246,26 +299,25 @@ class Run:
         return self.trajectory()
 
     def _due(self) -> bool:
-        return not self.done and self._marks[self.measured] <= self.step
+        half = self._stages[self._stage].pace / 2
+        return not self.done and self.settings.grid[self.measured] - half <= self.position
 
     def _train(self) -> None:
-        position = self.start + self.step * self.pace
-        eta = self.plan.learning_rate(float(position / self.pace))
-        passes = self.learner.passes
+        if self._stage + 1 < len(self._stages) and self.position >= self._stages[self._stage + 1].start:
+            self._enter(self._stage + 1)
+        stage = self._stages[self._stage]
+        eta = stage.plan.learning_rate(float(self.position / stage.pace))
         torch.manual_seed(self._dropout_seed + self.step)
-        first = self.start + self.step * passes * self.batch
-        batches = [self._batch(first + i * self.batch) for i in range(passes)]
-        self.learner.step(batches, eta, self.plan.clip)
+        passes = self.learner.passes
+        first = int(self.position) if passes == 1 else self.start + self.step * passes * stage.batch
+        batches = []
+        for start in range(first, first + passes * stage.batch, stage.batch):
+            stop, draws = start + stage.batch, self.task.draws
+            uniforms = self._stream.uniforms(start, stop, draws) if self.task.augment is not None else None
+            batches.append((self._stream.indices(start, stop), uniforms))
+        self.learner.step(batches, eta, stage.plan.clip)
         self.step += 1
-
-    def _batch(self, first: int) -> tuple[Tensor, Tensor]:
-        x, y = self._data[self._stream.indices(first, first + self.batch)]
-        if self.task.prepare is not None:
-            x = _each(self.task.prepare, x)
-        if self.task.augment is not None:
-            uniforms = self._stream.uniforms(first, first + self.batch, self.task.draws)
-            x = _each(self.task.augment, x, uniforms)
-        return x, y
+        self.position += stage.pace
 
     # -- measuring ----------------------------------------------------------------------------------------------
 
@@ -343,7 +395,7 @@ class Run:
                 "diverged_at": self.diverged,
                 "steps": self.step,
                 "replacement": self.settings.replacement,
-                "guards": list(dict.fromkeys([*self.guards, *self.changes.warnings])),
+                "guards": list(self.warnings),
                 "seconds": round(self.seconds, 3),
                 **environment(self.settings.device),
             },
@@ -354,6 +406,8 @@ class Run:
         return {
             "learner": self.learner.state_dict(),
             "step": self.step,
+            "position": str(self.position),
+            "stage": self._stage,
             "values": self.values,
             "diverged": self.diverged,
             "bounds": self._bounds,
@@ -362,16 +416,21 @@ class Run:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there, in a run made with the same arguments."""
+        while self._stage < state["stage"]:
+            self._enter(self._stage + 1)
         self.learner.load_state_dict(state["learner"])
+        self.position = Fraction(state["position"])
         self.step, self.seconds = state["step"], state["seconds"]
         self.values, self.diverged = state["values"], state["diverged"]
         self._bounds = state["bounds"]
 
 
-def _each(function: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
-    """A function of a batch, on ``[R, B, ...]``."""
-    flat = function(x.flatten(0, 1), *(other.flatten(0, 1) for other in others))
-    return flat.unflatten(0, x.shape[:2])
+def _learner(task: Task, seeds: Sequence[int], device: torch.device, settings: Settings) -> Learner:
+    if settings.fast and device.type == "cuda":
+        from rootscale.lab.fast import fast_learner
+
+        return fast_learner(task, seeds, device, micro=settings.micro)
+    return Learner(task, seeds, device, micro=settings.micro, amp=settings.amp)
 
 
 def _probes(task: Task, most: int, device: torch.device) -> dict[str, tuple[Tensor, Tensor]]:

@@ -28,6 +28,8 @@ from rootscale.training import SVAG, rescale_
 __all__ = ["Learner"]
 
 Named = dict[str, Tensor]
+#: For each pass of a step: sample numbers, and uniforms for augmentation where there is any.
+Batches = Sequence[tuple[Tensor, Tensor | None]]
 
 
 class Learner:
@@ -75,6 +77,7 @@ class Learner:
             raise ValueError(f"the model of task {task.name!r} has no parameter that requires a gradient")
         self.optimizer = (task.optimizer or make_optimizer)(self.trained, task.plan.optimizer)
         self.ratios = [float(group["lr"]) / task.plan.optimizer.eta for group in self.optimizer.param_groups]
+        self.data = task.train.to(self.device)
         self.average = None if task.plan.ema is None else _Average(task.plan.ema, self.trained)
         self.svag: SVAG | None = None
 
@@ -93,6 +96,10 @@ class Learner:
                 self.svag = SVAG(self.optimizer, ell, **live)
         return changes
 
+    def zero_state(self) -> None:
+        """Forget the optimizer's state."""
+        self.optimizer.state.clear()
+
     # -- training -----------------------------------------------------------------------------------------------
 
     @property
@@ -100,14 +107,18 @@ class Learner:
         """Batches in a step: two for SVAG."""
         return 1 if self.svag is None else 2
 
-    def step(self, batches: Sequence[tuple[Tensor, Tensor]], eta: float, clip: float | None = None) -> None:
-        """One step on a batch for each pass: inputs ``[R, B, ...]`` and targets ``[R, B, ...]``."""
+    def step(self, batches: Batches, eta: float, clip: float | None = None) -> None:
+        """One step on a batch for each pass: sample numbers ``[R, B]`` and augmentation's uniforms ``[R, B, draws]``."""
         for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):
             group["lr"] = eta * ratio
+        self._update(batches, clip)
+
+    def _update(self, batches: Batches, clip: float | None) -> None:
         self.model.train()
         self.optimizer.zero_grad()
         weights = [1.0] if self.svag is None else self.svag.passes()
-        for weight, (x, y) in zip(weights, batches, strict=True):
+        for weight, (index, uniforms) in zip(weights, batches, strict=True):
+            x, y = self.batch(index, uniforms)
             size = x.shape[1]
             for part in _slices(size, self.micro):
                 share = weight * (part.stop - part.start) / size
@@ -117,6 +128,15 @@ class Learner:
         self.optimizer.step()
         if self.average is not None:
             self.average.update(self.trained)
+
+    def batch(self, index: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples, prepared and augmented."""
+        x, y = self.data[index]
+        if self.task.prepare is not None:
+            x = _each(self.task.prepare, x)
+        if self.task.augment is not None and uniforms is not None:
+            x = _each(self.task.augment, x, uniforms)
+        return x, y
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample, ``[R, B]``."""
@@ -159,15 +179,13 @@ class Learner:
         """The gradient of the mean loss of these samples (the same for all), as a training step would have it."""
         self.model.train()
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        grads: list[Tensor] | None = None
+        grads: list[Tensor] = []
         for part in _slices(len(x), self.micro):
             with self._precision():
                 outputs = self._forward(self.params, buffers, self._shared(x[part]))
                 total = self._per_sample(self.task.loss, outputs, self._shared(y[part])).sum() / len(x)
-            found = torch.autograd.grad(total, self.trained, allow_unused=True)
-            dense = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.trained, strict=True)]
-            grads = dense if grads is None else [a + b for a, b in zip(grads, dense, strict=True)]
-        assert grads is not None
+            found = torch.autograd.grad(total, self.trained, materialize_grads=True)
+            grads = [a + b for a, b in zip(grads, found, strict=True)] if grads else list(found)
         return grads
 
     def squared_norm(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -279,24 +297,31 @@ def _stack(models: Sequence[nn.Module], name: str) -> Tensor:
     return torch.stack([find(model) for model in models])
 
 
+def _each(function: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
+    """A function of a batch, on ``[R, B, ...]``."""
+    flat = function(x.flatten(0, 1), *(other.flatten(0, 1) for other in others))
+    return flat.view(*x.shape[:2], *flat.shape[1:]) if x.shape[0] > 1 else flat[None]
+
+
 def _slices(size: int, most: int | None) -> Iterator[slice]:
     for start in range(0, size, most or size):
         yield slice(start, min(start + (most or size), size))
 
 
-def make_optimizer(params: Any, record: hparams.Optimizer) -> torch.optim.Optimizer:
-    """torch's optimizer with the hyperparameters of a plan."""
+def make_optimizer(params: Any, record: hparams.Optimizer, capturable: bool = False) -> torch.optim.Optimizer:
+    """torch's optimizer with the hyperparameters of a plan; ``capturable`` for CUDA graphs."""
     if getattr(record, "eps_root", 0):
         raise ValueError("torch's optimizers have no eps inside the root; give the task an optimizer of your own")
+    options: dict[str, Any] = {"lr": record.eta, "weight_decay": record.weight_decay}
     match record:
         case hparams.AdamW() | hparams.Adam():
             adam = torch.optim.AdamW if isinstance(record, hparams.AdamW) else torch.optim.Adam
-            betas = (record.beta1, record.beta2)
-            return adam(params, lr=record.eta, betas=betas, eps=record.eps, weight_decay=record.weight_decay)
+            options |= {"betas": (record.beta1, record.beta2), "eps": record.eps}
+            return adam(params, **options, capturable=capturable, fused=capturable or None)
         case hparams.RMSprop():
             return torch.optim.RMSprop(
-                params, lr=record.eta, alpha=record.beta, eps=record.eps, weight_decay=record.weight_decay
+                params, alpha=record.beta, eps=record.eps, **options, capturable=capturable, foreach=capturable or None
             )
         case hparams.SGD():
-            return torch.optim.SGD(params, lr=record.eta, momentum=record.momentum, weight_decay=record.weight_decay)
+            return torch.optim.SGD(params, momentum=record.momentum, **options, fused=capturable or None)
     raise TypeError(f"there is no torch optimizer for {type(record).__name__}")

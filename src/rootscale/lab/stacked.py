@@ -6,7 +6,7 @@ in the table below goes through vmap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 __all__ = ["stacked"]
 
-Named = Mapping[str, Tensor]
+Named = dict[str, Tensor]
 
 
 def _linear(layer: nn.Linear, p: Named, x: Tensor) -> Tensor:
     """``[R, B, in] -> [R, B, out]`` by one batched product."""
     weight, flat = p["weight"].transpose(1, 2), x.flatten(1, -2)
     out = torch.baddbmm(p["bias"].unsqueeze(1), flat, weight) if "bias" in p else torch.bmm(flat, weight)
-    return out.unflatten(1, x.shape[1:-1]) if x.ndim > 3 else out
+    return out.view(*x.shape[:-1], -1) if x.ndim > 3 else out
 
 
 def _batchnorm(layer: nn.BatchNorm1d, p: Named, x: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
     FOLDER/<what>-<id>/run.json          what it is: task, plan, variant, seeds, versions, hardware, command
     FOLDER/<what>-<id>/trajectory.npz    its test functions, when it is finished (`rootscale.trajectory.Trajectory`)
     FOLDER/<what>-<id>/trajectory.csv    the same, a row for each seed and time, for pandas
-    FOLDER/<what>-<id>/checkpoint.pt     while it is not; a warm start keeps its last one for the runs that start from it
+    FOLDER/<what>-<id>/checkpoint.pt     while it is not; a warm start keeps its last one for what starts from it
 
-The id is a digest of everything that decides the result: change the data, the plan or the loss, and the run is another.
+The id is a digest of what decides the result: change the data, the plan or the loss, and the run is another.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def _board(place: Path, run: Run) -> Callable[[Run], None]:
             "TensorBoard's files need the extra 'tensorboard': pip install rootscale[tensorboard]"
         ) from None
     done = run.measured
-    writer = SummaryWriter(str(place), purge_step=run.settings.grid[done] if done else None)  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(place), purge_step=run.settings.grid[done] if done else None)
 
     def board(run: Run) -> None:
         nonlocal done
@@ -282,9 +282,9 @@ def _board(place: Path, run: Run) -> Callable[[Run], None]:
                 kept = [value for value in rows[done] if np.isfinite(value)]
                 if kept:
                     mean = sum(kept) / len(kept)
-                    writer.add_scalar(name, mean, run.settings.grid[done])  # type: ignore[no-untyped-call]
+                    writer.add_scalar(name, mean, run.settings.grid[done])
             done += 1
-            writer.flush()  # type: ignore[no-untyped-call]
+            writer.flush()
 
     return board
 

@@ -100,8 +100,8 @@ def rescale_(
         model: the model whose BatchNorm layers' momentum is to be converted.
         ema: a `torch.optim.swa_utils.AveragedModel` with torch's exponential averages, or any object with a ``decay``
             attribute, or several of them.
-        rule: a name from `rootscale.RULES`, or one of your making (`Rule.without`); None is the optimizer's own, ``sqrt``
-            for Adam, AdamW and RMSprop.
+        rule: a name from `rootscale.RULES`, or one of your making (`Rule.without`); None is the optimizer's own,
+            ``sqrt`` for Adam, AdamW and RMSprop.
         averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
         state: whether the optimizer's state is converted too; without it the run is disturbed until the averages
             have forgotten the old batch size.

@@ -1,0 +1,161 @@
+"""The lab's engine against a plain training loop, in the same run.
+
+    python benchmarks/lab.py                      # CPU: 16 replicas in one program against one after the other
+    python benchmarks/lab.py --device cuda        # GPU: graph + compile against DataLoader + eager, images a second
+
+On a CPU: digits, MLP 64-32-10, steps of Adam (issue: at least 5 times as fast at batch sizes up to 64). On a GPU:
+ResNet-56 and VGG-16 on images of 32 x 32 (at least 3 times as fast as the plain loop at batch size 256).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+from rootscale.lab import Task
+from rootscale.lab.data import patterns
+from rootscale.lab.fast import FastLearner, SideBySide
+from rootscale.lab.learner import Batches, Learner
+from rootscale.lab.stream import Stream
+from rootscale.lab.tasks import cifar10, digits
+
+
+def stepper(learner: Learner, batch: int) -> Callable[[], None]:
+    """Steps of a learner on fresh samples."""
+    stream = Stream(len(learner.data), learner.seeds, device=learner.device)
+    position, draws = 0, learner.task.draws
+
+    def step() -> None:
+        nonlocal position
+        stop = position + batch
+        uniforms = stream.uniforms(position, stop, draws) if learner.task.augment is not None else None
+        batches: Batches = [(stream.indices(position, stop), uniforms)]
+        learner.step(batches, 1e-3)
+        position = stop
+
+    return step
+
+
+def rate(step: Callable[[], object], seconds: float, device: str, warm: int = 8) -> float:
+    """Steps a second."""
+
+    def wait() -> None:
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    for _ in range(warm):
+        step()
+    wait()
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        for _ in range(5):
+            step()
+        wait()
+        count += 5
+    return count / (time.perf_counter() - began)
+
+
+def ensemble(repeats: int) -> dict[str, float]:
+    """How many times as fast 16 replicas are in one program as one after the other."""
+    torch.set_num_threads(1)  # the tensors are tiny
+    task, found = digits(), {}
+    table = Table("batch size", "ratio", "interquartile range", title="16 replicas in one program")
+    for batch in (4, 16, 64):
+        together, alone = stepper(Learner(task, range(16)), batch), stepper(Learner(task, [0]), batch)
+        ratios = [16 * rate(together, 0.5, "cpu") / rate(alone, 0.5, "cpu") for _ in range(repeats)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        found[f"ensemble_{batch}"] = middle
+        table.add_row(str(batch), f"{middle:.1f}", f"{low:.1f} - {high:.1f}")
+    Console().print(table)
+    return found
+
+
+def plain_loop(task: Task, batch: int, device: str) -> Callable[[], None]:
+    """What people write: a DataLoader, the model as it is, Adam."""
+    inputs, targets = task.train[torch.arange(len(task.train))]
+    sampler = RandomSampler(inputs, replacement=True, num_samples=10**9)  # type: ignore[arg-type]
+    loader = DataLoader(
+        TensorDataset(inputs, targets), batch, sampler=sampler, num_workers=8, pin_memory=True, drop_last=True
+    )
+    torch.manual_seed(0)
+    model = task.model().to(device).train()
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3, weight_decay=1e-4)
+    batches: Iterator[list[torch.Tensor]] = iter(loader)
+
+    def step() -> None:
+        x, y = (part.to(device, non_blocking=True) for part in next(batches))
+        if task.prepare is not None:
+            x = task.prepare(x)
+        if task.augment is not None:
+            x = task.augment(x, torch.rand(len(x), task.draws, device=device))
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def throughput(seconds: float, models: list[str], batches: list[int]) -> dict[str, float]:
+    """Images a second, and the ratios to the plain loop."""
+    device, found = torch.device("cuda"), {}
+    images = patterns(50_000, 100, 10, 32, 60.0, 0)
+    table = Table("model", "batch size", "how", "images/s", "ratio", title=torch.cuda.get_device_name())
+    for model in models:
+        task = cifar10(model=model, images=images)
+        for batch in batches:
+            ways: dict[str, Callable[[], Callable[[], None]]] = {
+                "DataLoader, eager": lambda task=task, batch=batch: plain_loop(task, batch, "cuda"),  # type: ignore[misc]
+                "data on the GPU, eager, bf16": lambda task=task, batch=batch: stepper(  # type: ignore[misc]
+                    Learner(task, [0], device, amp=True), batch
+                ),
+                "graph": lambda task=task, batch=batch: stepper(  # type: ignore[misc]
+                    FastLearner(task, [0], device, compile=False), batch
+                ),
+                "graph, compiled": lambda task=task, batch=batch: stepper(FastLearner(task, [0], device), batch),  # type: ignore[misc]
+            }
+            replicas = 3 if batch <= 1024 else 1
+            if replicas > 1:
+                ways["the same, 3 replicas"] = lambda task=task, batch=batch: stepper(  # type: ignore[misc]
+                    SideBySide([FastLearner(task, [seed], device) for seed in range(3)]), batch
+                )
+            base = 0.0
+            for name, make in ways.items():
+                began = time.perf_counter()
+                per_second = rate(make(), seconds, "cuda") * batch * (3 if "replicas" in name else 1)
+                base = base or per_second
+                table.add_row(model, str(batch), name, f"{per_second:,.0f}", f"{per_second / base:.2f}")
+                print(
+                    f"{model} {batch} {name}: {per_second:,.0f} images/s ({time.perf_counter() - began:.0f} s)",
+                    flush=True,
+                )
+                torch.cuda.empty_cache()
+                found[f"{model}_{batch}"] = per_second / base
+    Console().print(table)
+    return found
+
+
+def main() -> None:
+    """Measure, print the table, and the ratios last."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--models", nargs="+", default=["resnet56", "vgg16"])
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[256, 16384])
+    args = parser.parse_args()
+    cpu = args.device == "cpu"
+    found = ensemble(args.repeats) if cpu else throughput(args.seconds, args.models, args.batch_sizes)
+    print(f"{args.device}, torch {torch.__version__}")
+    print(" ".join(f"{name}={value:.2f}" for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    main()

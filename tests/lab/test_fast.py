@@ -1,0 +1,89 @@
+"""The fast path against the plain one; needs a GPU."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rootscale import Adam, Plan, RMSprop, Schedule
+from rootscale.lab import Run, Settings, Variant
+from rootscale.lab.fast import FastLearner, SideBySide
+from rootscale.lab.tasks import generated
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+SETTINGS = Settings(grid=(0, 320, 640, 960), device="cuda", eval_samples=512)
+OPTIMIZERS = {"adam": Adam(1e-3, 0.95, 0.99), "rmsprop": RMSprop(1e-3, 0.98)}
+VARIANTS = {
+    "base": Variant(),
+    "four times the batch": Variant(4),
+    "ramp": Variant(2, ramp=((480, 4),)),
+    "svag": Variant(ell=2),
+    "state zeroed": Variant(4, zero_state=True),
+}
+
+
+def make(optimizer="adam", **options):
+    plan = Plan(OPTIMIZERS[optimizer], 16, steps=60, schedule=Schedule("cosine", warmup=10), **options)
+    return generated(plan=plan, train=1024, size=16, augment=True)
+
+
+def run(task, variant, settings, seeds=(3,), learner=None):
+    """A run whose learner is made by ``learner``, of the same arguments."""
+    made = Run(task, variant, list(seeds), settings)
+    if learner is not None:
+        made = Run.__new__(Run)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("rootscale.lab.engine._learner", lambda task, seeds, device, _: learner(task, seeds, device))
+            made.__init__(task, variant, list(seeds), settings)
+    return made
+
+
+def exact(task, seeds, device):
+    """The graph without what changes rounding."""
+    each = [FastLearner(task, [seed], device, amp=False, compile=False) for seed in seeds]
+    return each[0] if len(each) == 1 else SideBySide(each)
+
+
+def close(a, b, rtol, atol):
+    for name in ("train loss", "test loss", "parameter norm", "gradient norm"):
+        np.testing.assert_allclose(a.values[name], b.values[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_graph_makes_the_steps_of_the_plain_path(optimizer, variant, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    task = make(optimizer, ema=0.9, clip=1.0)
+    settings = replace(SETTINGS, grid=(320, 640, 960), switch_at=320)
+    plain = run(task, VARIANTS[variant], settings).finish()
+    close(run(task, VARIANTS[variant], settings, learner=exact).finish(), plain, 2e-2, 2e-3)
+
+
+def test_the_fast_path_is_the_plain_one_within_bfloat16():
+    task = make()
+    plain = run(task, Variant(), SETTINGS).finish()
+    close(run(task, Variant(), replace(SETTINGS, fast=True)).finish(), plain, 0.1, 0.02)
+
+
+def test_replicas_side_by_side_are_the_single_ones():
+    task = make()
+    together = run(task, Variant(), SETTINGS, (3, 5), exact).finish()
+    for r, seed in enumerate((3, 5)):
+        alone = run(task, Variant(), SETTINGS, (seed,), exact).finish()
+        for name in ("train loss", "parameter norm"):
+            np.testing.assert_allclose(together.values[name][r], alone.values[name][0], rtol=2e-2, atol=2e-3)
+
+
+def test_a_resumed_run_goes_on_as_it_was():
+    task = make()
+    settings = replace(SETTINGS, grid=(320, 640, 960), switch_at=320)
+    whole = run(task, Variant(4), settings, learner=exact).finish()
+    first = run(task, Variant(4), settings, learner=exact)
+    for _ in range(11):
+        first.advance()
+    torch.cuda.synchronize()
+    second = run(task, Variant(4), settings, learner=exact)
+    second.load_state_dict(first.state_dict())
+    close(second.finish(), whole, 2e-2, 2e-3)
