@@ -514,7 +514,8 @@ def _pairs(base: Trajectory, other: Trajectory, notes: list[str]) -> tuple[tuple
         if len(common) < FEWEST:
             raise ValueError(
                 f"the sets share {len(common)} of {other.replicas} and {base.replicas} seeds: they are not "
-                f"independent, and pairs need at least {FEWEST} in common; use the same seeds for both, or different ones throughout"
+                f"independent, and pairs need at least {FEWEST} in common; use the same seeds for both, or different "
+                "ones throughout"
             )
         notes.append(f"paired by the {len(common)} seeds that both have; {left} runs with other seeds were left out")
     return ([seeds[0][value] for value in common], [seeds[1][value] for value in common]), True
@@ -526,7 +527,7 @@ def _range(base: Trajectory, name: str) -> float:
     curve = base.values[name][whole].mean(0) if whole.sum() >= FEWEST else base[name].mean
     curve = curve[np.isfinite(curve)]
     if not curve.size:
-        return 0.0
+        raise ValueError("all runs of the base had diverged at all times: there is nothing to compare with")
     found = float(np.ptp(curve))
     return found if found > _ROUNDING * float(np.abs(curve).max()) else 0.0
 
