@@ -5,10 +5,10 @@ band is ``d ± c se``, with one c for all functions and times. c is the ``level`
 
     max over f, t of |d*(f, t)| / se*(f, t)
 
-where d* and se* are d and se of the runs' deviations from their mean, each run's whole deviation multiplied by a random
-sign (the wild bootstrap with signs: a permutation test, were the means known). A run keeps its sign over all times
-and functions, and thereby their dependence; se* is computed anew, and so accounts for how few seeds se rests on. What
-this covers, measured, is in docs/verdict.md.
+where d* and se* are d and se of the runs' deviations from their mean after a random rotation of the runs among
+themselves (a rotation test; signs or a permutation of the runs are special rotations). Every run keeps its course over
+all times and functions, and thereby their dependence; se* is computed anew, and so accounts for how few seeds se rests
+on. For a single time and function, c is Student's quantile. What the bands cover, measured, is in docs/verdict.md.
 """
 
 from __future__ import annotations
@@ -234,20 +234,26 @@ class _Sample:
     Args:
         mean: ``[F, T]``; NaN where no run was left.
         deviations: ``[R, F, T]`` from the mean; zero for what was lost.
-        count: ``[T]``, of runs left.
+        alive: ``[R, T]``, 1 for a run that is left, 0 for others.
     """
 
     mean: Array
     deviations: Array
-    count: Array
+    alive: Array
 
     @classmethod
     def of(cls, values: Array, lost: Mask) -> _Sample:
         gone = lost[:, None, :]
-        count = (~lost).sum(0).astype(np.float64)
+        alive = (~lost).astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(gone, 0.0, values).sum(0) / count
-        return cls(mean, np.where(gone, 0.0, values - mean), count)
+            mean = np.where(gone, 0.0, values).sum(0) / alive.sum(0)
+        return cls(mean, np.where(gone, 0.0, values - mean), alive)
+
+    @property
+    def count(self) -> Array:
+        """``[T]``, of runs left."""
+        found: Array = self.alive.sum(0)
+        return found
 
     @property
     def runs(self) -> int:
@@ -295,7 +301,7 @@ def compare(
         tolerance: share of the range of the base's mean curve, which must not be flat. A flat function is an error,
             but left out (with a note) where ``functions`` is None and the other runs have the very same values.
         level: that the bands hold at all times and for all functions at once.
-        resamples: of the signs; all ``2^(R - 1)`` are used where these are fewer.
+        resamples: how many rotations.
         seed: of the resamples.
     """
     if not (0 < tolerance < math.inf and 0 < level < 1 and resamples >= 100):
@@ -361,31 +367,27 @@ def compare(
 
 
 def _critical(samples: Sequence[_Sample], use: Mask, level: float, resamples: int, rng: np.random.Generator) -> float:
-    """c: the ``level`` quantile of the largest |t| over ``use [F, T]`` when runs' deviations get random signs."""
-    total = sum(sample.runs for sample in samples)
-    if 2 ** (total - 1) <= resamples:  # all of them; a change of all signs changes nothing
-        signs = 1.0 - 2.0 * ((np.arange(2 ** (total - 1))[:, None] >> np.arange(total)) & 1)
-    else:
-        signs = 1.0 - 2.0 * rng.integers(0, 2, (resamples, total))
-    parts = np.split(signs, np.cumsum([sample.runs for sample in samples])[:-1], axis=1)
-    largest = np.zeros(len(signs))
+    """c: the ``level`` quantile of the largest |t| over ``use [F, T]`` when runs are rotated among themselves.
+
+    Under a rotation of n deviations ``a`` their mean is ``w a / sqrt(n)``, with w uniform on the unit sphere, and their
+    sum of squares stays: nothing but w needs to be drawn.
+    """
+    directions = [rng.standard_normal((resamples, sample.runs)) for sample in samples]
+    norms = [np.sqrt(z**2 @ sample.alive) for z, sample in zip(directions, samples, strict=True)]
+    largest = np.zeros(resamples)
     for i, keep in enumerate(use):
         if not keep.any():
             continue
-        mean = np.zeros((len(signs), int(keep.sum())))
+        mean = np.zeros((resamples, int(keep.sum())))
         variance = np.zeros_like(mean)
-        fixed = np.zeros(mean.shape[1])
-        for part, sample in zip(parts, samples, strict=True):
+        for z, norm, sample in zip(directions, norms, samples, strict=True):
             n = sample.count[keep]
             # Deviations from a mean of n are short by sqrt(1 - 1/n).
             deviations = sample.deviations[:, i, keep] * np.sqrt(n / (n - 1))
-            m = part @ deviations / n
-            square = (deviations**2).sum(0) / n
-            mean += m
-            variance += (square - m**2) / (n - 1)
-            fixed += square / (n - 1)
-        # Signs may make all deviations equal: any c is then too small, and any large number will do.
-        np.maximum(largest, (mean**2 / np.maximum(variance, 1e-12 * fixed)).max(1), out=largest)
+            along = z @ deviations / norm[:, keep]
+            mean += along / np.sqrt(n)
+            variance += ((deviations**2).sum(0) - along**2) / (n * (n - 1))
+        np.maximum(largest, (mean**2 / np.maximum(variance, 1e-12 * mean**2)).max(1), out=largest)
     return float(np.sqrt(np.quantile(largest, level, method="inverted_cdf")))
 
 
