@@ -2,11 +2,12 @@
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
 import shutil
-import subprocess
+import signal
 import tempfile
 import time
 
@@ -26,20 +27,27 @@ class Browser:
         self.patience = patience
         self.profile = tempfile.mkdtemp(prefix="rootscale-chromium-")
         self.problems, self.events, self.sent, self.rest = [], [], 0, b""
-        to_browser, self.out = os.pipe()
-        self.inp, from_browser = os.pipe()
         flags = [*FLAGS, f"--user-data-dir={self.profile}"]
         if os.geteuid() == 0:
             flags.append("--no-sandbox")  # Chromium's sandbox refuses root
-        # It reads from 3 and writes to 4; the shell puts the pipes there.
-        command = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
-        self.process = subprocess.Popen(
-            ["sh", "-c", command, "sh", CHROMIUM, *flags, "about:blank"], pass_fds=(to_browser, from_browser),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(to_browser)
-        os.close(from_browser)
+        (read, self.out), (self.inp, write) = os.pipe(), os.pipe()
+        # It reads from 3 and writes to 4. The pipes go above 9 first, so that neither stands in the other's place.
+        theirs = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (read, write)]
+        nowhere = [(os.POSIX_SPAWN_OPEN, end, os.devnull, os.O_RDWR, 0) for end in (0, 1, 2)]
+        placed = [(os.POSIX_SPAWN_DUP2, end, number) for end, number in zip(theirs, (3, 4), strict=True)]
+        self.process = os.posix_spawn(
+            CHROMIUM, [CHROMIUM, *flags, "about:blank"], os.environ, file_actions=[*nowhere, *placed]
+        )
+        for end in (read, write, *theirs):
+            os.close(end)
         self.session = None
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self):
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -49,14 +57,20 @@ class Browser:
         return self
 
     def __exit__(self, *exception):
+        self.close()
+
+    def close(self):
+        """Asks it to end, and makes it end if it does not."""
+        self.session, self.patience = None, 10.0
         with contextlib.suppress(OSError, TimeoutError, EOFError):
-            self.session = None
             self.send("Browser.close")
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        deadline = time.monotonic() + 10
+        while os.waitpid(self.process, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(self.process, signal.SIGKILL)
+                os.waitpid(self.process, 0)
+                break
+            time.sleep(0.02)
         os.close(self.out)
         os.close(self.inp)
         shutil.rmtree(self.profile, ignore_errors=True)
@@ -98,15 +112,22 @@ class Browser:
             self.problems.append(" ".join(str(part.get("value", part.get("description"))) for part in params["args"]))
         elif name == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.problems.append(params["entry"]["text"])
-        elif name == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "data:", "blob:")):
+        elif name == "Network.requestWillBeSent" and not params["request"]["url"].startswith(
+            ("file:", "data:", "blob:")
+        ):
             self.problems.append(f"asked the network for {params['request']['url']}")
 
     def look(self, size=DESKTOP, dark=False, scale=1):
         """The size of the window in CSS pixels, and the colour scheme the reader prefers."""
         width, height = size
         self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=size == PHONE
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=size == PHONE,
         )
+        self.send("Emulation.setTouchEmulationEnabled", enabled=size == PHONE)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -146,5 +167,8 @@ class Browser:
         clip = {}
         if height is not None:
             width = self.run("innerWidth")
-            clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}, "captureBeyondViewport": True}
+            clip = {
+                "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1},
+                "captureBeyondViewport": True,
+            }
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png", **clip)["data"]))

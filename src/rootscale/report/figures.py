@@ -26,14 +26,14 @@ FORMATS = ("png", "pdf")
 STYLES: tuple[tuple[str, Any], ...] = (
     ("#1d2126", "-"),
     ("#0072b2", (0, (5, 2))),
-    ("#cc6fa3", (0, (1.4, 1.6))),
-    ("#d98e00", (0, (5, 2, 1.4, 2))),
-    ("#2ba3dd", (0, (9, 2))),
-    ("#009e73", "-"),
+    ("#d98e00", (0, (1.4, 1.6))),
+    ("#c4629a", (0, (5, 2, 1.4, 2))),
+    ("#009e73", (0, (9, 2))),
+    ("#2ba3dd", "-"),
     ("#d55e00", (0, (5, 2))),
     ("#a39a00", (0, (1.4, 1.6))),
 )
-WARM, STRIP, SOFT = "#8a9099", "#0a7f5f", "#5a626c"
+WARM, STRIP, SOFT = "#8a9099", "#66707c", "#5a626c"
 
 
 def need_matplotlib() -> Any:
@@ -112,8 +112,7 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
     for arm, (colour, dash) in _styled((check.base, *check.others)):
         if name in arm.trajectory.names:
             _curve(axes[0], arm.trajectory, name, colour, dash, _text(arm.label))
-        if arm in compared:
-            assert arm.comparison is not None
+        if arm.comparison is not None and name in arm.comparison.gaps:
             gap = arm.comparison.gaps[name]
             x = words.clock_of_gap(gap, arm.trajectory)
             axes[1].fill_between(x, 100 * gap.low, 100 * gap.high, color=colour, alpha=0.17, linewidth=0)
@@ -121,13 +120,12 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
     axes[0].set_ylabel(_text(name))
     if name == words.NOISE_SCALE:
         axes[0].set_yscale("log")
-        arms = (check.base, *check.others)
         for i, size in words.batch_sizes(check):
             colour, dash = STYLES[i % len(STYLES)]
             axes[0].axhline(size, color=colour, linestyle=dash, linewidth=1)
             axes[0].annotate(
-                f"B = {words.number(float(arms[i].plan.batch_size.total), 6)}", (1, size), color=colour, fontsize=7,
-                xycoords=("axes fraction", "data"), xytext=(0, 1.5), textcoords="offset points", ha="right", va="bottom",
+                f"B = {words.number(size, 6)}", (1, size), xycoords=("axes fraction", "data"), xytext=(0, 1.5),
+                textcoords="offset points", ha="right", va="bottom", color=colour, fontsize=7,
             )  # fmt: skip
     if compared:
         tolerance = 100 * max(arm.comparison.tolerance for arm in compared if arm.comparison)

@@ -5,13 +5,14 @@
   const form = document.querySelector("form.controls");
   const plots = { curve: "curve-plot", gap: "gap-plot", noise: "noise-plot" };
   const element = (name) => document.getElementById(plots[name]);
-  const hidden = new Set(); // arms switched off
+  const hidden = new Set(); // arms switched off, and "warm"
   const narrow = matchMedia("(max-width: 600px)");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const touch = matchMedia("(pointer: coarse)");
 
-  // Plotly reads some tags and entities in text: users' text must have neither.
-  const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  // Plotly reads some tags and entities in text: users' text must have neither. Plots have no room for long names.
+  const short = (text) => (text.length > 48 ? `${text.slice(0, 47)}…` : text);
+  const plain = (text) => short(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colour = (arm) => variable(`--arm-${arm % data.colours}`);
   const dash = (arm) => data.dashes[arm % data.dashes.length];
@@ -55,7 +56,7 @@
       band(run.x, edge(-1), edge(1), hex),
       {
         x: run.x, y: mean, customdata: spread.map((value) => (value === null ? "?" : value.toPrecision(2))), type: "scatter",
-        mode: "lines", name: plain(label), line: { color: hex, dash: style, width: 2.2 },
+        mode: "lines", name: plain(label), line: { color: hex, dash: style, width: style === "solid" ? 3 : 2.2 },
         hovertemplate: "%{y:.4~g} ± %{customdata}",
       },
     ];
@@ -63,20 +64,33 @@
 
   function axes(title, extra) {
     const [ink, soft, grid, surface, line] = ["--ink", "--soft", "--grid", "--surface", "--line"].map(variable);
-    const runs = data.warm ? [data.warm, ...data.arms] : data.arms;
+    const runs = before() ? [data.warm, ...data.arms] : data.arms;
     const ends = runs.flatMap((run) => [run.x[0], run.x[run.x.length - 1]]);
     const [first, last] = [Math.min(...ends), Math.max(...ends)];
-    const axis = { gridcolor: grid, linecolor: line, zeroline: false, automargin: true, tickfont: { color: soft }, exponentformat: "power" };
+    const axis = { gridcolor: grid, linecolor: line, zeroline: false, automargin: true, tickfont: { color: soft }, exponentformat: "e" };
+    const counted = data.clock === "samples seen" ? { tickformat: narrow.matches ? "~s" : ",d" } : {};
     return {
       font: { family: getComputedStyle(document.body).fontFamily, size: narrow.matches ? 12 : 13, color: ink },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
-      margin: { l: 12, r: 14, t: 26, b: 12 },
+      margin: { l: narrow.matches ? 56 : 76, r: 14, t: 26, b: 12 }, // equal on the left, so that the plots are in line
       hovermode: narrow.matches ? "closest" : "x unified", dragmode: touch.matches ? false : "zoom",
       hoverlabel: { bgcolor: surface, bordercolor: line, font: { color: ink, size: 13 } },
-      xaxis: { ...axis, title: { text: data.clock, font: { color: soft } }, range: [first - (last - first) * 0.01, last], nticks: narrow.matches ? 5 : 9 },
+      xaxis: { ...axis, ...counted, title: { text: data.clock, font: { color: soft } }, range: [first - (last - first) * 0.01, last], nticks: narrow.matches ? 5 : 9 },
       yaxis: { ...axis, title: { text: title, font: { color: soft } }, nticks: 7, ...extra },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink },
       shapes: [], annotations: [],
     };
+  }
+
+  // 1, 2 and 5 times the powers of ten, as whole numbers; only the powers where there are many.
+  function logTicks(low, high) {
+    const digits = Math.log10(high / low) > 2.5 ? [1] : [1, 2, 5];
+    const ticks = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+      ticks.push(...digits.map((digit) => Number(`${digit}e${power}`)));
+    }
+    const text = (value) => (value >= 1e6 || value < 1e-4 ? value.toExponential(0) : value.toLocaleString("en", { maximumFractionDigits: 6 }));
+    return { type: "log", tickvals: ticks, ticktext: ticks.map(text) };
   }
 
   function markSwitch(layout) {
@@ -86,10 +100,11 @@
     layout.annotations.push({ x: data.switch, yref: "paper", y: 1, yanchor: "bottom", text: "switch", showarrow: false, font: { color: soft, size: 12 } });
   }
 
+  const before = () => data.warm && !hidden.has("warm");
   const shown = () => data.arms.map((arm, i) => [arm, i]).filter(([, i]) => !hidden.has(i));
 
   function drawCurves(name) {
-    const runs = [...(data.warm ? [data.warm] : []), ...data.arms].filter((run) => run.curves[name]);
+    const runs = [...(before() ? [data.warm] : []), ...data.arms].filter((run) => run.curves[name]);
     const values = runs.flatMap((run) => run.curves[name].mean).filter((value) => value !== null);
     const smallest = Math.min(...values);
     const log = form.elements.scale[1];
@@ -98,13 +113,13 @@
     const logarithmic = log.checked && !log.disabled;
     const floor = logarithmic ? smallest / 2 : null;
     const traces = [];
-    if (data.warm && data.warm.curves[name]) {
+    if (before() && data.warm.curves[name]) {
       traces.push(...curve(data.warm, name, "before the switch", variable("--warm"), "solid", floor));
     }
     for (const [arm, i] of shown()) {
       if (arm.curves[name]) traces.push(...curve(arm, name, arm.label, colour(i), dash(i), floor));
     }
-    const layout = axes(plain(name), { type: logarithmic ? "log" : "linear" });
+    const layout = axes(plain(name), logarithmic ? logTicks(smallest, Math.max(...values)) : {});
     markSwitch(layout);
     element("curve").setAttribute("aria-label", `${name} of ${data.arms.length} runs against ${data.clock}; the table below has the numbers`);
     return plot("curve", traces, layout);
@@ -141,7 +156,7 @@
     const [low, high] = [Math.min(...ends), Math.max(...ends)];
     layout.yaxis.range = [low - 0.06 * (high - low), high + 0.06 * (high - low)];
     layout.annotations.push({
-      xref: "paper", x: 0, xanchor: "left", y: tolerance, yanchor: "bottom", text: `tolerance ±${(100 * tolerance).toPrecision(2).replace(/\.0+$/, "")} %`,
+      xref: "paper", x: 0, xanchor: "left", y: tolerance, yanchor: "bottom", text: `${narrow.matches ? "" : "tolerance "}±${Number((100 * tolerance).toPrecision(3))} %`,
       showarrow: false, font: { color: strip, size: 12 },
     });
     markSwitch(layout);
@@ -153,7 +168,7 @@
     if (!data.noise) return null;
     const traces = [];
     const base = data.arms[0];
-    const runs = [...(data.warm && data.warm.curves[data.noise] ? [data.warm] : []), base];
+    const runs = [...(before() && data.warm.curves[data.noise] ? [data.warm] : []), base];
     const means = runs.flatMap((run) => run.curves[data.noise].mean).filter((value) => value > 0);
     const floor = Math.min(...means) / 2;
     for (const run of runs) {
@@ -161,7 +176,9 @@
       const hex = warm ? variable("--warm") : colour(0);
       traces.push(...curve(run, data.noise, warm ? "before the switch" : base.label, hex, "solid", floor));
     }
-    const layout = axes("samples", { type: "log" });
+    const ends = [...means, ...data.sizes.map(({ size }) => size)];
+    const [low, high] = [Math.min(...ends), Math.max(...ends)];
+    const layout = axes("samples", { ...logTicks(low, high), range: [Math.log10(low) - 0.15, Math.log10(high) + 0.2] });
     for (const { arm, size } of data.sizes) {
       layout.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: size, y1: size, line: { color: colour(arm), width: 2, dash: dash(arm) } });
       layout.annotations.push({
@@ -169,16 +186,17 @@
         font: { color: colour(arm), size: 12 },
       });
     }
-    const ends = [...means, ...data.sizes.map(({ size }) => size)].map(Math.log10);
-    layout.yaxis.range = [Math.min(...ends) - 0.15, Math.max(...ends) + 0.2];
     markSwitch(layout);
     return plot("noise", traces, layout);
   }
 
   function plot(name, traces, layout) {
-    const narrowed = ["select2d", "lasso2d", "autoScale2d"];
-    const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: narrowed, toImageButtonOptions: { format: "svg", filename: `rootscale-${name}` } };
-    if (touch.matches) config.displayModeBar = false;
+    // Only these buttons: others would offer to send the data away.
+    const config = {
+      responsive: true, displaylogo: false, displayModeBar: touch.matches ? false : "hover",
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+      toImageButtonOptions: { format: "svg", filename: `rootscale-${name}` },
+    };
     return Plotly.react(element(name), traces, layout, config);
   }
 
@@ -212,7 +230,7 @@
   form.addEventListener("change", draw);
   for (const button of document.querySelectorAll(".legend button")) {
     button.addEventListener("click", () => {
-      const arm = Number(button.dataset.arm);
+      const arm = button.dataset.arm === "warm" ? "warm" : Number(button.dataset.arm);
       if (!hidden.delete(arm)) hidden.add(arm);
       button.setAttribute("aria-pressed", String(!hidden.has(arm)));
       draw();

@@ -1,7 +1,7 @@
 """A check as one HTML page that needs no network: the verdict first, then the curves, then how it came about.
 
-The page is ``page.html`` with ``page.css``, ``page.js`` and plotly.js put into it. What is text is written here, so that
-it can be read without scripts; what is drawn is drawn by ``page.js`` from the JSON of `rootscale.report.payload`.
+The page is ``page.html`` with ``page.css``, ``page.js`` and plotly.js put into it. What is text is written here, so
+that it can be read without scripts; what is drawn is drawn by ``page.js`` from the JSON of `rootscale.report.payload`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _hash(text: str) -> str:
 
 
 def _icon(name: str) -> Html:
-    return fill('<svg class="icon" aria-hidden="true"><use href="#icon-$name"/></svg>', name=name)
+    return fill('<svg class="mark" aria-hidden="true"><use href="#icon-$name"/></svg>', name=name)
 
 
 def _badge(verdict: Any) -> Html:
@@ -127,11 +127,15 @@ def _badge(verdict: Any) -> Html:
 
 def _swatch(arm: int) -> Html:
     dashes = list(DASHES.values())
+    return _line(f"--arm-{arm % COLOURS}", dashes[arm % len(dashes)])
+
+
+def _line(colour: str, dash: str) -> Html:
     return fill(
         '<svg class="swatch" viewBox="0 0 30 10" aria-hidden="true"><line x1="1" y1="5" x2="29" y2="5" '
-        'stroke="var(--arm-$colour)" stroke-dasharray="$dash"/></svg>',
-        colour=arm % COLOURS,
-        dash=dashes[arm % len(dashes)],
+        'stroke="var($colour)" stroke-dasharray="$dash"/></svg>',
+        colour=colour,
+        dash=dash,
     )
 
 
@@ -148,18 +152,13 @@ def _table(columns: Iterable[str], rows: Iterable[Html], caption: str, classes: 
 
 
 def _verdicts(check: Check) -> list[Html]:
-    lines = [
-        fill(
-            '<p class="verdict $verdict">$icon<span><strong>$word:</strong> $text</span></p>',
-            verdict=verdict,
-            icon=_icon(verdict),
-            word=words.VERDICTS[verdict],
-            text=text,
-        )
-        for verdict, text in words.sentences(check)
+    lines = [(verdict, words.VERDICTS[verdict], text) for verdict, text in words.sentences(check)]
+    line = '<p class="verdict $verdict">$icon<span><strong>$word:</strong> $text</span></p>'
+    return [
+        fill(line, verdict=verdict, icon=_icon(verdict), word=word, text=text)
+        for verdict, word, text in lines
+        or [("undecided", "No verdict", f"{check.base.label} was compared with nothing.")]
     ]
-    alone = '<p class="verdict undecided">$icon<span><strong>No verdict:</strong> $base was compared with nothing.</span></p>'
-    return lines or [fill(alone, icon=_icon("undecided"), base=check.base.label)]
 
 
 def _first(check: Check) -> Comparison | None:
@@ -279,8 +278,8 @@ def _toggle(i: int, arm: Arm) -> Html:
 def _before(check: Check) -> list[Html]:
     if check.warm is None:
         return []
-    return [Html('<span class="key"><svg class="swatch" viewBox="0 0 30 10" aria-hidden="true"><line x1="1" y1="5" '
-                 'x2="29" y2="5" stroke="var(--warm)"/></svg>before the switch</span>')]  # fmt: skip
+    button = '<button type="button" data-arm="warm" aria-pressed="true">$swatch before the switch</button>'
+    return [fill(button, swatch=_line("--warm", "none"))]
 
 
 def _numbers(i: int, name: str, check: Check) -> Html:
@@ -304,7 +303,7 @@ def _numbers(i: int, name: str, check: Check) -> Html:
                 badge=_badge(gap.verdict) if gap else "base" if number == 0 else "not compared",
             )
         )
-    columns = ("run", "first", "last (± 2 se)", "largest gap (band)", "verdict")
+    columns = ("run", "at the start", "at the end (± 2 se)", "largest gap (band)", "verdict")
     table = _table(columns, rows, f"{name}, in numbers")
     return fill('<div data-function="$i">$table</div>', i=i, table=table)
 
@@ -314,14 +313,15 @@ def _noise(check: Check) -> Html:
     if not lines:
         return Html('<p class="empty">The noise scale was not measured.</p>')
     return fill(
-        '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with the '
-        'batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
-        "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base (mean ± 2 standard errors), in samples. Where the curve lies "
-        "above the line of a batch size, noise dominates the gradient there, which is what the rule needs.</figcaption>"
-        '</figure><ul class="where">$lines</ul>',
+        '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with '
+        'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
+        "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base (mean ± 2 standard errors), in samples. Where the curve "
+        "lies above the line of a batch size, noise dominates the gradient there, which is what the rule needs."
+        "</figcaption>"
+        '<ul class="where">$lines</ul></figure>',
         base=check.base.label,
         clock=words.clock_name(check.base.trajectory),
-        lines=[fill("<li>$line</li>", line=line) for line in lines],
+        lines=[fill("<li>$swatch$line</li>", swatch=_swatch(arm), line=line) for arm, line in lines],
     )
 
 
@@ -347,7 +347,7 @@ def _plan(i: int, arm: Arm) -> Html:
         )
     columns = ("quantity", "before", "after", "how", "status", "why")
     return fill(
-        "<details$open><summary>$swatch<span><b>$label</b> $what</span></summary>$table</details>",
+        "<details$open><summary>$swatch<span><b>$label</b>: $what</span></summary>$table</details>",
         open=Html(" open" if i == 1 else ""),
         swatch=_swatch(i),
         label=arm.label,
@@ -367,11 +367,11 @@ def _made(check: Check) -> list[Html]:
         parts.append(fill("<dl>$items</dl>", items=items))
     rows = [
         fill(
-            '<tr><th scope="row">$swatch$label</th><td class="n">$size</td><td class="n">$steps</td><td class="n">$runs</td>'
-            "<td>$seeds</td></tr>",
+            '<tr><th scope="row">$swatch$label</th><td class="n">$size</td><td class="n">$steps</td>'
+            '<td class="n">$runs</td><td>$seeds</td></tr>',
             swatch=_swatch(i),
             label=arm.label,
-            size=arm.plan.batch_size,
+            size=f"{arm.plan.batch_size}" + (" (nominal)" if arm.kind == "svag" else ""),
             steps=show(arm.plan.total_steps),
             runs=f"{arm.trajectory.replicas}" + (f" ({words.diverged(arm)})" if words.diverged(arm) else ""),
             seeds=words.ranges(_seeds(arm.trajectory.meta)),

@@ -15,10 +15,10 @@ __all__ = ["payload", "script_json"]
 
 
 def script_json(value: Any) -> str:
-    """Strict JSON that can stand inside ``<script>``: no text in it can end the element or open a comment.
+    r"""Strict JSON that can stand inside ``<script>``: no text in it can end the element or open a comment.
 
     >>> script_json({"a": "</script><!--"})
-    '{"a":"\\\\u003c/script\\\\u003e\\\\u003c!--"}'
+    '{"a":"\\u003c/script\\u003e\\u003c!--"}'
     """
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII: also U+2028 is escaped
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

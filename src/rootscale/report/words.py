@@ -34,26 +34,32 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent; the space does not break.
+    """A share in percent, to a tenth; the space does not break.
 
-    >>> percent(0.05), percent(-0.0163), percent(0.2071), percent(0.0)
-    ('5\\xa0%', '−1.6\\xa0%', '21\\xa0%', '0\\xa0%')
+    >>> percent(0.05), percent(-0.0163), percent(0.2071), percent(0.0), percent(0.0004)
+    ('5\\xa0%', '−1.6\\xa0%', '20.7\\xa0%', '0\\xa0%', '0.04\\xa0%')
     """
-    return f"{number(100 * share, 2)}\N{NO-BREAK SPACE}%"
+    value = 100 * share
+    if abs(value) < 0.05:
+        return f"{number(value, 1)}\N{NO-BREAK SPACE}%"
+    return f"{number(round(value, 1 if abs(value) < 100 else 0), 6)}\N{NO-BREAK SPACE}%"
 
 
 def with_error(mean: float, se: float) -> str:
     """A mean and two standard errors, to the digits that the error leaves.
 
-    >>> with_error(0.123456, 0.00123), with_error(2.0, float("nan"))
-    ('0.1235 ± 0.0025', '2')
+    >>> with_error(0.56, 0.00123), with_error(12345.6, 120.0), with_error(2.0, float("nan")), with_error(2.0, 0.0)
+    ('0.5600 ± 0.0025', '12,350 ± 240', '2', '2 ± 0')
     """
     if not (math.isfinite(mean) and math.isfinite(se)):
         return number(mean)
-    if se == 0 or mean == 0:
-        return f"{number(mean)} ± {number(2 * se, 2)}"
-    digits = max(1, math.floor(math.log10(abs(mean))) - math.floor(math.log10(2 * se)) + 2)
-    return f"{number(mean, digits)} ± {number(2 * se, 2)}"
+    if se <= 0:
+        return f"{number(mean)} ± 0"
+    places = 1 - math.floor(math.log10(2 * se))
+    if places > 8:
+        return f"{number(mean, 8)} ± {number(2 * se, 2)}"
+    values = (round(value, places) for value in (mean, 2 * se))
+    return " ± ".join(f"{value:,.{max(places, 0)}f}" for value in values).replace("-", "−")
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -151,8 +157,14 @@ def diverged(arm: Arm) -> str:
     return f"{lost} of {arm.trajectory.replicas} runs diverged" if lost else ""
 
 
+def _unbroken(label: str) -> str:
+    """``B = 4`` stays on one line."""
+    return label.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+
+
 def _under(arm: Arm) -> str:
-    return f"{'under' if arm.kind == 'svag' else 'at'} {arm.label}"
+    comma = "," if "," in arm.label else ""
+    return f"{'under' if arm.kind == 'svag' else 'at'} {_unbroken(arm.label)}{comma}"
 
 
 def _same(base: str, arms: Sequence[Arm]) -> str:
@@ -171,7 +183,9 @@ def _different(base: str, arms: Sequence[Arm]) -> str:
 
 def _undecided(base: str, arms: Sequence[Arm]) -> str:
     texts = [
-        f"{_under(arm)} the run may or may not follow {base}; {decide(arm.comparison)}" for arm in arms if arm.comparison
+        f"{_under(arm)} the run may or may not follow {base}; {decide(arm.comparison)}"
+        for arm in arms
+        if arm.comparison
     ]
     return "; ".join(texts) + "."
 
@@ -185,7 +199,7 @@ def sentences(check: Check) -> list[tuple[Verdict, str]]:
     for arm in check.others:
         if arm.verdict is not None:
             groups.setdefault(arm.verdict, []).append(arm)
-    return [(verdict, _SENTENCES[verdict](check.base.label, arms)) for verdict, arms in groups.items()]
+    return [(verdict, _SENTENCES[verdict](_unbroken(check.base.label), arms)) for verdict, arms in groups.items()]
 
 
 def batch_sizes(check: Check) -> list[tuple[int, float]]:
@@ -197,29 +211,28 @@ def batch_sizes(check: Check) -> list[tuple[int, float]]:
     return [(i, size) for size, i in sorted(sizes.items())]
 
 
-def noise_dominates(check: Check) -> list[str]:
-    """For each batch size, where the noise scale lies above it."""
+def noise_dominates(check: Check) -> list[tuple[int, str]]:
+    """For each batch size (with its first arm) where the noise scale lies above it."""
     parts = [t for t in (check.warm, check.base.trajectory) if t is not None and NOISE_SCALE in t.names]
     if not parts:
         return []
     when = np.concatenate([clock(part) for part in parts])
     scale = np.concatenate([part[NOISE_SCALE].mean for part in parts])
     unit = "samples" if clock_name(check.base.trajectory) == "samples seen" else "(time)"
-    texts = []
-    for _, size in batch_sizes(check):
+    lines = []
+    for arm, size in batch_sizes(check):
         above = scale > size
-        if above.all():
-            where = "above it all along"
+        last_below = -1 if above.all() else int(np.flatnonzero(~above)[-1])
+        if last_below < 0:
+            where = "noise dominates all along"
         elif not above.any():
-            where = "nowhere above it"
+            where = "noise dominates nowhere"
+        elif last_below + 1 < len(above):
+            where = f"noise dominates from {number(when[last_below + 1])} {unit} on"
         else:
-            last_below = int(np.flatnonzero(~above)[-1])
-            later = last_below + 1 < len(above)
-            where = f"above it from {number(when[last_below + 1])} {unit} on" if later else (
-                f"above it at {int(above.sum())} of {len(above)} times, not at the end"
-            )  # fmt: skip
-        texts.append(f"B = {number(size, 6)}: {where}")
-    return texts
+            where = f"noise dominates at {int(above.sum())} of {len(above)} times, not at the end"
+        lines.append((arm, f"B = {number(size, 6)}: {where}"))
+    return lines
 
 
 def described(value: Any) -> str:
