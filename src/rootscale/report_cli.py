@@ -15,8 +15,8 @@ def add_parsers(subparsers: Any) -> None:
     report = subparsers.add_parser(
         "report",
         help="what a check found, as one HTML page and as figures for papers",
-        description="Write what a check found as one HTML page that needs no network: the verdict, the trajectories, the "
-        "gaps against the tolerance, the noise scale, the plans and how it was made. Needs the extra 'report'.",
+        description="Write what a check found as one HTML page that needs no network: the verdict, the trajectories, "
+        "the gaps against the tolerance, the noise scale, the plans and how it was made. Needs the extra 'report'.",
         epilog="example: rootscale report runs/digits -o report.html --pdf figures",
     )
     report.add_argument("runs", type=Path, metavar="RUNS", help="the folder of a check")

@@ -170,7 +170,7 @@ def test_text_from_users_is_text_everywhere():
     assert hostile.data["functions"][0] == HOSTILE
     for place in ("<", ">", "&", "\u2028"):
         assert place not in hostile.scripts[0]
-    # Title, heading, verdict, facts, card, choice, legend, table, causes, guards, changes, how it was made: all of it is seen.
+    # Title, heading, verdict, facts, card, choice, legend, tables, changes, how it was made: all of it is seen.
     assert hostile.text.count("<img src=x onerror=\"hacked=1\"><!-- '&amp;' $task ${data} </style>") > 50
     assert hostile.open == []
 

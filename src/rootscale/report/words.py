@@ -34,10 +34,10 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, to a tenth; the space does not break.
+    r"""A share in percent, to a tenth; the space does not break.
 
     >>> percent(0.05), percent(-0.0163), percent(0.2071), percent(0.0), percent(0.0004)
-    ('5\\xa0%', '−1.6\\xa0%', '20.7\\xa0%', '0\\xa0%', '0.04\\xa0%')
+    ('5\xa0%', '−1.6\xa0%', '20.7\xa0%', '0\xa0%', '0.04\xa0%')
     """
     value = 100 * share
     if abs(value) < 0.05:
