@@ -172,4 +172,4 @@ class Browser:
             clip = {"clip": part, "captureBeyondViewport": True}
         data = base64.b64decode(self.send("Page.captureScreenshot", format="png", **clip)["data"])
         with Image.open(io.BytesIO(data)) as image:
-            image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
+            image.convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE).save(path, optimize=True)
