@@ -1,0 +1,242 @@
+"use strict";
+// Draws the plots from the JSON in #data. Text is put into the page by Python; here it only reaches Plotly, escaped.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const form = document.querySelector("form.controls");
+  const plots = { curve: "curve-plot", gap: "gap-plot", noise: "noise-plot" };
+  const element = (name) => document.getElementById(plots[name]);
+  const hidden = new Set(); // arms switched off, and "warm"
+  const narrow = matchMedia("(max-width: 600px)");
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const touch = matchMedia("(pointer: coarse)");
+
+  // Plotly reads some tags and entities in text: users' text must have neither. Plots have no room for long names.
+  const short = (text) => (text.length > 48 ? `${text.slice(0, 47)}…` : text);
+  const plain = (text) => short(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const colour = (arm) => variable(`--arm-${arm % data.colours}`);
+  const dash = (arm) => data.dashes[arm % data.dashes.length];
+  const chosen = () => data.functions[Number(form.elements.function.value)];
+
+  function faded(hex, alpha) {
+    const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+    return `rgba(${r},${g},${b},${alpha})`;
+  }
+
+  // A band as one polygon for each stretch of times at which it is known.
+  function band(x, low, high, hex) {
+    const outline = { x: [], y: [] };
+    let start = null;
+    for (let i = 0; i <= x.length; i++) {
+      const known = i < x.length && low[i] !== null && high[i] !== null;
+      if (known && start === null) start = i;
+      if (known || start === null) continue;
+      for (let j = start; j < i; j++) { outline.x.push(x[j]); outline.y.push(high[j]); }
+      for (let j = i - 1; j >= start; j--) { outline.x.push(x[j]); outline.y.push(low[j]); }
+      outline.x.push(null);
+      outline.y.push(null);
+      start = null;
+    }
+    return {
+      ...outline, type: "scatter", mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: faded(hex, 0.17),
+      hoverinfo: "skip",
+    };
+  }
+
+  // Mean and band of two standard errors; on a logarithmic axis the band is cut off at `floor`.
+  function curve(run, name, label, hex, style, floor) {
+    const { mean, se } = run.curves[name];
+    const spread = se.map((error) => (error === null ? null : 2 * error));
+    const edge = (sign) => mean.map((value, i) => {
+      if (value === null || spread[i] === null) return null;
+      const y = value + sign * spread[i];
+      return floor === null ? y : Math.max(y, floor);
+    });
+    return [
+      band(run.x, edge(-1), edge(1), hex),
+      {
+        x: run.x, y: mean, customdata: spread.map((value) => (value === null ? "?" : value.toPrecision(2))), type: "scatter",
+        mode: "lines", name: plain(label), line: { color: hex, dash: style, width: style === "solid" ? 3 : 2.2 },
+        hovertemplate: "%{y:.4~g} ± %{customdata}",
+      },
+    ];
+  }
+
+  function axes(title, extra) {
+    const [ink, soft, grid, surface, line] = ["--ink", "--soft", "--grid", "--surface", "--line"].map(variable);
+    const runs = before() ? [data.warm, ...data.arms] : data.arms;
+    const ends = runs.flatMap((run) => [run.x[0], run.x[run.x.length - 1]]);
+    const [first, last] = [Math.min(...ends), Math.max(...ends)];
+    const axis = { gridcolor: grid, linecolor: line, zeroline: false, automargin: true, tickfont: { color: soft }, exponentformat: "e" };
+    const counted = data.clock === "samples seen" ? { tickformat: narrow.matches ? "~s" : ",d" } : {};
+    return {
+      font: { family: getComputedStyle(document.body).fontFamily, size: narrow.matches ? 12 : 13, color: ink },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+      margin: { l: narrow.matches ? 56 : 76, r: 14, t: 26, b: 12 }, // equal on the left, so that the plots are in line
+      hovermode: narrow.matches ? "closest" : "x unified", dragmode: touch.matches ? false : "zoom",
+      hoverlabel: { bgcolor: surface, bordercolor: line, font: { color: ink, size: 13 } },
+      xaxis: { ...axis, ...counted, title: { text: data.clock, font: { color: soft } }, range: [first - (last - first) * 0.01, last], nticks: narrow.matches ? 5 : 9 },
+      yaxis: { ...axis, title: { text: title, font: { color: soft } }, nticks: 7, ...extra },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink },
+      shapes: [], annotations: [],
+    };
+  }
+
+  // 1, 2 and 5 times the powers of ten, as whole numbers; only the powers where there are many.
+  function logTicks(low, high) {
+    const digits = Math.log10(high / low) > 2.5 ? [1] : [1, 2, 5];
+    const ticks = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+      ticks.push(...digits.map((digit) => Number(`${digit}e${power}`)));
+    }
+    const text = (value) => (value >= 1e6 || value < 1e-4 ? value.toExponential(0) : value.toLocaleString("en", { maximumFractionDigits: 6 }));
+    return { type: "log", tickvals: ticks, ticktext: ticks.map(text) };
+  }
+
+  function markSwitch(layout) {
+    if (data.switch === null) return;
+    const soft = variable("--soft");
+    layout.shapes.push({ type: "line", x0: data.switch, x1: data.switch, yref: "paper", y0: 0, y1: 1, line: { color: soft, width: 1.5, dash: "dot" } });
+    layout.annotations.push({ x: data.switch, yref: "paper", y: 1, yanchor: "bottom", text: "switch", showarrow: false, font: { color: soft, size: 12 } });
+  }
+
+  const before = () => data.warm && !hidden.has("warm");
+  const shown = () => data.arms.map((arm, i) => [arm, i]).filter(([, i]) => !hidden.has(i));
+
+  function drawCurves(name) {
+    const runs = [...(before() ? [data.warm] : []), ...data.arms].filter((run) => run.curves[name]);
+    const values = runs.flatMap((run) => run.curves[name].mean).filter((value) => value !== null);
+    const smallest = Math.min(...values);
+    const log = form.elements.scale[1];
+    log.disabled = !(smallest > 0);
+    log.parentElement.title = log.disabled ? "not all values are above 0" : "";
+    const logarithmic = log.checked && !log.disabled;
+    const floor = logarithmic ? smallest / 2 : null;
+    const traces = [];
+    if (before() && data.warm.curves[name]) {
+      traces.push(...curve(data.warm, name, "before the switch", variable("--warm"), "solid", floor));
+    }
+    for (const [arm, i] of shown()) {
+      if (arm.curves[name]) traces.push(...curve(arm, name, arm.label, colour(i), dash(i), floor));
+    }
+    const layout = axes(plain(name), logarithmic ? logTicks(smallest, Math.max(...values)) : {});
+    markSwitch(layout);
+    element("curve").setAttribute("aria-label", `${name} of ${data.arms.length} runs against ${data.clock}; the table below has the numbers`);
+    return plot("curve", traces, layout);
+  }
+
+  function drawGaps(name) {
+    const compared = shown().filter(([arm]) => arm.gaps[name]);
+    const known = data.arms.some((arm) => arm.gaps[name]);
+    element("gap").hidden = !known;
+    document.getElementById("gap-none").hidden = known;
+    if (!known) return null;
+    const traces = [];
+    for (const [arm, i] of compared) {
+      const { x, gap, low, high } = arm.gaps[name];
+      const percent = (value) => (value === null ? "?" : `${(100 * value).toFixed(1)} %`);
+      traces.push(band(x, low, high, colour(i)), {
+        x, y: gap, customdata: low.map((value, j) => `${percent(value)} to ${percent(high[j])}`), type: "scatter", mode: "lines",
+        name: plain(arm.label), line: { color: colour(i), dash: dash(i), width: 2.2 }, hovertemplate: "%{y:.1%} (%{customdata})",
+      });
+    }
+    const tolerance = Math.max(...data.arms.map((arm) => arm.tolerance ?? 0));
+    const layout = axes("gap / range", { tickformat: ".0~%" });
+    const strip = variable("--strip");
+    layout.shapes.push({
+      type: "rect", xref: "paper", x0: 0, x1: 1, y0: -tolerance, y1: tolerance, layer: "below", fillcolor: faded(strip, 0.14),
+      line: { width: 0 },
+    });
+    for (const y of [-tolerance, tolerance]) {
+      layout.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, layer: "below", line: { color: strip, width: 1.2 } });
+    }
+    layout.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: 0, y1: 0, layer: "below", line: { color: variable("--soft"), width: 1 } });
+    // The strip is seen whole, whatever the gaps are.
+    const ends = [...compared.flatMap(([arm]) => [...arm.gaps[name].low, ...arm.gaps[name].high]), -1.5 * tolerance, 1.5 * tolerance];
+    const [low, high] = [Math.min(...ends), Math.max(...ends)];
+    layout.yaxis.range = [low - 0.06 * (high - low), high + 0.06 * (high - low)];
+    layout.annotations.push({
+      xref: "paper", x: 0, xanchor: "left", y: tolerance, yanchor: "bottom", text: `${narrow.matches ? "" : "tolerance "}±${Number((100 * tolerance).toPrecision(3))} %`,
+      showarrow: false, font: { color: strip, size: 12 },
+    });
+    markSwitch(layout);
+    element("gap").setAttribute("aria-label", `Gap of ${name} to ${data.arms[0].label} against ${data.clock}, with the tolerance as a strip; the table below has the numbers`);
+    return plot("gap", traces, layout);
+  }
+
+  function drawNoise() {
+    if (!data.noise) return null;
+    const traces = [];
+    const base = data.arms[0];
+    const runs = [...(before() && data.warm.curves[data.noise] ? [data.warm] : []), base];
+    const means = runs.flatMap((run) => run.curves[data.noise].mean).filter((value) => value > 0);
+    const floor = Math.min(...means) / 2;
+    for (const run of runs) {
+      const warm = run !== base;
+      const hex = warm ? variable("--warm") : colour(0);
+      traces.push(...curve(run, data.noise, warm ? "before the switch" : base.label, hex, "solid", floor));
+    }
+    const ends = [...means, ...data.sizes.map(({ size }) => size)];
+    const [low, high] = [Math.min(...ends), Math.max(...ends)];
+    const layout = axes("samples", { ...logTicks(low, high), range: [Math.log10(low) - 0.15, Math.log10(high) + 0.2] });
+    for (const { arm, size } of data.sizes) {
+      layout.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: size, y1: size, line: { color: colour(arm), width: 2, dash: dash(arm) } });
+      layout.annotations.push({
+        xref: "paper", x: 1, xanchor: "right", y: Math.log10(size), yanchor: "bottom", text: `B = ${size.toLocaleString("en")}`, showarrow: false,
+        font: { color: colour(arm), size: 12 },
+      });
+    }
+    markSwitch(layout);
+    return plot("noise", traces, layout);
+  }
+
+  function plot(name, traces, layout) {
+    // Only these buttons: others would offer to send the data away.
+    const config = {
+      responsive: true, displaylogo: false, displayModeBar: touch.matches ? false : "hover",
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+      toImageButtonOptions: { format: "svg", filename: `rootscale-${name}` },
+    };
+    return Plotly.react(element(name), traces, layout, config);
+  }
+
+  // The horizontal axes of the plots zoom together.
+  let following = false;
+  async function follow(from, event) {
+    if (following) return;
+    const range = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+    if (range[0] === undefined) return;
+    following = true;
+    const others = Object.keys(plots).filter((name) => name !== from && element(name) && element(name).data && !element(name).hidden);
+    await Promise.all(others.map((name) => Plotly.relayout(element(name), { "xaxis.range": range })));
+    following = false;
+  }
+
+  async function draw() {
+    const name = chosen();
+    for (const table of document.querySelectorAll("#numbers [data-function]")) {
+      table.hidden = data.functions[Number(table.dataset.function)] !== name;
+    }
+    await Promise.all([drawCurves(name), drawGaps(name), drawNoise()]);
+    for (const key of Object.keys(plots)) {
+      const target = element(key);
+      if (!target || !target.on || target.dataset.follows) continue;
+      target.dataset.follows = "yes";
+      target.on("plotly_relayout", (event) => follow(key, event));
+    }
+    document.body.dataset.drawn = Number(document.body.dataset.drawn || 0) + 1; // how often; for tests
+  }
+
+  form.addEventListener("change", draw);
+  for (const button of document.querySelectorAll(".legend button")) {
+    button.addEventListener("click", () => {
+      const arm = button.dataset.arm === "warm" ? "warm" : Number(button.dataset.arm);
+      if (!hidden.delete(arm)) hidden.add(arm);
+      button.setAttribute("aria-pressed", String(!hidden.has(arm)));
+      draw();
+    });
+  }
+  dark.addEventListener("change", draw);
+  narrow.addEventListener("change", draw);
+  draw();
+})();

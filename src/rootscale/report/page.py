@@ -1,0 +1,400 @@
+"""A check as one HTML page that needs no network: the verdict first, then the curves, then how it came about.
+
+The page is ``page.html`` with ``page.css``, ``page.js`` and plotly.js put into it. What is text is written here, so
+that it can be read without scripts; what is drawn is drawn by ``page.js`` from the JSON of `rootscale.report.payload`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import os
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from rootscale._version import __version__
+from rootscale.changes import PROMISE
+from rootscale.compare import Comparison, Gap
+from rootscale.files import whole
+from rootscale.lab.check import Arm, Check
+from rootscale.report import words
+from rootscale.report.payload import payload, script_json
+from rootscale.units import show
+
+__all__ = ["need_plotly", "page", "write"]
+
+COLOURS = 8  # of page.css, --arm-0 to --arm-7
+#: Dashes of the lines, for those who cannot tell the colours: Plotly's names, and what SVG calls them.
+DASHES = {"solid": "none", "dash": "7 3", "dot": "2 2.5", "dashdot": "7 3 2 3", "longdash": "12 3"}
+
+
+class Html(str):
+    """Text that is HTML already; all other text is escaped when it is put into some."""
+
+
+def fill(template: str, **values: Any) -> Html:
+    """The template with every ``$name`` replaced: by HTML as it is, by many pieces of it in a row, by text escaped.
+
+    >>> fill("<b title='$title'>$text</b>", title="'", text="<i>")
+    "<b title='&#x27;'>&lt;i&gt;</b>"
+    """
+    return Html(Template(template).substitute({name: _escaped(value) for name, value in values.items()}))
+
+
+def _escaped(value: Any) -> str:
+    if isinstance(value, Html):
+        return value
+    if isinstance(value, list | tuple):
+        return "".join(map(_escaped, value))
+    return escape(str(value))
+
+
+def need_plotly() -> str:
+    """plotly.js; a `ValueError` that says how to install it where it is missing."""
+    try:
+        offline = importlib.import_module("plotly.offline")
+    except ImportError:
+        raise ValueError("a report needs plotly, which is not installed; pip install 'rootscale[report]'") from None
+    return str(offline.get_plotlyjs())
+
+
+def write(check: Check, path: str | os.PathLike[str]) -> Path:
+    """Writes the page to ``path``: all of it or, on any failure, nothing."""
+    path = Path(path)
+    text = page(check)
+    with whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def page(check: Check) -> str:
+    """The page, about 5 MB with plotly.js in it.
+
+    Its content security policy lets the browser run the page's own two scripts, known by their hashes, and load
+    nothing from anywhere.
+    """
+    # The text of a script may not hold what ends it; in JavaScript the backslash changes nothing.
+    plotly, script = (Html(text.replace("</script", "<\\/script")) for text in (need_plotly(), _own("page.js")))
+    data = payload(check) | {"colours": COLOURS, "dashes": list(DASHES)}
+    return fill(
+        _own("page.html"),
+        hashes=" ".join(f"'sha256-{_hash(text)}'" for text in (plotly, script)),
+        css=Html(_own("page.css")),
+        plotly=plotly,
+        script=script,
+        data=Html(script_json(data)),
+        task=check.task,
+        verdicts=_verdicts(check),
+        setting=_setting(check),
+        cards=[_card(i, arm, check.base.label) for i, arm in enumerate(check.others, 1)],
+        choices=[_choice(i, name) for i, name in enumerate(check.base.trajectory.names)],
+        legend=[_toggle(i, arm) for i, arm in enumerate((check.base, *check.others))] + _before(check),
+        base=check.base.label,
+        clock=words.clock_name(check.base.trajectory),
+        level=_level(check),
+        numbers=[_numbers(i, name, check) for i, name in enumerate(check.base.trajectory.names)],
+        noise=_noise(check),
+        plans=[_plan(i, arm) for i, arm in enumerate(check.others, 1)],
+        made=_made(check),
+        promise=PROMISE,
+        version=__version__,
+    )
+
+
+def _own(name: str) -> str:
+    return resources.files("rootscale.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _icon(name: str) -> Html:
+    return fill('<svg class="mark" aria-hidden="true"><use href="#icon-$name"/></svg>', name=name)
+
+
+def _badge(verdict: Any) -> Html:
+    return fill(
+        '<span class="badge $verdict">$icon$word</span>', verdict=verdict, icon=_icon(verdict),
+        word=words.VERDICTS[verdict],
+    )  # fmt: skip
+
+
+def _swatch(arm: int) -> Html:
+    dashes = list(DASHES.values())
+    return _line(f"--arm-{arm % COLOURS}", dashes[arm % len(dashes)])
+
+
+def _line(colour: str, dash: str) -> Html:
+    return fill(
+        '<svg class="swatch" viewBox="0 0 30 10" aria-hidden="true"><line x1="1" y1="5" x2="29" y2="5" '
+        'stroke="var($colour)" stroke-dasharray="$dash"/></svg>',
+        colour=colour,
+        dash=dash,
+    )
+
+
+def _table(columns: Iterable[str], rows: Iterable[Html], caption: str, classes: str = "") -> Html:
+    """A table in a box of its own that scrolls where the page is narrow."""
+    return fill(
+        '<div class="scroll" tabindex="0" role="region" aria-label="$caption"><table class="$classes">'
+        "<caption>$caption</caption><thead><tr>$head</tr></thead><tbody>$rows</tbody></table></div>",
+        caption=caption,
+        classes=classes,
+        head=[fill('<th scope="col">$name</th>', name=column) for column in columns],
+        rows=list(rows),
+    )
+
+
+def _verdicts(check: Check) -> list[Html]:
+    lines = [(verdict, words.VERDICTS[verdict], text) for verdict, text in words.sentences(check)]
+    line = '<p class="verdict $verdict">$icon<span><strong>$word:</strong> $text</span></p>'
+    return [
+        fill(line, verdict=verdict, icon=_icon(verdict), word=word, text=text)
+        for verdict, word, text in lines
+        or [("undecided", "No verdict", f"{check.base.label} was compared with nothing.")]
+    ]
+
+
+def _first(check: Check) -> Comparison | None:
+    return next((arm.comparison for arm in check.others if arm.comparison is not None), None)
+
+
+def _level(check: Check) -> str:
+    comparison = _first(check)
+    return words.percent(comparison.level if comparison else 0.95)
+
+
+def _setting(check: Check) -> list[Html]:
+    comparison = _first(check)
+    facts = [f"base {check.base.label}", f"{check.base.trajectory.replicas} seeds"]
+    facts.append(f"switch after {show(check.switch_at)} samples" if check.switch_at else "runs from scratch")
+    if comparison is not None:
+        facts.append(f"tolerance {words.percent(comparison.tolerance)} of the base curve’s range")
+        facts.append(f"{words.percent(comparison.level)} bands, for all times and test functions at once")
+    if words.diverged(check.base):
+        facts.append(f"base: {words.diverged(check.base)}")
+    return [fill("<li>$fact</li>", fact=fact) for fact in facts]
+
+
+def _card(i: int, arm: Arm, base: str) -> Html:
+    assert arm.comparison is not None, f"{arm.label} was not compared with the base"
+    found = words.deciding(arm.comparison, arm.trajectory)
+    notes = [("cause", "Likely cause", text) for text in arm.causes]
+    notes += [("warning", "Diverged", text) for text in [words.diverged(arm)] if text]
+    notes += [("warning", "Guard", text) for text in arm.guards]
+    if arm.verdict == "undecided":
+        notes.insert(0, ("seeds", "To decide", words.decide(arm.comparison)))
+    return fill(
+        '<article class="card $verdict"><header><h3>$swatch<span>$label</span></h3>$badge</header>'
+        '$gap<ul class="notes">$notes</ul><details><summary>All test functions</summary>$table</details></article>',
+        verdict=arm.verdict,
+        swatch=_swatch(i),
+        label=arm.label,
+        badge=_badge(arm.verdict),
+        gap=_gap(*found, arm.comparison.tolerance, words.clock_name(arm.trajectory)) if found else "",
+        notes=[
+            fill('<li class="$kind"><b>$name:</b> $text</li>', kind=kind, name=name, text=text)
+            for kind, name, text in notes
+        ],
+        table=_table(
+            ("test function", "largest gap", "band there", "verdict"),
+            [_gap_row(gap, words.largest(gap, arm.trajectory)) for gap in arm.comparison.gaps.values()],
+            f"Gaps between {arm.label} and {base}, as shares of the range of the base curve",
+        ),
+    )
+
+
+def _gap(gap: Gap, largest: words.Largest | None, tolerance: float, clock: str) -> Html:
+    if largest is None:
+        return fill('<p class="gap">no gap of $name could be measured</p>', name=gap.name)
+    at = f"at {words.number(largest.at)} {clock}" if clock == "samples seen" else f"at time {words.number(largest.at)}"
+    return fill(
+        '<p class="gap"><b>$gap</b> largest gap: $name, $at</p>$gauge'
+        '<p class="band">band $low to $high; tolerance ±$tolerance</p>',
+        gap=words.percent(largest.gap),
+        name=gap.name,
+        at=at.replace("samples seen", "samples"),
+        gauge=_gauge(largest, tolerance),
+        low=words.percent(largest.low),
+        high=words.percent(largest.high),
+        tolerance=words.percent(tolerance),
+    )
+
+
+def _gauge(largest: words.Largest, tolerance: float) -> Html:
+    """The gap and its band next to the tolerance, drawn to scale; what it shows is said beside it."""
+    ends = [x for x in (largest.gap, largest.low, largest.high) if abs(x) < float("inf")]
+    reach = 1.15 * max(1.6 * tolerance, *map(abs, ends))
+
+    def place(x: float) -> float:
+        return round(50 + 50 * min(1.0, max(-1.0, x / reach)), 2)
+
+    low, high = min(ends), max(ends)
+    return fill(
+        '<div class="gauge" aria-hidden="true"><i class="strip" style="left:$left%;width:$width%"></i>'
+        '<i class="zero"></i><i class="range" style="left:$low%;width:$span%"></i>'
+        '<i class="point" style="left:$point%"></i></div>',
+        left=place(-tolerance),
+        width=round(place(tolerance) - place(-tolerance), 2),
+        low=place(low),
+        span=round(place(high) - place(low), 2),
+        point=place(largest.gap),
+    )
+
+
+def _gap_row(gap: Gap, largest: words.Largest | None) -> Html:
+    return fill(
+        '<tr><th scope="row">$name</th><td class="n">$gap</td><td class="n">$band</td><td>$badge$seeds</td></tr>',
+        name=gap.name,
+        gap=words.percent(largest.gap) if largest else "–",
+        band=f"{words.percent(largest.low)} to {words.percent(largest.high)}" if largest else "–",
+        badge=_badge(gap.verdict),
+        seeds=f" {gap.seeds_needed} seeds" if gap.seeds_needed is not None else "",
+    )
+
+
+def _choice(i: int, name: str) -> Html:
+    return fill(
+        '<label><input type="radio" name="function" value="$i" autocomplete="off"$checked><span>$name</span></label>',
+        i=i,
+        name=name,
+        checked=Html(" checked" if i == 0 else ""),
+    )
+
+
+def _toggle(i: int, arm: Arm) -> Html:
+    return fill(
+        '<button type="button" data-arm="$i" aria-pressed="true">$swatch$label</button>', i=i, swatch=_swatch(i),
+        label=arm.label,
+    )  # fmt: skip
+
+
+def _before(check: Check) -> list[Html]:
+    if check.warm is None:
+        return []
+    button = '<button type="button" data-arm="warm" aria-pressed="true">$swatch before the switch</button>'
+    return [fill(button, swatch=_line("--warm", "none"))]
+
+
+def _numbers(i: int, name: str, check: Check) -> Html:
+    """The plots of a test function as a table, which the page shows with them."""
+    rows = []
+    for number, arm in enumerate((check.base, *check.others)):
+        if name not in arm.trajectory.names:
+            continue
+        mean, se = arm.trajectory[name]
+        gap = arm.comparison.gaps.get(name) if arm.comparison else None
+        found = gap and words.largest(gap, arm.trajectory)
+        rows.append(
+            fill(
+                '<tr><th scope="row">$swatch$label</th><td class="n">$start</td><td class="n">$end</td>'
+                '<td class="n">$gap</td><td>$badge</td></tr>',
+                swatch=_swatch(number),
+                label=arm.label,
+                start=words.with_error(float(mean[0]), float(se[0])),
+                end=words.with_error(float(mean[-1]), float(se[-1])),
+                gap=found.text if found else "–",
+                badge=_badge(gap.verdict) if gap else "base" if number == 0 else "not compared",
+            )
+        )
+    columns = ("run", "at the start", "at the end (± 2 se)", "largest gap (band)", "verdict")
+    table = _table(columns, rows, f"{name}, in numbers")
+    return fill('<div data-function="$i">$table</div>', i=i, table=table)
+
+
+def _noise(check: Check) -> Html:
+    lines = words.noise_dominates(check)
+    if not lines:
+        return Html('<p class="empty">The noise scale was not measured.</p>')
+    return fill(
+        '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with '
+        'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
+        "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base (mean ± 2 standard errors), in samples. Where the curve "
+        "lies above the line of a batch size, noise dominates the gradient there, which is what the rule needs."
+        "</figcaption>"
+        '<ul class="where">$lines</ul></figure>',
+        base=check.base.label,
+        clock=words.clock_name(check.base.trajectory),
+        lines=[fill("<li>$swatch$line</li>", swatch=_swatch(arm), line=line) for arm, line in lines],
+    )
+
+
+def _plan(i: int, arm: Arm) -> Html:
+    changes = arm.changes or {}
+    rows = []
+    for change in changes.get("changes", ()):
+        kept = change["before"] == change["used"]
+        rows.append(
+            fill(
+                '<tr$kept><th scope="row">$name</th><td class="n">$before</td><td class="n"><b>$after</b></td>'
+                '<td><code>$form</code></td><td><span class="status $status">$status</span></td>'
+                '<td class="why">$why<small>$source</small></td></tr>',
+                kept=Html(' class="kept"' if kept else ""),
+                name=change["name"],
+                before=show(change["before"]),
+                after=show(change["used"]),
+                form=change["form"],
+                status=change["status"],
+                why=change["why"],
+                source=change["source"],
+            )
+        )
+    columns = ("quantity", "before", "after", "how", "status", "why")
+    return fill(
+        "<details$open><summary>$swatch<span><b>$label</b>: $what</span></summary>$table</details>",
+        open=Html(" open" if i == 1 else ""),
+        swatch=_swatch(i),
+        label=arm.label,
+        what=f"rule {changes['rule']}, κ = {show(changes['kappa'])}" if changes else "no changes were recorded",
+        table=_table(columns, rows, f"The plan of {arm.label}, before and after", "plan") if rows else "",
+    )
+
+
+def _made(check: Check) -> list[Html]:
+    made = dict(check.made)
+    parts = []
+    if "command" in made:
+        parts.append(fill('<pre class="scroll" tabindex="0"><code>$text</code></pre>', text=made.pop("command")))
+    facts = {name: _duration(value) if name == "seconds" else words.described(value) for name, value in made.items()}
+    if facts:
+        items = [fill("<dt>$name</dt><dd>$text</dd>", name=name, text=text) for name, text in facts.items()]
+        parts.append(fill("<dl>$items</dl>", items=items))
+    rows = [
+        fill(
+            '<tr><th scope="row">$swatch$label</th><td class="n">$size</td><td class="n">$steps</td>'
+            '<td class="n">$runs</td><td>$seeds</td></tr>',
+            swatch=_swatch(i),
+            label=arm.label,
+            size=f"{arm.plan.batch_size}" + (" (nominal)" if arm.kind == "svag" else ""),
+            steps=show(arm.plan.total_steps),
+            runs=f"{arm.trajectory.replicas}" + (f" ({words.diverged(arm)})" if words.diverged(arm) else ""),
+            seeds=words.ranges(_seeds(arm.trajectory.meta)),
+        )
+        for i, arm in enumerate((check.base, *check.others))
+    ]
+    return [*parts, _table(("run", "batch size", "steps of the plan", "runs", "seeds"), rows, "The runs")]
+
+
+def _seeds(meta: Mapping[str, Any]) -> list[Any]:
+    seeds = meta.get("seeds", [])
+    return list(seeds) if isinstance(seeds, list | tuple) else [seeds]
+
+
+def _duration(seconds: Any) -> str:
+    """Seconds as people say them; anything else as it is.
+
+    >>> _duration(83.4), _duration(7), _duration("a while")
+    ('83.4 s (1 min 23 s)', '7 s', 'a while')
+    """
+    if not isinstance(seconds, int | float):
+        return words.described(seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    long = f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return f"{seconds:.4g} s" + (f" ({long})" if seconds >= 60 else "")

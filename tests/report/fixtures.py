@@ -1,0 +1,133 @@
+"""Checks made up for the tests of the report: curves as digits has them, without a run."""
+
+import warnings
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from rootscale import Adam, Plan
+from rootscale.compare import Comparison, Gap
+from rootscale.lab.check import Arm, Check
+from rootscale.trajectory import Trajectory
+
+PLAN = Plan(Adam(eta=5e-4, beta1=0.99, beta2=0.999), batch_size=4, steps=13_000, intervals={"eval": 250})
+SWITCH = 12_000
+TOLERANCE = 0.05
+FUNCTIONS = (
+    "train loss", "test loss", "test accuracy", "gradient norm", "Tr Sigma", "parameter norm", "noise scale",
+)  # fmt: skip
+
+
+#: Of the shift, for each test function: what changes the loss changes the norm of the parameters less.
+SHARES = dict(zip(FUNCTIONS, (1.0, 0.9, -0.6, 0.7, 0.4, -0.15, 0.3), strict=True))
+
+
+def curves(samples):
+    """The mean of every test function after so many samples."""
+    loss = 0.06 + 2.24 * np.exp(-((samples / 7_000) ** 0.75))
+    test = loss + 0.03 + 0.05 * samples / 52_000
+    gradient = 0.12 + 1.1 * np.exp(-samples / 9_000)
+    trace = 6 + 40 * np.exp(-((samples - 4_000) ** 2) / 1.2e8)
+    return dict(
+        zip(
+            FUNCTIONS,
+            (loss, test, 0.975 - 0.87 * np.exp(-samples / 6_000), gradient, trace, 5 + 0.11 * np.sqrt(samples),
+             38 + 900 * (1 - np.exp(-samples / 24_000))),
+            strict=True,
+        )
+    )  # fmt: skip
+
+
+def trajectory(samples, seeds, rng, shift=0.0, noise=0.008):
+    """Replicas that wander smoothly around the means; ``shift`` is their distance, as a share of the range."""
+    mean = curves(samples)
+    values = {}
+    for name, curve in mean.items():
+        steps = rng.normal(size=(len(seeds), len(samples)))
+        wander = np.stack([np.convolve(row, np.ones(5) / 5**0.5, mode="same") for row in steps])
+        size = np.ptp(curve) * noise * (4 if name == "noise scale" else 1)
+        values[name] = curve + SHARES[name] * np.ptp(curve) * shift + size * wander
+    times = (samples - samples[0]) / 4 * 5e-4**2 if samples[0] else samples / 4 * 5e-4**2
+    meta = {"samples": samples.astype(int).tolist(), "seeds": list(seeds)}
+    return Trajectory(times, values, meta=meta)
+
+
+def comparison(base, other, tolerance=TOLERANCE, width=3.2, seeds_needed=41):
+    """As the check makes one, with the width of its band given instead of found by resampling."""
+    gaps = {}
+    for name in base.names:
+        if name == "noise scale":
+            continue
+        span = float(np.ptp(base[name].mean))
+        gap = (other[name].mean - base[name].mean) / span
+        half = width * np.hypot(other[name].se, base[name].se) / span
+        low, high = gap - half, gap + half
+        if np.any(low > tolerance) or np.any(high < -tolerance):
+            verdict = "different"
+        else:
+            verdict = "same" if np.all((low >= -tolerance) & (high <= tolerance)) else "undecided"
+        needed = seeds_needed if verdict == "undecided" else None
+        gaps[name] = Gap(name, base.times, gap, low, high, span, verdict, needed)
+    lost = (int(other.diverged[-1]), int(base.diverged[-1]))
+    return Comparison(gaps, tolerance, 0.95, (other.replicas, base.replicas), False, lost)
+
+
+def make_check(warm=True, seeds=16):
+    """B = 16 is the same, B = 64 undecided, B = 64 by the linear rule different, SVAG the same."""
+    rng = np.random.default_rng(0)
+    samples = np.linspace(SWITCH if warm else 0, 52_000, 41).round()
+    grow = np.clip((samples - samples[0]) / 12_000, 0, 1) * np.exp(-((samples - samples[0]) / 45_000))
+    base = trajectory(samples, range(seeds), rng)
+    arms = []
+    for label, kind, batch_size, rule, shift, noise, guards, causes in (
+        ("B = 16", "batch size", 16, None, 0.006 * grow, 0.010, (), ()),
+        ("B = 64", "batch size", 64, None, 0.055 * grow, 0.022, (), ()),
+        (
+            "B = 64, linear", "batch size", 64, "linear", 0.27 * grow, 0.013,
+            ("the linear rule is for SGD; it does not keep the dynamics of adam: use rule='sqrt'",),
+            (
+                "the linear rule raises the learning rate by 16; the square-root rule by 4",
+                "beta1, beta2 and eps were left alone: the averages run over 16 times as many samples",
+            ),
+        ),
+        ("SVAG ell = 2", "svag", Fraction(1), None, -0.004 * grow, 0.008, (), ()),
+    ):  # fmt: skip
+        other = trajectory(samples, range(100, 100 + seeds), rng, shift, noise)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            plan = PLAN.at(batch_size, rule)
+        changes = PLAN.explain(batch_size, rule).to_dict()
+        arms.append(Arm(label, kind, plan, changes, other, comparison(base, other), guards, causes))
+    before = trajectory(np.linspace(0, SWITCH, 13), range(seeds), rng) if warm else None
+    made = {
+        "command": "rootscale check rootscale.lab.tasks:digits --to 16 64 --ells 2 --switch-at 12000 --seeds 16",
+        "versions": {"rootscale": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6", "python": "3.11.2"},
+        "hardware": "2 x 2.1 GHz CPU",
+        "seconds": 83.4,
+    }
+    return Check(
+        "digits: MLP 64-32-10", Arm("B = 4", "base", PLAN, None, base), tuple(arms), SWITCH if warm else 0, made, before
+    )
+
+
+def with_text(text):
+    """A check in which everything that users can name says ``text``."""
+    check = make_check()
+
+    def rename(trajectory):
+        values = {text if name == "train loss" else name: value for name, value in trajectory.values.items()}
+        return replace(trajectory, values=values)
+
+    first = check.others[0]
+    gaps = {text if name == "train loss" else name: gap for name, gap in first.comparison.gaps.items()}
+    gaps[text] = replace(gaps[text], name=text)
+    changes = {**first.changes, "rule": text, "warnings": [text]}
+    changes["changes"] = [{**row, "name": text, "why": text, "source": text} for row in changes["changes"]]
+    hostile = replace(
+        first, label=text, trajectory=rename(first.trajectory), comparison=replace(first.comparison, gaps=gaps),
+        guards=(text,), causes=(text,), changes=changes,
+    )  # fmt: skip
+    base = replace(check.base, label=text + " base", trajectory=rename(check.base.trajectory))
+    made = {text: text, "nested": {text: [text, {text: text}]}, "command": text}
+    return replace(check, task=text, base=base, others=(hostile, *check.others[1:]), made=made)

@@ -1,0 +1,68 @@
+import sys
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+from report.fixtures import FUNCTIONS, make_check, with_text
+
+from rootscale.report import figures
+
+
+def few(check, *names):
+    """The check with these test functions only."""
+
+    def cut(arm):
+        values = {name: arm.trajectory.values[name] for name in names}
+        return replace(arm, trajectory=replace(arm.trajectory, values=values))
+
+    return replace(check, base=cut(check.base), others=tuple(map(cut, check.others)))
+
+
+def test_each_test_function_is_a_figure_in_each_format(tmp_path):
+    names = ("train loss", "Tr Sigma", "noise scale")
+    written = figures(few(make_check(), *names), tmp_path / "new" / "folder")
+    assert [path.name for path in written] == [
+        f"{stem}.{kind}" for stem in ("train-loss", "tr-sigma", "noise-scale") for kind in ("png", "pdf")
+    ]
+    for path in written:
+        start = path.read_bytes()[:5]
+        assert start == (b"%PDF-" if path.suffix == ".pdf" else b"\x89PNG\r")
+    with Image.open(written[0]) as two, Image.open(written[4]) as one:
+        assert two.height > one.height  # the noise scale is not compared: no panel of gaps
+        colours = {tuple(pixel) for _, pixel in two.convert("RGB").getcolors(1 << 24)}
+    assert {(0x1D, 0x21, 0x26), (0xC4, 0x62, 0x9A), (0xD9, 0x8E, 0x00)} <= colours
+
+
+def test_the_same_check_gives_the_same_files(tmp_path):
+    check = few(make_check(warm=False), "train loss")
+    first, second = (figures(check, tmp_path / name) for name in ("a", "b"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+@pytest.mark.parametrize("text", ["_$\\frac{$ & %", "../../etc/x", "損失"])
+def test_users_text_is_neither_mathematics_nor_a_path(tmp_path, text, recwarn):
+    check = few(replace(with_text(text), warm=None, others=with_text(text).others[:1]), text)
+    [path] = figures(check, tmp_path / "figures", ["png"])
+    assert path.parent == tmp_path / "figures"
+    assert all("Glyph" in str(warning.message) for warning in recwarn)
+
+
+def test_an_unknown_format_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(ValueError, match="figures are made as png and pdf, got 'gif'"):
+        figures(make_check(), tmp_path / "figures", ["png", "gif"])
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_missing_matplotlib_is_named_with_its_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"need matplotlib.*pip install 'rootscale\[plot\]'"):
+        figures(make_check(), tmp_path)
+
+
+def test_names_that_look_alike_get_files_of_their_own(tmp_path):
+    check = few(make_check(), FUNCTIONS[0])
+    base = replace(check.base, trajectory=replace(check.base.trajectory, values={
+        "a b": check.base.trajectory.values[FUNCTIONS[0]], "A-b": check.base.trajectory.values[FUNCTIONS[0]],
+    }))  # fmt: skip
+    written = figures(replace(check, base=base, others=(), warm=None), tmp_path, ["png"])
+    assert [path.name for path in written] == ["a-b.png", "a-b-2.png"]

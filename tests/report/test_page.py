@@ -1,0 +1,276 @@
+import json
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib import resources
+
+import numpy as np
+import pytest
+from report.fixtures import FUNCTIONS, make_check, with_text
+
+from rootscale.lab.check import Check
+from rootscale.report import page, write
+from rootscale.report.words import sentences
+
+HOSTILE = """</script><img src=x onerror="hacked=1"><!-- '&amp;' $task ${data} </style>\u2028"""
+VOID = {"meta", "link", "input", "img", "br"}
+
+
+class Parsed(HTMLParser):
+    """Tags with their attributes, the text that is seen, and the text of each script."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.scripts, self.seen, self.open = [], [], [], []
+        self.feed(text)
+        self.close()
+        self.text = " ".join("".join(self.seen).replace("\xa0", " ").split())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += text
+        elif "style" not in self.open:
+            self.seen.append(text)
+
+    @property
+    def data(self):
+        def refuse(constant):
+            raise AssertionError(f"{constant} is not JSON")
+
+        return json.loads(self.scripts[0], parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return Parsed(page(make_check()))
+
+
+def headings(parsed):
+    return [tag for tag, _ in parsed.tags if re.fullmatch(r"h\d", tag)]
+
+
+def test_the_verdict_comes_first_in_plain_sentences(plain):
+    start = plain.text[plain.text.index("digits: MLP 64-32-10", 20) :]
+    assert start.startswith(
+        "digits: MLP 64-32-10 Same: at B = 16 and under SVAG ell = 2 the run follows B = 4 within 5 % of its range."
+        "Undecided: at B = 64 the run may or may not follow B = 4; about 41 seeds would decide (there are 16)."
+        "Different: at B = 64, linear, the run leaves B = 4 by up to 20.7 % of its range (train loss)."
+    )
+
+
+def test_one_arm_gives_one_sentence():
+    check = make_check()
+    one = replace(check, others=check.others[:1])
+    assert [(verdict, text.replace("\xa0", " ")) for verdict, text in sentences(one)] == [
+        ("same", "at B = 16 the run follows B = 4 within 5 % of its range.")
+    ]
+
+
+def test_all_sections_are_there_in_order(plain):
+    titles = (
+        "What was compared", "Trajectories", "Gap against tolerance", "Noise scale and batch size",
+        "What was changed, and why", "How it was made",
+    )  # fmt: skip
+    places = [plain.text.index(title) for title in titles]
+    assert places == sorted(places)
+    assert headings(plain) == ["h1", "h2", "h3", "h3", "h3", "h3", "h2", "h2", "h2", "h2", "h2"]
+
+
+def test_a_card_has_verdict_gap_band_causes_and_guards(plain):
+    card = plain.text[plain.text.index("B = 64, linearDifferent") :]
+    card = card[: card.index("All test functions")]
+    assert card.startswith(
+        "B = 64, linearDifferent20.7 % largest gap: train loss, at 24,000 samplesband 19.3 % to 22 %"
+    )
+    for part in (
+        "Likely cause: the linear rule raises",
+        "Likely cause: beta1, beta2",
+        "Guard: the linear rule is for SGD",
+    ):
+        assert part in card
+
+
+def test_plans_are_shown_with_reasons_and_the_way_it_was_made(plain):
+    assert "lr0.00050.001x * kappa^(1/2)theoremkeeps sigma0" in plain.text
+    assert "rule linear, κ = 16" in plain.text
+    for part in (
+        "rootscale check rootscale.lab.tasks:digits",
+        "torch 2.13.0",
+        "83.4 s (1 min 23 s)",
+        "0–15",
+        "100–115",
+    ):
+        assert part in plain.text
+
+
+def test_colour_is_never_alone(plain):
+    words = {"same": "Same", "different": "Different", "undecided": "Undecided"}
+    text = page(make_check())
+    badges = re.findall(r'<span class="badge (\w+)">(<svg.*?</svg>)(\w+)</span>', text)
+    assert len(badges) == text.count('class="badge')
+    assert {verdict for verdict, _, _ in badges} == set(words)
+    for verdict, icon, word in badges:
+        assert f"#icon-{verdict}" in icon
+        assert word == words[verdict]
+    dashes = {a["stroke-dasharray"] for tag, a in plain.tags if tag == "line" and "stroke-dasharray" in a}
+    assert len(dashes) == 5  # arms differ in their dashes too
+
+
+def test_the_page_loads_nothing_and_embeds_plotly_once(plain):
+    assert not [attributes for _, attributes in plain.tags if "src" in attributes or "srcset" in attributes]
+    links = {attributes["href"] for _, attributes in plain.tags if "href" in attributes}
+    assert all(link.startswith(("#", "data:")) for link in links)
+    css = resources.files("rootscale.report").joinpath("page.css").read_text()
+    assert "url(" not in css
+    assert "@import" not in css
+    assert [script.count("plotly.js v") for script in plain.scripts] == [0, 1, 0]
+    policy = next(a["content"] for tag, a in plain.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline" not in policy.split(";")[1]
+
+
+def test_all_curves_are_in_the_data(plain):
+    data, check = plain.data, make_check()
+    assert data["functions"] == list(FUNCTIONS)
+    assert data["switch"] == 12_000
+    for arm, drawn in zip((check.base, *check.others), data["arms"], strict=True):
+        assert drawn["label"] == arm.label
+        assert drawn["x"][0] == 12_000
+        assert drawn["x"][-1] == 52_000
+        for name in FUNCTIONS:
+            mean, se = arm.trajectory[name]
+            np.testing.assert_allclose(drawn["curves"][name]["mean"], mean, rtol=1e-5)
+            np.testing.assert_allclose(drawn["curves"][name]["se"], se, rtol=1e-5)
+        for name, gap in arm.comparison.gaps.items() if arm.comparison else ():
+            np.testing.assert_allclose(drawn["gaps"][name]["high"], gap.high, rtol=1e-5, atol=1e-9)
+    assert data["warm"]["x"][-1] == 12_000
+
+
+def test_text_from_users_is_text_everywhere():
+    plain, hostile = Parsed(page(make_check())), Parsed(page(with_text(HOSTILE)))
+    assert "img" not in {tag for tag, _ in hostile.tags}
+    assert {key for _, a in hostile.tags for key in a} == {key for _, a in plain.tags for key in a}
+    assert len(hostile.scripts) == 3
+    assert hostile.scripts[1:] == plain.scripts[1:]
+    assert hostile.data["arms"][1]["label"] == HOSTILE
+    assert hostile.data["functions"][0] == HOSTILE
+    for place in ("<", ">", "&", "\u2028"):
+        assert place not in hostile.scripts[0]
+    # Title, heading, verdict, facts, card, choice, legend, tables, changes, how it was made: all of it is seen.
+    assert hostile.text.count("<img src=x onerror=\"hacked=1\"><!-- '&amp;' $task ${data} </style>") > 50
+    assert hostile.open == []
+
+
+def test_what_is_not_finite_becomes_null():
+    check = make_check(seeds=1)  # no standard errors
+    parsed = Parsed(page(check))
+    assert parsed.data["arms"][0]["curves"]["train loss"]["se"] == [None] * 41
+    check = make_check()
+    values = {name: np.array(value) for name, value in check.others[0].trajectory.values.items()}
+    values["train loss"][:3, 20:] = np.nan
+    values["train loss"][:, 40] = np.inf
+    arm = check.others[0]
+    lost = replace(arm, trajectory=replace(arm.trajectory, values=values))
+    gap = arm.comparison.gaps["train loss"]
+    unknown = np.full(41, np.nan)
+    gaps = {
+        **arm.comparison.gaps,
+        "train loss": replace(gap, gap=unknown, low=unknown, high=unknown, verdict="different"),
+    }
+    lost = replace(lost, comparison=replace(arm.comparison, gaps=gaps))
+    parsed = Parsed(page(replace(check, others=(lost,))))
+    assert parsed.data["arms"][1]["curves"]["train loss"]["mean"][40] is None
+    assert parsed.data["arms"][1]["gaps"]["train loss"]["gap"] == [None] * 41
+    assert "Different: at B = 16 the run leaves B = 4 (16 of 16 runs diverged)." in parsed.text
+    assert "Diverged: 16 of 16 runs diverged" in parsed.text
+
+
+def test_runs_from_scratch_have_no_switch():
+    parsed = Parsed(page(make_check(warm=False)))
+    assert parsed.data["switch"] is None
+    assert parsed.data["warm"] is None
+    assert "before the switch" not in parsed.text
+    assert "runs from scratch" in parsed.text
+
+
+def test_no_number_of_seeds_decides_a_gap_on_the_tolerance():
+    check = make_check()
+    arm = check.others[1]
+    gaps = {name: replace(gap, seeds_needed=None) for name, gap in arm.comparison.gaps.items()}
+    check = replace(check, others=(replace(arm, comparison=replace(arm.comparison, gaps=gaps)),))
+    [(verdict, text)] = sentences(check)
+    assert verdict == "undecided"
+    assert "no number of seeds would decide" in text
+
+
+def test_a_base_alone_has_no_verdict_and_no_noise_scale_is_said_to_be_missing():
+    check = make_check()
+    values = {name: value for name, value in check.base.trajectory.values.items() if name != "noise scale"}
+    base = replace(check.base, trajectory=replace(check.base.trajectory, values=values))
+    parsed = Parsed(page(Check(check.task, base, (), 0, {})))
+    assert "No verdict: B = 4 was compared with nothing." in parsed.text
+    assert "The noise scale was not measured." in parsed.text
+    assert parsed.data["noise"] is None
+
+
+def test_times_serve_where_samples_were_not_recorded():
+    check = make_check()
+    bare = [replace(arm, trajectory=replace(arm.trajectory, meta={})) for arm in (check.base, *check.others)]
+    parsed = Parsed(page(replace(check, base=bare[0], others=tuple(bare[1:]), warm=None)))
+    assert parsed.data["clock"] == "continuous time"
+    assert parsed.data["arms"][0]["x"][-1] == pytest.approx(check.base.trajectory.times[-1], rel=1e-5)
+    assert "not recorded" in parsed.text
+
+
+def test_write_gives_the_page_and_leaves_nothing_else(tmp_path):
+    check = make_check()
+    assert write(check, tmp_path / "report.html").read_text(encoding="utf-8") == page(check)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_missing_plotly_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ValueError, match=r"needs plotly.*pip install 'rootscale\[report\]'"):
+        page(make_check())
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(a, b):
+    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_curves_stand_out_from_their_ground(scheme):
+    css = resources.files("rootscale.report").joinpath("page.css").read_text()
+    blocks = re.findall(r":root \{(.*?)\n *\}", css, re.S)
+    assert len(blocks) == 2
+    colour = dict(re.findall(r"(--[\w-]+): (#\w{6})", blocks[scheme == "dark"]))
+    for ground in ("--ground", "--surface"):
+        for text in ("--ink", "--soft", "--accent", "--warning"):
+            assert contrast(colour[text], colour[ground]) >= 4.5, (text, ground)
+    for verdict in ("same", "different", "undecided"):
+        for text in (f"--{verdict}", "--ink"):
+            assert contrast(colour[text], colour[f"--{verdict}-ground"]) >= 4.5, (text, verdict)
+    assert contrast(colour["--accent-ink"], colour["--accent"]) >= 4.5
+    for line in ("--warm", "--strip", *(f"--arm-{i}" for i in range(8))):
+        assert contrast(colour[line], colour["--surface"]) >= 2.4, line
