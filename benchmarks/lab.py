@@ -81,7 +81,7 @@ def ensemble(repeats: int) -> dict[str, float]:
 def plain_loop(task: Task, batch: int, device: str) -> Callable[[], None]:
     """What people write: a DataLoader, the model as it is, Adam."""
     inputs, targets = task.train[torch.arange(len(task.train))]
-    sampler = RandomSampler(inputs, replacement=True, num_samples=10**9)  # type: ignore[arg-type]
+    sampler = RandomSampler(inputs, replacement=True, num_samples=10**9)
     loader = DataLoader(
         TensorDataset(inputs, targets), batch, sampler=sampler, num_workers=8, pin_memory=True, drop_last=True
     )

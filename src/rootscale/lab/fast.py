@@ -8,6 +8,7 @@ Several seeds are several graphs on streams of their own: at small batch sizes t
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -58,7 +59,11 @@ class FastLearner(Learner):
         for group in self.optimizer.param_groups:
             group["capturable"] = True
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
-        self._compiled = _compile(self.model) if compile else self.model
+        self._compiled = self.model
+        if compile and _can_compile():
+            torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
+            self._compiled = torch.compile(self.model, dynamic=False)  # type: ignore[assignment]
+            self.batch = torch.compile(self.batch, dynamic=False)  # type: ignore[method-assign]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager = 0
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -152,16 +157,12 @@ class FastLearner(Learner):
         return super().state_dict()
 
 
-def _compile(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The model through torch.compile, or as it is where there is no compiler, with a notice."""
-    try:
-        import triton  # type: ignore[import-not-found]  # noqa: F401
-    except ImportError:
+def _can_compile() -> bool:
+    """Whether torch.compile has what it needs; says so where not."""
+    if importlib.util.find_spec("triton") is None:
         warnings.warn("torch.compile needs triton, which is missing: the model is run as it is", stacklevel=3)
-        return model
-    torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
-    compiled: Callable[[Tensor], Tensor] = torch.compile(model, dynamic=False)
-    return compiled
+        return False
+    return True
 
 
 class SideBySide(Learner):
@@ -171,7 +172,7 @@ class SideBySide(Learner):
         self.learners = list(learners)
         first = self.learners[0]
         self.task, self.device, self.micro, self.amp = first.task, first.device, first.micro, first.amp
-        self.seeds = [seed for learner in learners for seed in learner.seeds]
+        self.data, self.seeds = first.data, [seed for learner in learners for seed in learner.seeds]
 
     @property
     def passes(self) -> int:
@@ -187,7 +188,8 @@ class SideBySide(Learner):
 
     def rescale(self, kappa: float, ell: float, rule: str | Rule | None, averaging: Averaging = "paper") -> Changes:
         """As `Learner.rescale`, all replicas."""
-        return [learner.rescale(kappa, ell, rule, averaging) for learner in self.learners][0]
+        changes = [learner.rescale(kappa, ell, rule, averaging) for learner in self.learners]
+        return changes[0]
 
     def zero_state(self) -> None:
         """Forget the optimizers' state."""

@@ -108,7 +108,7 @@ class Learner:
         return 1 if self.svag is None else 2
 
     def step(self, batches: Batches, eta: float, clip: float | None = None) -> None:
-        """One step on a batch for each pass: sample numbers ``[R, B]`` and augmentation's uniforms ``[R, B, draws]``."""
+        """One step on a batch for each pass: sample numbers ``[R, B]`` and uniforms ``[R, B, draws]``."""
         for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):
             group["lr"] = eta * ratio
         self._update(batches, clip)
@@ -309,7 +309,7 @@ def _slices(size: int, most: int | None) -> Iterator[slice]:
 
 
 def make_optimizer(params: Any, record: hparams.Optimizer, capturable: bool = False) -> torch.optim.Optimizer:
-    """torch's optimizer with the hyperparameters of a plan; ``capturable`` for CUDA graphs."""
+    """The optimizer of torch with the hyperparameters of a plan; ``capturable`` for CUDA graphs."""
     if getattr(record, "eps_root", 0):
         raise ValueError("torch's optimizers have no eps inside the root; give the task an optimizer of your own")
     options: dict[str, Any] = {"lr": record.eta, "weight_decay": record.weight_decay}
