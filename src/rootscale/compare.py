@@ -123,6 +123,7 @@ class Comparison:
         diverged: how many runs of the other, and of the base, had diverged at the end.
         notes: what a reader should know, each in a sentence: runs or functions left out, divergence.
         critical: c, the half-width of the band in standard errors.
+        deciding: the test functions on which the verdict rests; all, where empty.
     """
 
     gaps: Mapping[str, Gap]
@@ -133,11 +134,17 @@ class Comparison:
     diverged: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
     critical: float | None = None
+    deciding: tuple[str, ...] = ()
+
+    @property
+    def decisive(self) -> tuple[Gap, ...]:
+        """Of the test functions on which the verdict rests."""
+        return tuple(gap for name, gap in self.gaps.items() if not self.deciding or name in self.deciding)
 
     @property
     def verdict(self) -> Verdict:
-        """Different if any test function is (or how many runs diverge), same if all are."""
-        verdicts = {gap.verdict for gap in self.gaps.values()} | {self.divergence}
+        """Different if any deciding test function is (or how many runs diverge), same if all are."""
+        verdicts = {gap.verdict for gap in self.decisive} | {self.divergence}
         return "different" if "different" in verdicts else "undecided" if "undecided" in verdicts else "same"
 
     @property
@@ -149,10 +156,10 @@ class Comparison:
 
     @property
     def seeds_needed(self) -> int | None:
-        """Where the verdict is undecided, how many seeds would decide every test function; None where no number can."""
+        """Where the verdict is undecided, how many seeds would decide it; None where no number can."""
         if self.verdict != "undecided":
             return None
-        needed = [gap.seeds_needed for gap in self.gaps.values() if gap.verdict == "undecided"]
+        needed = [gap.seeds_needed for gap in self.decisive if gap.verdict == "undecided"]
         if self.divergence == "undecided":
             needed.append(_seeds_for_divergence(self.diverged, self.seeds, self.level))
         numbers = [n for n in needed if n is not None]
@@ -160,8 +167,8 @@ class Comparison:
 
     @property
     def settled_after(self) -> float | None:
-        """The time from which on every band stays within the tolerance; None where one does not at the last."""
-        times = [gap.settled_after(self.tolerance) for gap in self.gaps.values()]
+        """The time from which on the deciding bands stay within the tolerance; None where one does not at the last."""
+        times = [gap.settled_after(self.tolerance) for gap in self.decisive]
         known = [time for time in times if time is not None]
         return max(known) if len(known) == len(times) else None
 
@@ -177,6 +184,7 @@ class Comparison:
             "diverged": list(self.diverged),
             "notes": list(self.notes),
             "critical": self.critical,
+            "deciding": list(self.deciding),
         }
 
     @classmethod
@@ -186,6 +194,7 @@ class Comparison:
         return cls(
             {gap.name: gap for gap in gaps}, data["tolerance"], data["level"], (data["seeds"][0], data["seeds"][1]),
             data["paired"], (data["diverged"][0], data["diverged"][1]), tuple(data["notes"]), data["critical"],
+            tuple(data["deciding"]),
         )  # fmt: skip
 
     def __rich__(self) -> RenderableType:
@@ -202,7 +211,7 @@ class Comparison:
             value, low, high, time = gap.largest
             undecided = gap.verdict == "undecided"
             table.add_row(
-                gap.name,
+                gap.name + ("" if gap.name in {one.name for one in self.decisive} else " (followed)"),
                 f"{_percent(value)} ± {100 * (high - low) / 2:.1f} %",
                 f"{_percent(low)} to {_percent(high)}",
                 f"{time:.4g}",
@@ -280,6 +289,7 @@ def compare(
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
+    deciding: Sequence[str] = (),
 ) -> Comparison:
     """Compare two sets of runs: the gap of their mean curves, with a band, and whether it is within ``tolerance``.
 
@@ -303,6 +313,7 @@ def compare(
         level: that the bands hold at all times and for all functions at once.
         resamples: how many rotations.
         seed: of the resamples.
+        deciding: the test functions on which the verdict rests; all, where empty. The bands hold for all either way.
     """
     if not (0 < tolerance < math.inf and 0 < level < 1 and resamples >= 100):
         raise ValueError(
@@ -311,6 +322,9 @@ def compare(
         )
     _same_times(base, other)
     names, notes = _functions(base, other, functions)
+    for name in deciding:
+        if name not in names:
+            raise ValueError(f"the verdict cannot rest on {name!r}; compared are {', '.join(map(repr, names))}")
     pick, paired = _pairs(base, other, notes)
     runs = {"other": len(pick[0]), "base": len(pick[1])}
     if min(runs.values()) < FEWEST:
@@ -362,7 +376,7 @@ def compare(
             needed = _seeds_for_band(gap[i], spread[i], tolerance, tail, len(samples), min(seeds))
             found = replace(found, seeds_needed=needed)
         gaps[name] = found
-    result = Comparison(gaps, tolerance, level, seeds, paired, diverged, tuple(notes), c)
+    result = Comparison(gaps, tolerance, level, seeds, paired, diverged, tuple(notes), c, tuple(deciding))
     return replace(result, notes=(*notes, _divergence_note(result))) if any(diverged) else result
 
 

@@ -25,6 +25,8 @@ from rootscale.units import show
 
 __all__ = ["Arm", "Check", "check"]
 
+#: What the verdict rests on, if nothing else is asked for.
+LOSSES = ("train loss", "test loss")
 #: Fewer steps than this after the change are too few for the averages of a run to follow an SDE.
 FEW_STEPS = 100
 #: BatchNorm's statistics of fewer samples are noisy enough to make another model of it.
@@ -174,6 +176,7 @@ def check(
     level: float = 0.95,
     folder: str | Path | None = None,
     together: int = 16,
+    workers: int = 1,
     tensorboard: bool = False,
     on_progress: Progress | None = None,
     command: str | None = None,
@@ -191,11 +194,13 @@ def check(
         variants: anything else to compare.
         stop: samples seen at the end; None is the whole plan.
         points: of the time grid.
-        functions: test functions that decide; None is all but the noise scale, which is a ratio of two of them.
+        functions: test functions on which the verdict rests; None is the losses. All others are compared as well, but
+            for the noise scale, and shown with verdicts of their own.
         tolerance: share of the range of the base's mean curve that counts as the same.
         level: of the confidence bands.
         folder: where runs and result are kept, so that a check that was stopped goes on; None keeps nothing.
         together: seeds in one program.
+        workers: processes.
         tensorboard: write event files too.
         on_progress: as for `rootscale.lab.sweep`.
         command: what to record as the command that made it.
@@ -226,14 +231,15 @@ def check(
     runs = None if folder is None else Path(folder) / "runs"
     swept = sweep(
         task, [Variant(), *tried], numbers, common, runs,
-        together=together, tensorboard=tensorboard, on_progress=on_progress,
+        together=together, workers=workers, tensorboard=tensorboard, on_progress=on_progress,
     )  # fmt: skip
     base = swept.trajectories[Variant()]
-    deciding = list(functions) if functions is not None else [name for name in base.names if name != "noise scale"]
+    compared = [name for name in base.names if name != "noise scale"]
+    deciding = list(functions) if functions is not None else [name for name in compared if name in LOSSES]
     arms = []
     for variant in tried:
         trajectory = swept.trajectories[variant]
-        comparison = compare(base, trajectory, deciding, tolerance=tolerance, level=level)
+        comparison = compare(base, trajectory, compared, tolerance=tolerance, level=level, deciding=deciding)
         arm = _arm(task, variant, trajectory)
         arm = replace(arm, comparison=comparison)
         if comparison.verdict == "different":

@@ -17,10 +17,11 @@ import json
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor
 
 from rootscale.files import whole
+from rootscale.lab import pool
 from rootscale.lab.engine import Run, Settings, Variant, environment, grid
 from rootscale.lab.task import Task, Tensors
 from rootscale.trajectory import Trajectory
@@ -89,6 +91,7 @@ def sweep(
     folder: str | Path | None = None,
     *,
     together: int = 16,
+    workers: int = 1,
     checkpoint_every: float = 20.0,
     tensorboard: bool = False,
     on_progress: Progress | None = None,
@@ -102,6 +105,7 @@ def sweep(
         settings: what is measured when, and where; with ``switch_at``, all variants start from one warm start a seed.
         folder: where the runs are kept; None keeps nothing.
         together: how many seeds are trained in one program.
+        workers: processes on this machine's cores (Linux, and not on a GPU).
         checkpoint_every: seconds between checkpoints.
         tensorboard: also write event files (needs the extra ``tensorboard``).
         on_progress: called as often as there is something to say.
@@ -125,16 +129,29 @@ def sweep(
         for group in groups:
             jobs[variant, group] = _Job(task, variant, group, settings, starts.get(group))
     todo = [*starts.values(), *jobs.values()]
+    labels = [job.variant.label(task.plan) + ", warm start" * (i < len(starts)) for i, job in enumerate(todo)]
+    tell = on_progress or (lambda *_: None)
     found: dict[int, Trajectory] = {}
     states: dict[int, Any] = {}
-    keep = _Keeper(Path(folder) if folder is not None else None, checkpoint_every, tensorboard)
-    with _held_interrupts() as interrupted:
+    with ExitStack() as stack:
+        interrupted = stack.enter_context(_held_interrupts())
+        if workers > 1 and folder is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+        keep = _Keeper(Path(folder) if folder is not None else None, checkpoint_every, tensorboard)
+        if workers > 1 and pool.available() and torch.device(settings.device).type == "cpu":
+            for some in (todo[: len(starts)], todo[len(starts) :]):
+                missing = [i for i, job in enumerate(todo) if job in some and not keep.finished(job)]
+                work = [partial(keep.work, todo[i], i < len(starts)) for i in missing]
+                pool.run_all(
+                    work,
+                    workers,
+                    lambda n, share, at=missing: tell(labels[at[n]], at[n], len(todo), share),
+                    interrupted,
+                )
         for i, job in enumerate(todo):
-            first = i < len(starts)
-            label = job.variant.label(task.plan) + (", warm start" if first else "")
-            tell = partial(on_progress, label, i, len(todo)) if on_progress is not None else None
-            warm = states.get(id(job.warm))
-            found[id(job)], states[id(job)] = keep.run(job, warm, first, tell, interrupted)
+            found[id(job)], states[id(job)] = keep.run(
+                job, states.get(id(job.warm)), i < len(starts), partial(tell, labels[i], i, len(todo)), interrupted
+            )
     return Sweep(
         {variant: _joined([found[id(jobs[variant, group])] for group in groups]) for variant in variants},
         _joined([found[id(job)] for job in starts.values()]) if starts else None,
@@ -149,16 +166,29 @@ class _Keeper:
     every: float
     tensorboard: bool
 
+    def place(self, job: _Job) -> Path | None:
+        return None if self.folder is None else self.folder / job.name
+
+    def finished(self, job: _Job) -> bool:
+        place = self.place(job)
+        return place is not None and (place / "trajectory.npz").exists()
+
+    def work(self, job: _Job, keep_state: bool, tell: Callable[[float], object], interrupted: threading.Event) -> None:
+        """A job in a process of its own: everything goes through the folder."""
+        start = None if job.warm is None else self.place(job.warm)
+        warm = None if start is None else _read(start / "checkpoint.pt")["learner"]
+        self.run(job, warm, keep_state, tell, interrupted)
+
     def run(
         self,
         job: _Job,
         warm: Any,
         keep_state: bool,
-        tell: Callable[[float], object] | None,
+        tell: Callable[[float], object],
         interrupted: threading.Event,
     ) -> tuple[Trajectory, Any]:
         """The trajectory of a job, and the learner's last state where it is to be kept."""
-        place = None if self.folder is None else self.folder / job.name
+        place = self.place(job)
         if place is not None and (place / "trajectory.npz").exists():
             if not keep_state:
                 return Trajectory.load(place / "trajectory.npz"), None
@@ -177,8 +207,7 @@ class _Keeper:
                 run.advance()
                 if board is not None:
                     board(run)
-                if tell is not None:
-                    tell(run.progress)
+                tell(run.progress)
                 stopping = interrupted.is_set()
                 if place is not None and (stopping or time.monotonic() - saved > self.every):
                     _checkpoint(place, run)

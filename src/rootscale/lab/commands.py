@@ -1,0 +1,220 @@
+"""What `rootscale check` and `rootscale demo` do."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rootscale.changes import Changes
+from rootscale.compare import Gap
+from rootscale.lab import pool
+from rootscale.lab.check import Arm, Check, check
+from rootscale.lab.engine import Variant
+from rootscale.lab.task import Task, load_task
+from rootscale.lab.tasks import digits
+from rootscale.plan import Plan
+from rootscale.training.noise import Interval, Noise, advise
+from rootscale.units import show
+
+__all__ = ["run_check", "run_demo"]
+
+_EXIT = {"same": 0, "different": 1, "undecided": 3}
+_STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """`rootscale check`."""
+    task = load_task(args.task if ":" in args.task else f"rootscale.lab.tasks:{args.task}")
+    size = Fraction(task.plan.batch_size.total)
+    variants = [Variant(to / size, rule, tuple(args.keep)) for to in args.to for rule in args.rule]
+    total = int(task.plan.samples or 0)
+    folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", task.name)
+    console = _console()
+    with _progress(console) as on_progress:
+        found = check(
+            task,
+            ells=args.ell,
+            seeds=args.seeds,
+            switch_at=_samples("--switch-at", args.switch_at, total),
+            variants=variants,
+            stop=None if args.stop is None else _samples("--stop", args.stop, total),
+            points=args.points,
+            functions=args.decide_by,
+            tolerance=args.tolerance,
+            level=args.level,
+            folder=folder,
+            together=args.together,
+            workers=_workers(args.workers, args.device),
+            tensorboard=args.tensorboard,
+            on_progress=on_progress,
+            command="rootscale " + shlex.join(sys.argv[1:]),
+            device=args.device,
+            fast=args.fast,
+            replacement=not args.epochs,
+        )
+    show_check(found, console)
+    _report(found, args.report or folder / "report.html", console)
+    return _EXIT[found.verdict]
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    """`rootscale demo`: digits, from B = 4 to 16 and 64 in mid-run, by the rule and by wrong ones, and SVAG."""
+    task, console = digits(samples=40_000), _console()
+    middle = 26_000
+    console.print(
+        f"[bold]Digits[/], a net 64-32-10, Adam, batch size 4. After {show(DEMO_SWITCH)} samples the batch size goes "
+        f"from 4 to 16, and after {show(middle)} to 64: by the square root rule with the state converted, and by four "
+        f"half-measures. SVAG with ell = 2 simulates the SDE behind all of them. {args.seeds} seeds of each.\n"
+    )
+    ramp = ((middle, Fraction(16)),)
+    variants = [
+        Variant(4, ramp=ramp),
+        Variant(4, keep=("v", "step_counter"), ramp=ramp),
+        Variant(4, "linear", ramp=ramp),
+        Variant(4, "sqrt-eta", ramp=ramp),
+        Variant(4, "none", ramp=ramp),
+        Variant(ell=2),
+    ]
+    with _progress(console) as on_progress:
+        found = check(
+            task,
+            variants=variants,
+            seeds=args.seeds,
+            switch_at=DEMO_SWITCH,
+            points=30,
+            folder=args.out,
+            workers=_workers(args.workers, "cpu"),
+            on_progress=on_progress,
+            command=f"rootscale demo --seeds {args.seeds}",
+        )
+    show_noise(found, task.plan, console)
+    show_check(found, console)
+    _report(found, args.out / "report.html", console)
+    expected = {arm.label: arm.verdict for arm in found.others}
+    return 0 if expected[variants[0].label(task.plan)] != "different" else 1
+
+
+DEMO_SWITCH = 12_000
+
+
+def show_noise(found: Check, plan: Plan, console: Console) -> None:
+    """The noise scale when the runs begin, and how far it allows to go."""
+    scale = _noise(found.base.trajectory.values, 0)
+    advice = advise(plan, scale)
+    console.print(f"At the start of the comparison the {escape(str(scale)).replace('steps', 'seeds')}.")
+    console.print(f"What that allows: {escape(str(advice))}.\n")
+
+
+def _noise(values: Any, at: int) -> Noise:
+    """Means over seeds at a time, with intervals of two standard errors."""
+
+    def mean(x: Any) -> Interval:
+        middle, error = float(x.mean()), 2 * float(x.std(ddof=1)) / len(x) ** 0.5
+        return Interval(middle, middle - error, middle + error)
+
+    trace, scale = values["Tr Sigma"][:, at], values["noise scale"][:, at]
+    return Noise(mean(trace), mean(trace / scale), mean(scale), len(scale))
+
+
+def show_check(found: Check, console: Console) -> None:
+    """The verdicts as a table, and what is behind them."""
+    start = f"after a switch at {show(found.switch_at)} samples" if found.switch_at else "from scratch"
+    console.print(f"[bold]{escape(found.task)}[/], {escape(found.base.label)} against, {start}:\n")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("", "verdict", "largest gap of the loss, with its band", "seeds that would decide"):
+        table.add_column(column, overflow="fold")
+    for arm in found.others:
+        assert arm.comparison is not None
+        verdict = arm.comparison.verdict
+        worst = max(arm.comparison.decisive, key=_size)
+        gap, low, high, _ = worst.largest
+        needed = arm.comparison.seeds_needed
+        table.add_row(
+            escape(arm.label),
+            f"[bold {_STYLE[verdict]}]{verdict}[/]",
+            f"{100 * gap:+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] of the {escape(worst.name)}'s range",
+            "" if verdict != "undecided" else "no number" if needed is None else str(needed),
+        )
+    console.print(table)
+    tolerance, level = found.made["tolerance"], found.made["level"]
+    console.print(
+        f"\nSame: within {100 * tolerance:.3g} % of the base curve's range at all times; bands at {100 * level:.3g} %, "
+        "for all times and test functions at once."
+    )
+    for arm in found.others:
+        _explain(arm, console)
+
+
+def _size(gap: Gap) -> float:
+    return float(np.nan_to_num(abs(gap.largest[0])))
+
+
+def _explain(arm: Arm, console: Console) -> None:
+    words = {"likely": arm.causes, "warning": arm.guards if not arm.causes else ()}
+    for what, texts in words.items():
+        for text in texts[:3]:
+            console.print(f"  {escape(arm.label)}: {what}: {escape(text)}", soft_wrap=True)
+
+
+def _report(found: Check, path: Path, console: Console) -> None:
+    try:
+        from rootscale.report import write
+
+        console.print(f"\nThe report: [bold]{escape(str(write(found, path)))}[/]")
+    except (ImportError, ValueError) as error:
+        console.print(f"\nNo report: {escape(str(error))}")
+
+
+def _samples(flag: str, text: str, total: int) -> int:
+    """A number of samples, or a share of the run."""
+    try:
+        return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
+    except ValueError:
+        raise ValueError(f"{flag} takes samples or a share such as 25%, got {text!r}") from None
+
+
+def _workers(asked: int | None, device: str) -> int:
+    if torch.device(device).type != "cpu":
+        return 1
+    workers = asked or pool.default_workers()
+    if workers > 1:
+        torch.set_num_threads(1)
+    return workers
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Any]:
+    """A bar for all runs together; a line for each finished one where there is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    shares: dict[int, float] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task("runs", total=1.0)
+
+        def tell(label: str, run: int, runs: int, share: float) -> None:
+            if share == 1 and shares.get(run) != 1 and not console.is_terminal:
+                print(f"finished {label} ({run + 1} of {runs})", file=sys.stderr, flush=True)
+            shares[run] = share
+            done = sum(value == 1 for value in shares.values())
+            bars.update(
+                bar, completed=sum(shares.values()) / runs, description=f"{done}/{runs} runs, now {escape(label)}"
+            )
+
+        yield tell

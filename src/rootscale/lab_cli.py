@@ -1,0 +1,88 @@
+"""The arguments of `rootscale check` and `rootscale demo`; torch is imported when one of them runs, not before."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rootscale.rules import RULES
+
+__all__ = ["add_parsers"]
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Adds both commands to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs one."""
+    check = subparsers.add_parser(
+        "check",
+        help="will this run survive a change of batch size? runs it, and gives a verdict",
+        description="Train a task as it is and at other batch sizes, compare the mean trajectories with simultaneous "
+        "confidence bands, and say: same, different or undecided, and why. A check that was stopped goes on where it "
+        "was. Exit code: 0 same, 1 different, 3 undecided.",
+        epilog="example: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25%% --seeds 16 --out runs/mine",
+    )
+    check.add_argument(
+        "task", metavar="TASK", help="file.py:name or module:name of a rootscale.lab.Task (or a function that makes "
+        "one); or digits, mnist, cifar10",
+    )  # fmt: skip
+    what = check.add_argument_group("what is compared")
+    what.add_argument("--to", type=int, nargs="+", default=[], metavar="B", help="batch sizes")
+    what.add_argument(
+        "--rule", nargs="+", choices=list(RULES), default=[None], metavar="RULE",
+        help="see `rootscale rules`; several are each tried at each batch size; default: the optimizer's own",
+    )  # fmt: skip
+    what.add_argument(
+        "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are left alone"
+    )
+    what.add_argument("--ell", type=float, nargs="+", default=[], help="SVAG at these ell")
+    what.add_argument(
+        "--switch-at", default="0", metavar="SAMPLES", help="switch in mid-run, after so many samples or a share such "
+        "as 25%%; default: from scratch",
+    )  # fmt: skip
+    what.add_argument(
+        "--stop", metavar="SAMPLES", help="end the runs there, samples or a share; default: the plan's end"
+    )
+    how = check.add_argument_group("the verdict")
+    how.add_argument("--seeds", type=int, default=16, help="runs of each kind; default: %(default)s")
+    how.add_argument(
+        "--tolerance", type=float, default=0.05, help="share of the base curve's range; default: %(default)s"
+    )
+    how.add_argument("--level", type=float, default=0.95, help="of the bands; default: %(default)s")
+    how.add_argument("--points", type=int, default=40, help="of the time grid; default: %(default)s")
+    how.add_argument(
+        "--decide-by", nargs="+", metavar="FUNCTION", help="test functions on which the verdict rests; default: the "
+        "train loss and the test loss",
+    )  # fmt: skip
+    run = check.add_argument_group("the runs")
+    run.add_argument("--out", type=Path, metavar="FOLDER", help="keeps runs and result; default: runs/TASK")
+    run.add_argument("--report", type=Path, metavar="FILE", help="the HTML report; default: report.html in the folder")
+    run.add_argument("--device", default="cpu", help="default: %(default)s")
+    run.add_argument("--fast", action="store_true", help="CUDA graphs, bfloat16 and torch.compile on a GPU")
+    run.add_argument("--together", type=int, default=16, help="seeds in one program; default: %(default)s")
+    run.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core, one on a GPU")
+    run.add_argument("--epochs", action="store_true", help="sample by epochs, not with replacement")
+    run.add_argument("--tensorboard", action="store_true", help="event files too (needs the extra 'tensorboard')")
+    check.set_defaults(handler=_check)
+
+    demo = subparsers.add_parser(
+        "demo",
+        help="the check on scikit-learn's digits, in about two minutes",
+        description="Train a small net on digits, switch its batch size 4 -> 16 -> 64 in mid-run with the square root "
+        "rule and with wrong ones, compare them with SVAG, and write report.html. Needs the extras 'lab' and 'report'.",
+    )
+    demo.add_argument("--out", type=Path, default=Path("demo"), metavar="FOLDER", help="default: %(default)s")
+    demo.add_argument("--seeds", type=int, default=16, help="default: %(default)s")
+    demo.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core")
+    demo.set_defaults(handler=_demo)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from rootscale.lab.commands import run_check
+
+    return run_check(args)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from rootscale.lab.commands import run_demo
+
+    return run_demo(args)
