@@ -18,7 +18,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 # No sandbox: it refuses root and many containers, and only our own pages are opened.
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-extensions "
-    "--disable-background-networking --disable-component-update --no-first-run --no-default-browser-check --hide-scrollbars --font-render-hinting=none "
+    "--disable-background-networking --disable-component-update --no-first-run --no-default-browser-check "
+    "--hide-scrollbars --font-render-hinting=none "
     "--remote-debugging-pipe"
 ).split()
 DESKTOP, PHONE = (1280, 900), (360, 740)

@@ -163,7 +163,7 @@ class Check:
 def check(
     task: Task,
     kappas: Sequence[float | Fraction] = (),
-    rule: str | None | Sequence[str | None] = None,
+    rule: str | Sequence[str | None] | None = None,
     ells: Sequence[float] = (),
     seeds: int | Sequence[int] = 16,
     switch_at: int = 0,
@@ -276,12 +276,12 @@ def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: 
     rule = variant.the_rule(task.plan)
     if variant.ell == 1 and rule.name != own.name:
         left = [
-            unit.label
+            key
             for key, unit in own.units.items()
             if key in _used(task.plan, settings) and rule.units.get(key) != unit and unit.form.text != "x"
         ]
         if left:
-            yield f"rule {rule.name!r} does not convert as {own.name!r} does: {'; '.join(left)}"
+            yield f"rule {rule.name!r} does not convert {', '.join(left)} as {own.name!r} does"
     lost = [place for place in arm.trajectory.meta["diverged_at"] if place is not None]
     if lost:
         yield f"{len(lost)} of {arm.trajectory.replicas} runs diverged, the first after {show(min(lost))} samples"

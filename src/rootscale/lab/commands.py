@@ -19,12 +19,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rootscale.changes import Changes
 from rootscale.compare import Gap
 from rootscale.lab import pool
 from rootscale.lab.check import Arm, Check, check
 from rootscale.lab.engine import Variant
-from rootscale.lab.task import Task, load_task
+from rootscale.lab.task import load_task
 from rootscale.lab.tasks import digits
 from rootscale.plan import Plan
 from rootscale.training.noise import Interval, Noise, advise
@@ -32,6 +31,8 @@ from rootscale.units import show
 
 __all__ = ["run_check", "run_demo"]
 
+#: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
+DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
 _EXIT = {"same": 0, "different": 1, "undecided": 3}
 _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
@@ -74,19 +75,19 @@ def run_check(args: argparse.Namespace) -> int:
 def run_demo(args: argparse.Namespace) -> int:
     """`rootscale demo`: digits, from B = 4 to 16 and 64 in mid-run, by the rule and by wrong ones, and SVAG."""
     task, console = digits(samples=40_000), _console()
-    middle = 26_000
     console.print(
         f"[bold]Digits[/], a net 64-32-10, Adam, batch size 4. After {show(DEMO_SWITCH)} samples the batch size goes "
-        f"from 4 to 16, and after {show(middle)} to 64: by the square root rule with the state converted, and by four "
-        f"half-measures. SVAG with ell = 2 simulates the SDE behind all of them. {args.seeds} seeds of each.\n"
+        f"from 4 to 16, and after {show(DEMO_MIDDLE)} to 64: by the square root rule with the state converted, and by "
+        "half-measures. SVAG with ell = 2 simulates the SDE behind all of them. "
+        f"{args.seeds} seeds of each.\n"
     )
-    ramp = ((middle, Fraction(16)),)
+    ramp = ((DEMO_MIDDLE, 16),)
     variants = [
-        Variant(4, ramp=ramp),
-        Variant(4, keep=("v", "step_counter"), ramp=ramp),
-        Variant(4, "linear", ramp=ramp),
-        Variant(4, "sqrt-eta", ramp=ramp),
-        Variant(4, "none", ramp=ramp),
+        Variant(4, ramp=ramp, name="the square root rule"),
+        Variant(4, keep=("v", "step_counter"), ramp=ramp, name="hyperparameters, not the state"),
+        Variant(4, "linear", ramp=ramp, name="linear rule"),
+        Variant(4, "sqrt-eta", ramp=ramp, name="learning rate only"),
+        Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
         Variant(ell=2),
     ]
     with _progress(console) as on_progress:
@@ -96,6 +97,7 @@ def run_demo(args: argparse.Namespace) -> int:
             seeds=args.seeds,
             switch_at=DEMO_SWITCH,
             points=30,
+            functions=["train loss"],  # 360 test images are too few to tell the test losses of independent runs apart
             folder=args.out,
             workers=_workers(args.workers, "cpu"),
             on_progress=on_progress,
@@ -104,11 +106,7 @@ def run_demo(args: argparse.Namespace) -> int:
     show_noise(found, task.plan, console)
     show_check(found, console)
     _report(found, args.out / "report.html", console)
-    expected = {arm.label: arm.verdict for arm in found.others}
-    return 0 if expected[variants[0].label(task.plan)] != "different" else 1
-
-
-DEMO_SWITCH = 12_000
+    return 0
 
 
 def show_noise(found: Check, plan: Plan, console: Console) -> None:

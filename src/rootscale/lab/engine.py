@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -50,15 +50,17 @@ class Variant:
         averaging: ``paper`` or ``power``, as for `rootscale.Plan.at`.
         ramp: further switches, each the samples seen before it and the batch size over the plan's from there on.
         zero_state: throw the optimizer's state away at the switch, as some tools do.
+        name: for legends; made from the rest where it is empty.
     """
 
-    kappa: Fraction = Fraction(1)
+    kappa: Fraction | float = Fraction(1)
     rule: str | None = None
     keep: tuple[str, ...] = ()
     ell: float = 1.0
     averaging: Averaging = "paper"
-    ramp: tuple[tuple[int, Fraction], ...] = ()
+    ramp: tuple[tuple[int, Fraction | float], ...] = ()
     zero_state: bool = False
+    name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kappa", Fraction(self.kappa))
@@ -76,7 +78,7 @@ class Variant:
     @property
     def kappas(self) -> tuple[Fraction, ...]:
         """Of all stages."""
-        return (self.kappa, *(kappa for _, kappa in self.ramp))
+        return (Fraction(self.kappa), *(Fraction(kappa) for _, kappa in self.ramp))
 
     def the_rule(self, plan: Plan) -> Rule:
         """The rule with what is left alone taken out."""
@@ -106,6 +108,8 @@ class Variant:
 
     def label(self, plan: Plan) -> str:
         """In words, for legends."""
+        if self.name:
+            return self.name
         sizes = [show(Fraction(plan.batch_size.total) * kappa) for kappa in self.kappas]
         text = f"B = {' -> '.join(sizes)}"
         if self.ell != 1:
@@ -118,7 +122,8 @@ class Variant:
     def to_dict(self) -> dict[str, Any]:
         """In JSON's types."""
         ramp = [[at, str(kappa)] for at, kappa in self.ramp]
-        return {**self.__dict__, "kappa": str(self.kappa), "keep": list(self.keep), "ramp": ramp}
+        plain = {key: value for key, value in self.__dict__.items() if key != "name"}
+        return {**plain, "kappa": str(self.kappa), "keep": list(self.keep), "ramp": ramp}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ Job = Callable[[Callable[[float], object], threading.Event], object]
 
 def available() -> bool:
     """Whether processes can be forked here; not where CUDA is in use, nor on macOS or Windows."""
-    return sys.platform == "linux" and not torch.cuda.is_initialized()
+    return sys.platform == "linux" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def default_workers() -> int:

@@ -130,7 +130,7 @@ def sweep(
             jobs[variant, group] = _Job(task, variant, group, settings, starts.get(group))
     todo = [*starts.values(), *jobs.values()]
     labels = [job.variant.label(task.plan) + ", warm start" * (i < len(starts)) for i, job in enumerate(todo)]
-    tell = on_progress or (lambda *_: None)
+    tell = on_progress or _silent
     found: dict[int, Trajectory] = {}
     states: dict[int, Any] = {}
     with ExitStack() as stack:
@@ -156,6 +156,15 @@ def sweep(
         {variant: _joined([found[id(jobs[variant, group])] for group in groups]) for variant in variants},
         _joined([found[id(job)] for job in starts.values()]) if starts else None,
     )
+
+
+def _silent(label: str, run: int, runs: int, share: float) -> None:
+    pass
+
+
+def _tell_of(numbers: Sequence[int], labels: Sequence[str], tell: Progress, n: int, share: float) -> None:
+    """Progress of the n-th of those runs."""
+    tell(labels[numbers[n]], numbers[n], len(labels), share)
 
 
 @dataclass(frozen=True)
