@@ -349,12 +349,12 @@ def _share(points: Array, size: float) -> Interval | None:
     if not number:
         return None
     mean, error = excess.mean(0), excess.std(0, ddof=1) / math.sqrt(steps)
-    level = 0.025
+    level, normal = 0.025, NormalDist().inv_cdf(0.975)
     sure = _student(steps - 1, 1 - level) * error
 
     def at_least(count: int) -> float:
-        part = max(0.0, (count / number - level) / (1 - level))
-        return max(0.0, part - NormalDist().inv_cdf(1 - level) * math.sqrt(part * (1 - part) / number))
+        part: float = max(0.0, (count / number - level) / (1 - level))
+        return max(0.0, part - normal * math.sqrt(part * (1 - part) / number))
 
     low, high = at_least(int((mean > sure).sum())), 1 - at_least(int((mean < -sure).sum()))
     value = float((mean > 0).mean())
