@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -37,33 +38,50 @@ __all__ = ["ExactNoise", "exact_noise"]
 
 Loss = Callable[[Any, Any], Tensor]
 
-#: How many numbers a temporary tensor may have.
-_LIMIT = 2**22
+#: How many numbers a temporary tensor may have: on a CPU it should fit into a cache.
+_LIMIT = {"cpu": 2**18}
+_ELSEWHERE = 2**24
 
 
 class Squares(NamedTuple):
-    """Of one parameter: ``|g_s|^2`` of each sample, and ``sum_s g_s^2`` of each coordinate if asked for."""
+    """Of one parameter: ``|g_s|^2`` of each sample, ``sum_s g_s^2`` if asked for, and ``sum_s g_s`` if known."""
 
     norms: Tensor
     second: Tensor | None
+    first: Tensor | None = None
+
+    def shaped(self, shape: torch.Size) -> Squares:
+        sums = (None if x is None else x.reshape(shape) for x in (self.second, self.first))
+        return Squares(self.norms, *sums)
 
 
 def _small(gradients: Tensor, second: bool) -> Squares:
     """From per-sample gradients, ``[samples, ...]``, which are overwritten."""
+    first = gradients.sum(0)
     squares = gradients.square_()
-    return Squares(squares.reshape(len(squares), -1).sum(1), squares.sum(0) if second else None)
+    return Squares(squares.reshape(len(squares), -1).sum(1), squares.sum(0) if second else None, first)
 
 
 def _join(pieces: list[Squares]) -> Squares:
     """Of one parameter, from several slices of the samples."""
     seconds = [piece.second for piece in pieces if piece.second is not None]
-    return Squares(torch.cat([piece.norms for piece in pieces]), sum(seconds[1:], seconds[0]) if seconds else None)
+    firsts = [piece.first for piece in pieces if piece.first is not None]
+    return Squares(
+        torch.cat([piece.norms for piece in pieces]),
+        sum(seconds[1:], seconds[0]) if seconds else None,
+        sum(firsts[1:], firsts[0]) if firsts else None,
+    )
 
 
-def _slices(samples: int, each: int) -> Iterator[slice]:
+def _slices(samples: int, each: int, device: torch.device) -> Iterator[slice]:
     """Slices of the samples, of which each needs temporary tensors of ``each`` numbers."""
-    size = max(1, _LIMIT // max(each, 1))
+    size = max(1, _LIMIT.get(device.type, _ELSEWHERE) // max(each, 1))
     return (slice(start, start + size) for start in range(0, samples, size))
+
+
+def _gradients_are_cheaper(inputs: int, outputs: int, positions: int, second: bool) -> bool:
+    """Whether to compute a layer's per-sample gradients, a few samples at a time, rather than products of positions."""
+    return positions > 1 and (second or positions * (inputs + outputs) >= inputs * outputs)
 
 
 def _product(a: Tensor, delta: Tensor, second: bool) -> Squares:
@@ -73,7 +91,7 @@ def _product(a: Tensor, delta: Tensor, second: bool) -> Squares:
         a2, delta2 = a[..., 0].square(), delta[..., 0].square()
         norms = (a2.sum(2) * delta2.sum(2)).sum(1)
         return Squares(norms, torch.einsum("sgo,sgi->goi", delta2, a2).flatten(0, 1) if second else None)
-    if not second and positions * (inputs + outputs) < inputs * outputs:
+    if not _gradients_are_cheaper(inputs, outputs, positions, second):
         gram = a.transpose(2, 3) @ a
         return Squares(gram.mul_(delta.transpose(2, 3) @ delta).sum((1, 2, 3)), None)
     return _small((delta @ a.transpose(2, 3)).flatten(1, 2), second)
@@ -83,7 +101,9 @@ def _linear(layer: nn.Linear, a: Tensor, delta: Tensor, second: bool) -> dict[st
     samples = len(a)
     a, delta = a.reshape(samples, 1, -1, a.shape[-1]), delta.reshape(samples, 1, -1, delta.shape[-1])
     each = max(a.shape[2] ** 2, a.shape[3] * delta.shape[3]) if a.shape[2] > 1 else 0
-    pieces = [_product(a[i].transpose(2, 3), delta[i].transpose(2, 3), second) for i in _slices(samples, each)]
+    pieces = [
+        _product(a[i].transpose(2, 3), delta[i].transpose(2, 3), second) for i in _slices(samples, each, a.device)
+    ]
     return {"weight": _join(pieces), "bias": _small(delta.sum((1, 2)), second)}
 
 
@@ -104,10 +124,8 @@ def _conv(layer: Any, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squar
     delta = delta.reshape(samples, layer.groups, -1, positions)
     inputs = layer.weight[0].numel()
     each = layer.groups * max(positions * inputs, min(positions**2, inputs * delta.shape[2]))
-    pieces = [_product(_patches(layer, a[i]), delta[i], second) for i in _slices(samples, each)]
-    norms, squares = _join(pieces)
-    weight = Squares(norms, None if squares is None else squares.reshape(layer.weight.shape))
-    return {"weight": weight, "bias": _small(delta.sum(3).flatten(1), second)}
+    pieces = [_product(_patches(layer, a[i]), delta[i], second) for i in _slices(samples, each, a.device)]
+    return {"weight": _join(pieces).shaped(layer.weight.shape), "bias": _small(delta.sum(3).flatten(1), second)}
 
 
 def _embedding(layer: nn.Embedding, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
@@ -173,6 +191,17 @@ def _handler(layer: nn.Module) -> Callable[[Any, Tensor, Tensor, bool], dict[str
     return next((f for kind, f in _LAYERS.items() if getattr(type(layer), "forward", None) is kind.forward), None)
 
 
+def _sums_gradients(layer: Any, output: Tensor, second: bool) -> bool:
+    """Whether the handler of a layer finds ``sum_s g_s`` of its weight on the way: autograd need not then."""
+    if isinstance(layer, nn.Linear):
+        positions = math.prod(output.shape[1:-1])
+        return _gradients_are_cheaper(layer.in_features, layer.out_features, positions, second)
+    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        inputs, outputs = layer.weight[0].numel(), layer.out_channels // layer.groups
+        return _gradients_are_cheaper(inputs, outputs, math.prod(output.shape[2:]), second)
+    return False
+
+
 def _own_dimensions(layer: Any) -> int:
     """How many dimensions the input of a layer has besides those that only repeat it."""
     if isinstance(layer, nn.Embedding):
@@ -189,6 +218,7 @@ class _Watch:
         self.second = second
         self.calls: Counter[nn.Module] = Counter()
         self.found: dict[Tensor, Squares] = {}
+        self.edges: dict[Tensor, GradientEdge] = {}
         self._samples = 0
         self._forward = False
         self._layers = {layer: handler for layer in model.modules() if (handler := _handler(layer)) is not None}
@@ -199,6 +229,7 @@ class _Watch:
         """Around a forward; a layer that is run again in the backward (checkpointing) is not counted twice."""
         self.calls.clear()
         self.found.clear()
+        self.edges.clear()
         self._samples, self._forward = samples, True
         try:
             yield
@@ -224,6 +255,9 @@ class _Watch:
                     self.found[parameter] = squares
 
         output.register_hook(back)  # type: ignore[no-untyped-call]
+        weight = layer._parameters.get("weight")
+        if weight is not None and weight.requires_grad and _sums_gradients(layer, output, self.second):
+            self.edges[weight] = get_gradient_edge(output)
 
     def once(self, total: Tensor) -> set[Tensor]:
         """The parameters that the forward used once, in one call of a layer."""
@@ -266,11 +300,8 @@ def _total(loss: Loss, outputs: Any, targets: Any, samples: int) -> Tensor:
 
 def _fallback(
     model: nn.Module, loss: Loss, names: list[str], x: tuple[Tensor, ...], y: Tensor, second: bool
-) -> tuple[dict[str, Squares], dict[str, Tensor]]:
-    """Squares and sums of per-sample gradients, by ``vmap``, a few samples at a time.
-
-    Samples go one by one where a layer does not know ``vmap``.
-    """
+) -> dict[str, Squares]:
+    """Per-sample gradients by ``vmap``, a few samples at a time; one by one where a layer does not know ``vmap``."""
     every = {name: p.detach() for name, p in model.named_parameters()}
     some = {name: every[name] for name in names}
 
@@ -279,8 +310,7 @@ def _fallback(
         return _total(loss, outputs, y.unsqueeze(0), 1)
 
     pieces: dict[str, list[Squares]] = {name: [] for name in some}
-    sums = {name: torch.zeros_like(_wide(p)) for name, p in some.items()}
-    for rows in _slices(len(y), sum(p.numel() for p in some.values())):
+    for rows in _slices(len(y), sum(p.numel() for p in some.values()) // 16, y.device):
         xs = tuple(part[rows] for part in x)
         try:
             with warnings.catch_warnings():
@@ -290,9 +320,8 @@ def _fallback(
             each = [grad(one)(some, tuple(part[i] for part in xs), y[rows][i]) for i in range(len(y[rows]))]
             gradients = {name: torch.stack([g[name] for g in each]) for name in some}
         for name, gradient in gradients.items():
-            sums[name] += gradient.sum(0)
             pieces[name].append(_small(_wide(gradient).contiguous(), second))
-    return {name: _join(piece) for name, piece in pieces.items()}, sums
+    return {name: _join(piece) for name, piece in pieces.items()}
 
 
 def _refuse(model: nn.Module) -> None:
@@ -490,26 +519,32 @@ def _pass(
     with watch.forward(len(y)):
         total = _total(loss, model(*x), y, len(y))
     once = watch.once(total)
-    gradients: list[Tensor | None] = list(torch.autograd.grad(total, list(named.values()), allow_unused=True))
-    dense = {n: torch.zeros_like(named[n]) if g is None else _dense(g) for n, g in zip(named, gradients, strict=True)}
+    edges = {p: edge for p, edge in watch.edges.items() if p in once}  # only to have the backward come by
+    wanted = [p for p in named.values() if p not in edges]
+    inputs: list[Any] = [*wanted, *edges.values()]
+    gradients: list[Tensor | None] = list(torch.autograd.grad(total, inputs, allow_unused=True))
+    given = dict(zip(wanted, gradients, strict=False))
+    sums: dict[str, Tensor] = {}
     squares: dict[str, Squares] = {}
     rest = []
-    for (name, p), gradient in zip(named.items(), gradients, strict=True):
+    for name, p in named.items():
+        zero = torch.zeros_like(_wide(p.detach()))
+        gradient = watch.found[p].first if p in edges and p in watch.found else given.get(p)
+        sums[name] = zero if gradient is None else _dense(gradient)
         if gradient is None:
-            zero = torch.zeros_like(_wide(p.detach()))
             squares[name] = Squares(zero.new_zeros(len(y)), zero if watch.second else None)
         elif p in once and p in watch.found:
             squares[name] = watch.found[p]
         else:
             rest.append(name)
     if rest:
-        more, sums = _fallback(model, loss, rest, x, y, watch.second)
-        for name in rest:
-            error = float((sums[name] - dense[name]).square().sum() / more[name].norms.sum())
+        more = _fallback(model, loss, rest, x, y, watch.second)
+        for name, (norms, _, first) in more.items():
+            error = 0.0 if first is None else float((first - sums[name]).square().sum() / norms.sum())
             if error > _tolerance(named.values()) ** 2:
                 raise ValueError(f"the gradients of {name}, sample by sample, do not add up to the one{_DEPENDENT}")
         squares.update(more)
-    return dense, squares
+    return sums, squares
 
 
 def _sums(found: Squares, mean: Tensor, samples: int, size: float | None, root: Tensor | None = None) -> _Sums:
