@@ -109,10 +109,11 @@ class NoiseMeter:
     >>> meter.estimate().steps
     20
 
-    Hooks on the parameters see the gradient of each part while it is computed; nothing is stored but norms. Estimates
-    are means over a window of steps; their intervals take the noise of different steps as independent, which it is, and
-    the gradient as steady over the window, which it nearly is if the window is short against the training. Steps whose
-    gradients were not finite (a ``GradScaler`` that looks for its scale) are left out.
+    ``.grad`` has to be clear before the first part, whose gradient it then holds; hooks on the parameters see the
+    gradients of the other parts while they are computed. Nothing is stored but norms. Estimates are means over a window
+    of steps; their intervals take the noise of different steps as independent, which it is, and the gradient as steady
+    over the window, which it nearly is if the window is short against the training. Steps whose gradients were not
+    finite (a ``GradScaler`` that looks for its scale) are left out.
 
     **Data-parallel ranks** are parts too. With ``process_group``, each rank opens its part (or several, with
     accumulation) around the backward of its own samples, and `update` adds up what the ranks saw: one all-reduce of a
@@ -160,6 +161,7 @@ class NoiseMeter:
         self._steps: deque[tuple[Tensor, float | Tensor]] = deque(maxlen=int(positive("window", window)))
         self._parts: list[_Part] = []
         self._open: _Part | None = None
+        self._listen = False
         self._held: list[tuple[int, Tensor]] = []
         self._size = 0
         self._hooks = [p.register_hook(self._hook(i)) for i, p in enumerate(self._parameters)]  # type: ignore[no-untyped-call]
@@ -176,13 +178,16 @@ class NoiseMeter:
 
     def _hook(self, i: int) -> Callable[[Tensor], None]:
         def see(gradient: Tensor) -> None:
-            if self._open is not None:
+            if self._open is not None and self._listen:
                 self._held.append((i, gradient))
                 self._size += gradient.numel()
                 if self._size > _HELD:
                     self._look(self._open)
 
         return see
+
+    def _hold_grads(self) -> None:
+        self._held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
 
     @torch.no_grad()
     def _look(self, part: _Part) -> None:
@@ -247,8 +252,11 @@ class NoiseMeter:
         if self._open is not None:
             raise RuntimeError("a part is open already: each part is one backward")
         self._open = part = _Part(float(samples), float(weight))
+        self._listen = bool(self._parts) or self._ranks is not None
         try:
             yield
+            if not self._listen:  # .grad holds this part alone, and no rank but this one's
+                self._hold_grads()
             self._look(part)
             self._parts.append(part)
         finally:
@@ -262,7 +270,7 @@ class NoiseMeter:
         ranks = 1 if self._ranks is None else dist.get_world_size(self._ranks)
         if not parts or len(parts) * ranks < 2:
             raise ValueError(f"a step needs at least two parts to tell noise from gradient, got {len(parts)}")
-        self._held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
+        self._hold_grads()
         if not self._held:
             raise ValueError("no parameter has a .grad: update() comes before zero_grad()")
         whole = _Part(1.0, 1.0)
