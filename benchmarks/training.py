@@ -3,7 +3,8 @@
     python benchmarks/training.py [--device cpu] [--repeats 15]
 
 - SVAG: a step of a conv net with two batches against a step with one, in time (at most 2.05) and memory (1.05).
-- NoiseMeter: a step of four micro-batches with it against one without (at most 1.02).
+- NoiseMeter: a step of four micro-batches with it against one without (at most 1.02); also with the optimizer's metric
+  and a thousand coordinates.
 - exact_noise: the noise on given samples, against per-sample gradients by ``torch.func.vmap(grad)``: how many times as
   fast (at least 3).
 - The paper's Adam and RMSprop (v_k) against torch's foreach step on the same parameters (at most 1.1).
@@ -63,12 +64,14 @@ def stepper(ell: float, device: str, batch: int, width: int) -> Callable[[], Non
     return step
 
 
-def accumulated(metered: bool, device: str, batch: int, width: int) -> Callable[[], None]:
+def accumulated(
+    make: Callable[[torch.optim.Optimizer], NoiseMeter] | None, device: str, batch: int, width: int
+) -> Callable[[], None]:
     """A step of four micro-batches, with a noise meter or without."""
     torch.manual_seed(0)
     model = conv_net(width).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    meter = NoiseMeter(optimizer) if metered else None
+    meter = make(optimizer) if make else None
     x, y = torch.randn(batch, 3, 32, 32, device=device), torch.randint(10, (batch,), device=device)
 
     def step() -> None:
@@ -132,11 +135,13 @@ def main() -> None:
     args = parser.parse_args()
     small = args.device == "cpu"
     batch, width, size = (64, 32, 512) if small else (512, 64, 2048)
+    everything = partial(NoiseMeter, preconditioned=True, coordinates=1000)
     steps: dict[str, Callable[[], object]] = {
         "plain step": stepper(1, args.device, batch, width),
         "SVAG step": stepper(2, args.device, batch, width),
-        "accumulation": accumulated(False, args.device, batch, width),
-        "with NoiseMeter": accumulated(True, args.device, batch, width),
+        "accumulation": accumulated(None, args.device, batch, width),
+        "with NoiseMeter": accumulated(NoiseMeter, args.device, batch, width),
+        "with all it can do": accumulated(everything, args.device, batch, width),
         **optimizer_steps(args.device, size),
     }
     nets = {"MNIST net": (mnist_net(), (1, 28, 28)), "conv net": (conv_net(width), (3, 32, 32))}
@@ -153,6 +158,7 @@ def main() -> None:
     comparisons = [
         ("SVAG step", "plain step"),
         ("with NoiseMeter", "accumulation"),
+        ("with all it can do", "accumulation"),
         *((f"{net}: vmap(grad)", f"{net}: {name}") for net in nets for name in ("exact_noise", "with coordinates")),
         ("paper's Adam", "torch Adam"),
         ("paper's RMSprop", "torch RMSprop"),

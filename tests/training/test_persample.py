@@ -306,9 +306,10 @@ def test_gradients_and_modules_are_left_as_they_were():
 
 def test_half_precision_does_not_overflow():
     torch.manual_seed(0)
-    model, x, y = nn.Linear(4, 3).half(), 300 * torch.randn(N, 4).half(), torch.randint(3, (N,))
+    model = nn.Sequential(nn.Linear(4, 3), statistics(nn.BatchNorm1d, 3)).half()
+    x, y = 300 * torch.randn(N, 4).half(), torch.randint(3, (N,))
     with torch.no_grad():
-        model.weight /= 300
+        model[0].weight /= 300
 
     def loss(outputs, targets):
         return F.cross_entropy(outputs.float(), targets)
@@ -317,6 +318,20 @@ def test_half_precision_does_not_overflow():
     full = exact_noise(model.float(), loss, x.float(), y)
     assert full.norms.max() > torch.finfo(torch.float16).max
     assert half.trace.value == pytest.approx(full.trace.value, rel=0.01)
+
+
+def test_autocast_does_not_reach_the_squares():
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 3), 300 * torch.randn(N, 5, 4), torch.randint(3, (N,))
+
+    def loss(outputs, targets):
+        return F.cross_entropy(outputs.float().mean(1) / 300, targets)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        low = exact_noise(model, loss, x, y, batch_size=2)
+    full = exact_noise(model, loss, x, y, batch_size=2)
+    assert low.norms.dtype == torch.float32
+    assert low.trace.value == pytest.approx(full.trace.value, rel=0.02)
 
 
 def test_advice_can_be_taken_from_it():

@@ -118,7 +118,8 @@ class NoiseMeter:
     **Data-parallel ranks** are parts too. With ``process_group``, each rank opens its part (or several, with
     accumulation) around the backward of its own samples, and `update` adds up what the ranks saw: one all-reduce of a
     few numbers. The hooks see each rank's own gradient, before DistributedDataParallel averages them; ``weight`` is as
-    without it, the division by the number of ranks is taken into account.
+    without it, the division by the number of ranks is taken into account. Under DistributedDataParallel the group is
+    needed even with accumulation: ``.grad`` is the average over the ranks in the end.
 
     Args:
         parameters: an optimizer, for estimates by parameter group too; or parameters.

@@ -166,7 +166,7 @@ def _group_norm(layer: nn.GroupNorm, a: Tensor, delta: Tensor, second: bool) -> 
 
 
 def _batch_norm(layer: Any, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
-    normal = F.batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
+    normal = F.batch_norm(a, layer.running_mean.to(a.dtype), layer.running_var.to(a.dtype), eps=layer.eps)
     return _normalised(normal, delta, slice(1, 2), second)
 
 
@@ -247,7 +247,7 @@ class _Watch:
 
         def back(delta: Tensor) -> None:
             delta = _wide(delta)
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast(delta.device.type, enabled=False):
                 one = self._layers[layer](layer, a.to(delta.dtype) if a.is_floating_point() else a, delta, self.second)
             for name, squares in one.items():
                 parameter = layer._parameters.get(name)
