@@ -313,6 +313,8 @@ def test_new_mistakes_are_told():
     measure(meter, net, x, y, 8, *PARTS["four micro-batches"])
     with pytest.raises(ValueError, match="make the meter with preconditioned=True"):
         meter.estimate(preconditioned=True)
+    with pytest.raises(ValueError, match="one of the 1 parameter groups, counted from 0, got -1"):
+        meter.estimate(-1)
     for _ in range(2):
         with meter.part(8, 0.5):
             (F.cross_entropy(net(x), y) / 2).backward()

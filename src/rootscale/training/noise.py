@@ -320,6 +320,8 @@ class NoiseMeter:
         """
         if preconditioned and self._metric is None:
             raise ValueError("the optimizer's metric was not measured: make the meter with preconditioned=True")
+        if group is not None and not 0 <= group < self._number:
+            raise ValueError(f"group must be one of the {self._number} parameter groups, counted from 0, got {group}")
         values, groups = self._values(), slice(None) if group is None else slice(group, group + 1)
         first = self._number if preconditioned else 0
         columns = values[:, :, first : first + self._number][:, :, groups].sum(2)
