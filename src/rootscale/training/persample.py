@@ -274,7 +274,7 @@ def _uses(total: Tensor) -> Counter[Any]:
     """How often each parameter enters the graph of a loss."""
     uses: Counter[Any] = Counter()
     root: Any = total.grad_fn
-    seen, stack = {root}, [root]
+    seen, stack = {root}, [] if root is None else [root]
     while stack:
         for child, _ in stack.pop().next_functions:
             if type(child).__name__ == "AccumulateGrad":
@@ -310,7 +310,7 @@ def _fallback(
         return _total(loss, outputs, y.unsqueeze(0), 1)
 
     pieces: dict[str, list[Squares]] = {name: [] for name in some}
-    for rows in _slices(len(y), sum(p.numel() for p in some.values()) // 16, y.device):
+    for rows in _slices(len(y), sum(p.numel() for p in some.values()) // 16, y.device):  # fewer calls, larger slices
         xs = tuple(part[rows] for part in x)
         try:
             with warnings.catch_warnings():
@@ -348,8 +348,7 @@ def _verify(model: nn.Module, loss: Loss, named: dict[str, Tensor], x: Any, y: A
     """The sample with the largest gradient, alone, must have the norm it has in the batch."""
     i = int(norms.argmax())
     total = _total(loss, model(*(part[i : i + 1] for part in x)), y[i : i + 1], 1)
-    alone = torch.autograd.grad(total, list(named.values()), allow_unused=True)
-    gradients: list[Tensor | None] = list(alone)
+    gradients: list[Tensor | None] = list(torch.autograd.grad(total, list(named.values()), allow_unused=True))
     square = math.fsum(float(_wide(_dense(g)).square().sum()) for g in gradients if g is not None)
     if not math.isclose(square, float(norms[i]), rel_tol=_tolerance(named.values())):
         raise ValueError(f"sample {i} has |gradient|^2 = {square:.6g} alone and {float(norms[i]):.6g}{_DEPENDENT}")
@@ -469,7 +468,7 @@ def exact_noise(
         raise ValueError(f"inputs and targets must have as many samples, got {[len(x) for x in xs]} and {samples}")
     device = next(iter(named.values())).device
     sums = {name: torch.zeros_like(_wide(p.detach())) for name, p in named.items()}
-    pieces: dict[str, list[Squares]] = {name: [] for name in named}
+    found: dict[str, Squares] = {}
     watch = _Watch(model, second)
     try:
         for start in range(0, samples, chunk):
@@ -478,13 +477,12 @@ def exact_noise(
             gradients, squares = _pass(model, loss, named, x, y, watch)
             for name in named:
                 sums[name] += gradients[name]
-                pieces[name].append(squares[name])
+                found[name] = squares[name] if start == 0 else _join([found[name], squares[name]])
             if start == 0:
-                norms = torch.stack([one.norms for one in squares.values()]).sum(0)
+                norms = torch.stack([one.norms for one in found.values()]).sum(0)
                 _verify(model, loss, named, x, y, norms)
     finally:
         watch.remove()
-    found = {name: _join(piece) for name, piece in pieces.items()}
     parts = {name: _sums(found[name], sums[name] / samples, samples, batch_size) for name in named}
     groups = [] if optimizer is None else [{id(p) for p in group["params"]} for group in optimizer.param_groups]
     scaled = None
