@@ -1,15 +1,21 @@
+import itertools
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
 from rootscale import SGD, Adam, Plan
-from rootscale.training import SVAG, NoiseMeter, advise
-from rootscale.training.noise import Interval, Noise, _noise, _student
+from rootscale.training import SVAG, NoiseMeter, advise, optim
+from rootscale.training import noise as module
+from rootscale.training.noise import Interval, Noise, _noise, _share, _student
 
 
 def problem(n=200):
@@ -71,7 +77,7 @@ def test_nine_intervals_in_ten_and_more_hold_the_truth():
     net, x, y, trace, square = problem()
     meter = NoiseMeter(net.parameters(), window=8000)
     measure(meter, net, x, y, 8000, *PARTS["four micro-batches"])
-    pairs = torch.stack(tuple(meter._steps)).double().numpy().sum(2)
+    pairs = meter._values().sum(2)
     truth = {"trace": sum(trace), "gradient": sum(square), "scale": sum(trace) / sum(square)}
     hits = dict.fromkeys(truth, 0)
     for window in pairs.reshape(200, 40, 2):
@@ -160,3 +166,228 @@ def test_advice_is_the_largest_safe_kappa_and_the_limit_that_binds(plan, low, ka
     assert advice.kappa == pytest.approx(kappa)
     assert advice.batch_size == pytest.approx(64 * kappa)
     assert re.search(limit, str(advice))
+
+
+def rows_of(net, x, y):
+    """Per-sample gradients by brute force, ``[samples, coordinates]``."""
+    rows = []
+    for i in range(len(x)):
+        net.zero_grad()
+        F.cross_entropy(net(x[i : i + 1]), y[i : i + 1]).backward()
+        rows.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
+    net.zero_grad()
+    return torch.stack(rows)
+
+
+OPTIMIZERS = {
+    "torch Adam": torch.optim.Adam,
+    "torch AdamW, foreach off": lambda groups: torch.optim.AdamW(groups, foreach=False),
+    "torch RMSprop": torch.optim.RMSprop,
+    "the paper's Adam": optim.Adam,
+    "the paper's RMSprop": optim.RMSprop,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_in_the_optimizers_metric_too(name):
+    net, x, y, _, _ = problem()
+    optimizer = OPTIMIZERS[name]([{"params": net[0].parameters()}, {"params": net[2].parameters(), "eps": 1e-2}])
+    meter = NoiseMeter(optimizer, window=1000, preconditioned=True)
+    measure(meter, net, x, y, 1, *PARTS["four micro-batches"])  # without a second moment: not counted
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for rows in (slice(0, 20), slice(20, 200)):
+        net.zero_grad()
+        F.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+    measure(meter, net, x, y, 1000, *PARTS["two of different sizes"])
+    roots = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state[p]
+            v = state["exp_avg_sq"] / (1 - 0.999**2) if "exp_avg_sq" in state else state["square_avg"]
+            roots.append((v.sqrt() + group["eps"]).flatten())
+    scaled = rows_of(net, x, y) / torch.cat(roots)
+    first = sum(p.numel() for p in net[0].parameters())
+    for group, part in ((None, scaled), (0, scaled[:, :first]), (1, scaled[:, first:])):
+        found = meter.estimate(group, preconditioned=True)
+        assert found.steps == 1000
+        assert_unbiased(found, part.var(0, unbiased=False).sum().item(), part.mean(0).square().sum().item())
+
+
+def test_without_a_second_moment_there_is_no_metric():
+    net, x, y, _, _ = problem()
+    meter = NoiseMeter(torch.optim.Adam(net.parameters()), preconditioned=True)
+    measure(meter, net, x, y, 10, *PARTS["four micro-batches"])
+    assert meter.estimate().steps == 10
+    with pytest.raises(ValueError, match=r"at least 8 steps are needed .* got 0 \(and 10 without a finite estimate\)"):
+        meter.estimate(preconditioned=True)
+
+
+@pytest.mark.parametrize("size", [None, 4, 1000])
+def test_the_share_of_coordinates_lies_in_its_interval(size):
+    """Of all 43 coordinates; at the steps' batch size, where nearly all are noise, and where the data cannot tell."""
+    net, x, y, _, _ = problem()
+    rows = rows_of(net, x, y)
+    variance, square = rows.var(0, unbiased=False), rows.mean(0).square()
+    meter = NoiseMeter(net.parameters(), window=400, coordinates=10**6)
+    found = measure(meter, net, x, y, 400, *PARTS["four micro-batches"]).estimate(batch_size=size)
+    assert found.batch_size == pytest.approx(size or 32)
+    assert found.share.low <= (variance > found.batch_size * square).double().mean() <= found.share.high
+    assert found.share.high - found.share.low < (0.4 if size != 1000 else 1)
+    assert found.share.low <= found.share.value <= found.share.high
+    assert "of the coordinates at batch size" in str(found)
+
+
+def test_the_interval_of_the_share_holds_the_truth_also_near_the_threshold():
+    """Most lie within two standard errors of it; of 200 windows the interval may miss one in twenty."""
+    generator, coordinates, steps = np.random.default_rng(0), 300, 50
+    excess = generator.normal(0.1, 0.3, size=coordinates)
+    misses = 0
+    for _ in range(200):
+        sample = generator.choice(coordinates, 100, replace=False)
+        noise = excess[sample] + 1.5 * generator.normal(size=(steps, 100)) + generator.normal(size=(steps, 1))
+        found = _share(np.stack([noise, np.zeros_like(noise)], 1), 1.0)
+        misses += not found.low <= (excess > 0).mean() <= found.high
+    assert misses <= 10
+
+
+def test_the_share_is_of_coordinates_that_have_a_gradient_and_by_group():
+    torch.manual_seed(0)
+    dead, live = nn.Parameter(torch.zeros(50)), nn.Parameter(torch.zeros(50))
+    optimizer = torch.optim.Adam([{"params": [dead]}, {"params": [live]}])
+    meter = NoiseMeter(optimizer, coordinates=100)
+    for _ in range(20):
+        optimizer.zero_grad()
+        for _ in range(2):
+            with meter.part(4, 1 / 2):
+                (0 * dead.sum() + live @ torch.randn(50) / 4).backward()
+        meter.update()
+    assert meter.estimate(0).share is None
+    assert meter.estimate(1).share == meter.estimate().share
+    assert meter.estimate().share.high == 1
+
+
+def test_coordinates_are_drawn_once_without_replacement():
+    parameters = [nn.Parameter(torch.zeros(1000)), nn.Parameter(torch.zeros(30, 100))]
+    meter = NoiseMeter(parameters, coordinates=400)
+    assert sum(len(places) for places in meter._points.values()) == 400
+    for i, places in meter._points.items():
+        assert len(places.unique()) == len(places)
+        assert 0 <= places.min() <= places.max() < parameters[i].numel()
+    assert 60 < len(meter._points[0]) < 140  # 100 expected, standard deviation 8
+    assert all(
+        torch.equal(places, NoiseMeter(parameters, coordinates=400)._points[i]) for i, places in meter._points.items()
+    )
+
+
+def test_steps_that_overflowed_are_left_out():
+    net, x, y, _, _ = problem()
+    meter = measure(NoiseMeter(net.parameters(), window=50), net, x, y, 20, *PARTS["four micro-batches"])
+    expected = meter.estimate()
+    for _ in range(2):
+        with meter.part(8, 0.5):
+            (math.inf * F.cross_entropy(net(x), y)).backward()
+    meter.update()
+    assert meter.estimate() == expected
+
+
+@pytest.mark.parametrize("limit", [0, 20, 10**6])
+def test_holding_gradients_back_changes_nothing(limit, monkeypatch):
+    monkeypatch.setattr(module, "_HELD", limit)
+    net, x, y, _, _ = problem()
+    meter = measure(NoiseMeter(net.parameters(), coordinates=9), net, x, y, 8, *PARTS["four micro-batches"])
+    net, x, y, _, _ = problem()
+    monkeypatch.setattr(module, "_HELD", 2**23)
+    other = measure(NoiseMeter(net.parameters(), coordinates=9), net, x, y, 8, *PARTS["four micro-batches"])
+    assert np.array_equal(meter._values(), other._values())
+
+
+def test_new_mistakes_are_told():
+    net, x, y, _, _ = problem()
+    with pytest.raises(TypeError, match="needs the optimizer, for its second moment"):
+        NoiseMeter(net.parameters(), preconditioned=True)
+    with pytest.raises(TypeError, match="expected Adam, AdamW or RMSprop"):
+        NoiseMeter(torch.optim.SGD(net.parameters()), preconditioned=True)
+    meter = NoiseMeter(net.parameters())
+    measure(meter, net, x, y, 8, *PARTS["four micro-batches"])
+    with pytest.raises(ValueError, match="make the meter with preconditioned=True"):
+        meter.estimate(preconditioned=True)
+    with pytest.raises(ValueError, match="one of the 1 parameter groups, counted from 0, got -1"):
+        meter.estimate(-1)
+    for _ in range(2):
+        with meter.part(8, 0.5):
+            (F.cross_entropy(net(x), y) / 2).backward()
+    net.zero_grad()
+    with pytest.raises(ValueError, match=r"update\(\) comes before zero_grad\(\)"):
+        meter.update()
+    table = nn.Embedding(4, 2, sparse=True)
+    with pytest.raises(TypeError, match="needs dense gradients"), NoiseMeter(table.parameters()).part(2):
+        table(torch.tensor([1, 2])).sum().backward()
+
+
+RANKS = {"a part each": ([1.0], [6]), "accumulation": ([0.25, 0.75], [4, 12])}
+
+
+def batches(x, rank, step, sizes):
+    """Other samples for each rank, step and part."""
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return [torch.randint(len(x), (size,), generator=generator) for size in sizes]
+
+
+def data_parallel(rank, path):
+    """One rank of two: metered steps under DistributedDataParallel; writes down what it found."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{path}/store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    for bucket_view in (False, True):
+        metered_steps(rank, f"{path}/{bucket_view}", bucket_view)
+    dist.destroy_process_group()
+
+
+def metered_steps(rank, path, bucket_view):
+    net, x, y, _, _ = problem()
+    model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=bucket_view)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for name, (weights, sizes) in RANKS.items():
+        meter = NoiseMeter(optimizer, preconditioned=True, coordinates=9, process_group=dist.group.WORLD)
+        for step in range(10):
+            optimizer.zero_grad()
+            parts = list(zip(weights, sizes, batches(x, rank, step, sizes), strict=True))
+            for weight, size, i in parts[:-1]:
+                with model.no_sync(), meter.part(size, weight):
+                    (weight * F.cross_entropy(model(x[i]), y[i])).backward()
+            weight, size, i = parts[-1]
+            with meter.part(size, weight):
+                (weight * F.cross_entropy(model(x[i]), y[i])).backward()
+            meter.update()
+            optimizer.step()
+        np.save(f"{path} {name} {rank}.npy", meter._values())
+        assert float(meter._steps[0][1]) == pytest.approx(2 * sum(sizes))
+
+
+def test_ranks_are_parts(tmp_path):
+    """Two processes find what one finds whose parts are the two ranks' batches."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    commands = [[sys.executable, __file__, str(rank), str(tmp_path)] for rank in range(2)]
+    ranks = [subprocess.Popen(command, env=environment) for command in commands]
+    assert [rank.wait(200) for rank in ranks] == [0, 0]
+    net, x, y, _, _ = problem()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for name, (weights, sizes) in RANKS.items():
+        meter = NoiseMeter(optimizer, preconditioned=True, coordinates=9)
+        for step in range(10):
+            optimizer.zero_grad()
+            for rank in range(2):
+                for weight, size, i in zip(weights, sizes, batches(x, rank, step, sizes), strict=True):
+                    with meter.part(size, weight / 2):
+                        (weight / 2 * F.cross_entropy(net(x[i]), y[i])).backward()
+            meter.update()
+            optimizer.step()
+        for bucket_view, rank in itertools.product((False, True), range(2)):
+            found = np.load(tmp_path / f"{bucket_view} {name} {rank}.npy")
+            assert np.allclose(found, meter._values(), rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+if __name__ == "__main__":  # one of the ranks
+    data_parallel(int(sys.argv[1]), sys.argv[2])

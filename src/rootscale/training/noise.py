@@ -1,35 +1,43 @@
 """How noisy the gradient is, from what training computes anyway.
 
 The gradient of a batch of ``b`` samples has mean ``grad f`` and covariance ``Sigma / b``. A step that adds up several
-parts (micro-batches of accumulation, or SVAG's two batches) shows both: with ``G_i`` the gradients of the parts,
-``b_i`` their sizes, ``w_i`` their weights, and ``T = sum_i w_i G_i`` their sum,
+parts (micro-batches of accumulation, the ranks of data-parallel training, SVAG's two batches) shows both: with ``G_i``
+the gradients of the parts, ``b_i`` their sizes, ``w_i`` their weights, and ``T = sum_i w_i G_i`` their sum,
 
     E |G_i|^2 = |grad f|^2 + Tr Sigma / b_i,     E |T|^2 = (sum_i w_i)^2 |grad f|^2 + Tr Sigma sum_i w_i^2 / b_i,
 
 two linear equations for ``Tr Sigma`` and ``|grad f|^2``: unbiased estimates from every step. The noise scale
-``Tr Sigma / |grad f|^2`` is the batch size up to which the noise dominates the gradient.
+``Tr Sigma / |grad f|^2`` is the batch size up to which the noise dominates the gradient. The same equations hold for
+any sum of squares: of a parameter group, of ``G / (sqrt(v) + eps)``, of a single coordinate.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
-from rootscale.hparams import number, positive
+from rootscale.hparams import nonnegative, number, positive
 from rootscale.plan import Plan
 from rootscale.rules import shortest_average
+from rootscale.training.metric import Metric
 from rootscale.units import show
 
 __all__ = ["Advice", "Interval", "Noise", "NoiseMeter", "advise"]
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+#: Gradients of this many numbers are held back in a backward, to take their norms in one call.
+_HELD = 2**23
 
 
 @dataclass(frozen=True)
@@ -53,17 +61,36 @@ class Noise:
         gradient: ``|grad f|^2``; its estimate may be negative where the noise hides it.
         scale: ``Tr Sigma / |grad f|^2``, in samples; without an upper end where the gradient cannot be told from 0.
         steps: how many steps it is from.
+        share: of the coordinates that have a gradient, those where the noise dominates: ``Sigma_ii / B > (d_i f)^2``.
+        batch_size: ``B`` of that share.
     """
 
     trace: Interval
     gradient: Interval
     scale: Interval
     steps: int
+    share: Interval | None = None
+    batch_size: float | None = None
 
     def __str__(self) -> str:
-        return (
-            f"noise scale {self.scale} samples, Tr Sigma {self.trace}, |grad f|^2 {self.gradient} ({self.steps} steps)"
-        )
+        text = f"noise scale {self.scale} samples, Tr Sigma {self.trace}, |grad f|^2 {self.gradient}"
+        if self.share is not None:
+            text += f", noise dominates a share {self.share} of the coordinates at batch size {show(self.batch_size)}"
+        return f"{text} ({self._source()})"
+
+    def _source(self) -> str:
+        return f"{self.steps} steps"
+
+
+@dataclass
+class _Part:
+    """The gradients of one part of a step: what is kept of each parameter's, by its number."""
+
+    samples: float
+    weight: float
+    norms: dict[int, Tensor] = field(default_factory=dict)
+    scaled: dict[int, Tensor] = field(default_factory=dict)
+    points: dict[int, Tensor] = field(default_factory=dict)
 
 
 class NoiseMeter:
@@ -82,40 +109,135 @@ class NoiseMeter:
     >>> meter.estimate().steps
     20
 
-    Hooks on the parameters see the gradient of each part while it is computed; nothing is stored but a norm. Estimates
-    are means over a window of steps; their intervals take the noise of different steps as independent, which it is, and
-    the gradient as steady over the window, which it nearly is if the window is short against the training.
+    ``.grad`` has to be clear before the first part, whose gradient it then holds; hooks on the parameters see the
+    gradients of the other parts while they are computed. Nothing is stored but norms. Estimates are means over a window
+    of steps; their intervals take the noise of different steps as independent, which it is, and the gradient as steady
+    over the window, which it nearly is if the window is short against the training. Steps whose gradients were not
+    finite (a ``GradScaler`` that looks for its scale) are left out.
+
+    **Data-parallel ranks** are parts too. With ``process_group``, each rank opens its part (or several, with
+    accumulation) around the backward of its own samples, and `update` adds up what the ranks saw: one all-reduce of a
+    few numbers. The hooks see each rank's own gradient, before DistributedDataParallel averages them; ``weight`` is as
+    without it, the division by the number of ranks is taken into account. Under DistributedDataParallel the group is
+    needed even with accumulation: ``.grad`` is the average over the ranks in the end.
 
     Args:
         parameters: an optimizer, for estimates by parameter group too; or parameters.
         window: how many of the latest steps to average over.
+        preconditioned: also measure in the optimizer's own metric, ``|g / (sqrt(v_hat) + eps)|^2``, with the second
+            moment it has at that time (`rootscale.training.metric`).
+        coordinates: for the share of coordinates where noise dominates: how many of them to look at, drawn at random
+            from all parameters once. A thousand cost little and are enough for an error of three percent.
+        process_group: of DistributedDataParallel, ``torch.distributed.group.WORLD`` say.
+        seed: for the draw of the coordinates.
     """
 
-    def __init__(self, parameters: torch.optim.Optimizer | Iterable[Tensor], window: int = 100) -> None:
+    def __init__(
+        self,
+        parameters: torch.optim.Optimizer | Iterable[Tensor],
+        window: int = 100,
+        *,
+        preconditioned: bool = False,
+        coordinates: int = 0,
+        process_group: dist.ProcessGroup | None = None,
+        seed: int = 0,
+    ) -> None:
         if isinstance(parameters, torch.optim.Optimizer):
             groups: list[list[Tensor]] = [list(group["params"]) for group in parameters.param_groups]
+        elif preconditioned:
+            raise TypeError("preconditioned=True needs the optimizer, for its second moment; got parameters")
         else:
             groups = [list(parameters)]
-        self._groups = [[p for p in group if p.requires_grad] for group in groups]
-        if not any(self._groups):
+        self._number = len(groups)
+        members = [(p, i) for i, group in enumerate(groups) for p in group if p.requires_grad]
+        if not members:
             raise ValueError("parameters must hold at least one that requires a gradient, got none")
-        self._steps: deque[Tensor] = deque(maxlen=int(positive("window", window)))
-        self._parts: list[tuple[float, float, Tensor]] = []
-        self._norms: list[list[Tensor]] | None = None
-        self._hooks = [p.register_hook(self._hook(i)) for i, group in enumerate(self._groups) for p in group]  # type: ignore[no-untyped-call]
+        self._parameters = [p for p, _ in members]
+        self._device = self._parameters[0].device
+        self._wide = torch.float64 if any(p.dtype == torch.float64 for p in self._parameters) else torch.float32
+        self._group = torch.tensor([i for _, i in members], device=self._device)
+        self._metric = Metric(parameters) if isinstance(parameters, torch.optim.Optimizer) and preconditioned else None
+        self._ranks = process_group
+        self._points = self._draw(int(nonnegative("coordinates", coordinates)), seed)
+        self._steps: deque[tuple[Tensor, float | Tensor]] = deque(maxlen=int(positive("window", window)))
+        self._parts: list[_Part] = []
+        self._open: _Part | None = None
+        self._listen = False
+        self._held: list[tuple[int, Tensor]] = []
+        self._size = 0
+        self._hooks = [p.register_hook(self._hook(i)) for i, p in enumerate(self._parameters)]  # type: ignore[no-untyped-call]
 
-    def _hook(self, group: int) -> Any:
+    def _draw(self, number: int, seed: int) -> dict[int, Tensor]:
+        """Coordinates at random without replacement: parameter -> their places in it."""
+        sizes = np.array([p.numel() for p in self._parameters])
+        number = min(number, int(sizes.sum()))
+        ends = np.cumsum(sizes)
+        places = np.sort(np.random.default_rng(seed).choice(ends[-1], number, replace=False, shuffle=False))
+        owners = np.searchsorted(ends, places, side="right")
+        offsets = places - (ends - sizes)[owners]
+        return {i: torch.tensor(offsets[owners == i], device=self._parameters[i].device) for i in np.unique(owners)}
+
+    def _hook(self, i: int) -> Callable[[Tensor], None]:
         def see(gradient: Tensor) -> None:
-            if self._norms is not None:
-                self._norms[group].append(_norm(gradient))
+            if self._open is not None and self._listen:
+                self._held.append((i, gradient))
+                self._size += gradient.numel()
+                if self._size > _HELD:
+                    self._look(self._open)
 
         return see
 
-    def _squares(self, norms: list[list[Tensor]]) -> Tensor:
-        """The squared norm of each group, ``[groups]``."""
-        device = self._groups[0][0].device if self._groups[0] else None
-        each = [torch.stack(some).square().sum() if some else torch.zeros((), device=device) for some in norms]
-        return torch.stack(each)
+    def _hold_grads(self) -> None:
+        self._held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
+
+    @torch.no_grad()
+    def _look(self, part: _Part) -> None:
+        """Take what is needed from the gradients held, and let go of them."""
+        held, self._held, self._size = self._held, [], 0
+        if not held:
+            return
+        indices, gradients = [i for i, _ in held], [gradient for _, gradient in held]
+        if any(gradient.is_sparse for gradient in gradients):
+            raise TypeError("NoiseMeter needs dense gradients, got a sparse one (an Embedding with sparse=True?)")
+        part.norms.update(zip(indices, self._norms(gradients), strict=True))
+        if self._metric is not None:
+            roots = self._metric.roots([self._parameters[i] for i in indices])
+            known = [k for k, root in enumerate(roots) if root is not None]
+            if known:
+                scaled = torch._foreach_div([gradients[k] for k in known], [roots[k] for k in known])  # type: ignore[misc]
+                part.scaled.update(zip([indices[k] for k in known], self._norms(scaled), strict=True))
+            part.scaled.update({i: self._nan() for i, root in zip(indices, roots, strict=True) if root is None})
+        for i, gradient in held:
+            if i in self._points:
+                part.points[i] = gradient.reshape(-1).index_select(0, self._points[i])
+
+    def _norms(self, gradients: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        """Norms, in float32 at least, where half precision would overflow."""
+        norms: tuple[Tensor, ...] = torch._foreach_norm(list(gradients), 2, dtype=self._wide)
+        return norms
+
+    def _nan(self) -> Tensor:
+        return torch.full((), math.nan, dtype=self._wide, device=self._device)
+
+    def _squares(self, parts: list[_Part]) -> Tensor:
+        """Of each part: the squared norms of the groups, those in the optimizer's metric, the squared coordinates."""
+        zero = torch.zeros((), dtype=self._wide, device=self._device)
+
+        def by_group(norms: list[dict[int, Tensor]]) -> Tensor:
+            flat = [one.get(i, zero).to(self._device) for one in norms for i in range(len(self._parameters))]
+            squares = torch.stack(flat).view(len(norms), -1).square()
+            return squares.new_zeros(len(norms), self._number).index_add_(1, self._group, squares)
+
+        columns = [by_group([part.norms for part in parts])]
+        if self._metric is not None:
+            columns.append(by_group([part.scaled for part in parts]))
+        if self._points:
+            rows = []
+            for part in parts:
+                points = [part.points.get(i, zero.expand(len(places))) for i, places in self._points.items()]
+                rows.append(torch.cat([some.to(self._device, self._wide) for some in points]))
+            columns.append(torch.stack(rows).square())
+        return torch.cat(columns, 1)
 
     @contextmanager
     def part(self, samples: int, weight: float = 1.0) -> Iterator[None]:
@@ -128,37 +250,91 @@ class NoiseMeter:
         """
         positive("samples", samples)
         number("weight", weight, "a finite number other than 0", lambda x: x != 0)
-        if self._norms is not None:
+        if self._open is not None:
             raise RuntimeError("a part is open already: each part is one backward")
-        self._norms = [[] for _ in self._groups]
+        self._open = part = _Part(float(samples), float(weight))
+        self._listen = bool(self._parts) or self._ranks is not None
         try:
             yield
-            self._parts.append((float(samples), float(weight), self._squares(self._norms)))
+            if not self._listen:  # .grad holds this part alone, and no rank but this one's
+                self._hold_grads()
+            self._look(part)
+            self._parts.append(part)
         finally:
-            self._norms = None
+            self._open = None
+            self._held, self._size = [], 0
 
+    @torch.no_grad()
     def update(self) -> None:
         """The parts of a step are complete: take its estimates. Call it before ``.grad`` is changed or cleared."""
         parts, self._parts = self._parts, []
-        if len(parts) < 2:
+        ranks = 1 if self._ranks is None else dist.get_world_size(self._ranks)
+        if not parts or len(parts) * ranks < 2:
             raise ValueError(f"a step needs at least two parts to tell noise from gradient, got {len(parts)}")
-        total = self._squares([[_norm(p.grad) for p in g if p.grad is not None] for g in self._groups])
-        mean = torch.stack([squares / weight**2 for _, weight, squares in parts]).mean(0)
-        inverse = sum(1 / samples for samples, _, _ in parts) / len(parts)
-        weights = sum(weight for _, weight, _ in parts) ** 2
-        spread = sum(weight**2 / samples for samples, weight, _ in parts)
-        if math.isclose(spread, weights * inverse, rel_tol=1e-9):
-            raise ValueError("parts of these weights do not tell noise from gradient (SVAG with ell = 1, say)")
-        trace = (total - weights * mean) / (spread - weights * inverse)
-        self._steps.append(torch.stack((trace, mean - trace * inverse)))  # no copy to the CPU here: that would wait
+        self._hold_grads()
+        if not self._held:
+            raise ValueError("no parameter has a .grad: update() comes before zero_grad()")
+        whole = _Part(1.0, 1.0)
+        self._look(whole)
+        squares = self._squares([*parts, whole])
+        weights = torch.tensor([part.weight**-2 for part in parts], dtype=self._wide)
+        seen = (squares[:-1] * weights.to(self._device, non_blocking=True)[:, None]).sum(0)
+        sums: list[float] = [
+            len(parts),
+            sum(1 / part.samples for part in parts),
+            sum(part.weight for part in parts) / ranks,
+            sum(part.weight**2 / part.samples for part in parts) / ranks**2,
+        ]
+        if self._ranks is None:
+            self._solve(seen, squares[-1], *sums)
+            return
+        message = torch.cat([seen, *(seen.new_full((1,), x) for x in sums)])
+        dist.all_reduce(message, group=self._ranks)
+        self._solve(message[:-4], squares[-1], *message[-4:])
 
-    def estimate(self, group: int | None = None) -> Noise:
-        """The estimates over the window, of all parameters or of one parameter group."""
-        if len(self._steps) < 8:
-            raise ValueError(f"at least 8 steps are needed for an interval, got {len(self._steps)}")
-        values = torch.stack(tuple(self._steps)).double().cpu().numpy()  # [steps, 2, groups]
-        pairs = values.sum(2) if group is None else values[:, :, group]
-        return _noise(pairs)
+    def _solve(self, seen: Tensor, whole: Tensor, count: Any, inverse: Any, weight: Any, spread: Any) -> None:
+        """The two equations; the sums are numbers, or tensors that are not copied to the CPU: that would wait."""
+        mean, inverse, weight = seen / count, inverse / count, weight**2
+        determinant = spread - weight * inverse
+        if not isinstance(determinant, Tensor) and math.isclose(spread, weight * inverse, rel_tol=1e-9):
+            raise ValueError("parts of these weights do not tell noise from gradient (SVAG with ell = 1, say)")
+        trace = (whole - weight * mean) / determinant
+        self._steps.append((torch.stack((trace, mean - trace * inverse)), weight / spread))
+
+    def _values(self) -> Array:
+        """The estimates of the steps in the window, ``[steps, 2, columns]``."""
+        if not self._steps:
+            return np.empty((0, 2, self._number))
+        values: Array = torch.stack([pair for pair, _ in self._steps]).double().cpu().numpy()
+        return values
+
+    def estimate(
+        self, group: int | None = None, *, preconditioned: bool = False, batch_size: float | None = None
+    ) -> Noise:
+        """The estimates over the window, of all parameters or of one parameter group.
+
+        Args:
+            group: the number of a parameter group.
+            preconditioned: in the optimizer's metric; from the steps at which it had a second moment.
+            batch_size: for the share of coordinates; by default that of the steps.
+        """
+        if preconditioned and self._metric is None:
+            raise ValueError("the optimizer's metric was not measured: make the meter with preconditioned=True")
+        if group is not None and not 0 <= group < self._number:
+            raise ValueError(f"group must be one of the {self._number} parameter groups, counted from 0, got {group}")
+        values, groups = self._values(), slice(None) if group is None else slice(group, group + 1)
+        first = self._number if preconditioned else 0
+        columns = values[:, :, first : first + self._number][:, :, groups].sum(2)
+        finite = np.isfinite(columns).all(1)
+        if finite.sum() < 8:
+            raise ValueError(f"at least 8 steps are needed for an interval, got {finite.sum()}{_dropped(finite)}")
+        noise = _noise(columns[finite])
+        if not self._points:
+            return noise
+        size = float(self._steps[-1][1]) if batch_size is None else positive("batch_size", batch_size)
+        owners = np.repeat([int(self._group[i]) for i in self._points], [len(x) for x in self._points.values()])
+        points = values[finite][:, :, -len(owners) :][:, :, owners == group if group is not None else slice(None)]
+        return Noise(noise.trace, noise.gradient, noise.scale, noise.steps, _share(points, size), size)
 
     def remove(self) -> None:
         """Take the hooks off the parameters."""
@@ -166,14 +342,37 @@ class NoiseMeter:
             hook.remove()
 
 
-def _norm(gradient: Tensor) -> Tensor:
-    """The norm; of half-precision gradients in float32, where it does not overflow."""
-    wide = gradient.dtype if gradient.dtype == torch.float64 else torch.float32
-    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=wide)
-    return norm
+def _dropped(finite: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
+    return f" (and {(~finite).sum()} without a finite estimate)" if not finite.all() else ""
 
 
-def _noise(pairs: np.ndarray[Any, np.dtype[np.float64]]) -> Noise:
+def _share(points: Array, size: float) -> Interval | None:
+    """The share of coordinates with ``excess_i = Sigma_ii / size - (d_i f)^2 > 0``, from ``[steps, 2, coordinates]``.
+
+    The value counts the estimates above 0. Noise carries estimates near 0 to either side, which biases that count by an
+    unknown amount; the interval does not rest on it. Its lower end counts the coordinates whose excess is above 0 at
+    the one-sided level of 2.5 %, less the 2.5 % of the others that may be among them by chance, and less the error of
+    having looked at a sample of coordinates; its upper end counts the opposite ones in the same way.
+    """
+    excess = points[:, 0] / size - points[:, 1]
+    excess = excess[:, (points != 0).any((0, 1))]
+    steps, number = excess.shape
+    if not number:
+        return None
+    mean, error = excess.mean(0), excess.std(0, ddof=1) / math.sqrt(steps)
+    level, normal = 0.025, NormalDist().inv_cdf(0.975)
+    sure = _student(steps - 1, 1 - level) * error
+
+    def at_least(count: int) -> float:
+        part: float = max(0.0, (count / number - level) / (1 - level))
+        return max(0.0, part - normal * math.sqrt(part * (1 - part) / number))
+
+    low, high = at_least(int((mean > sure).sum())), 1 - at_least(int((mean < -sure).sum()))
+    value = float((mean > 0).mean())
+    return Interval(value, min(low, value), max(high, value))
+
+
+def _noise(pairs: Array) -> Noise:
     """Means of ``(trace, gradient)`` over steps, with Student's intervals, and Fieller's for their ratio."""
     n = len(pairs)
     a, b = (float(x) for x in pairs.mean(0))

@@ -1,0 +1,71 @@
+"""The metric in which an adaptive optimizer moves.
+
+Adam and RMSprop move along ``g / D`` with ``D = sqrt(v_hat) + eps``, coordinate by coordinate. Lengths of gradients and
+of their noise that matter for such a run are therefore those of ``g / D``: ``sum_i g_i^2 / D_i^2`` and
+``sum_i Sigma_ii / D_i^2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rootscale.training import optim
+
+__all__ = ["Metric"]
+
+#: Where an optimizer keeps its second moment, and whether it corrects its bias.
+_MOMENTS: tuple[tuple[tuple[type[torch.optim.Optimizer], ...], str, bool], ...] = (
+    ((torch.optim.Adam, torch.optim.AdamW, optim.Adam), "exp_avg_sq", True),
+    ((torch.optim.RMSprop, optim.RMSprop), "square_avg", False),
+)
+
+
+class Metric:
+    """``D = sqrt(v_hat) + eps`` of an optimizer, from the second moment it has at the time.
+
+    ``v_hat = v / (1 - beta2^k)`` for Adam (the maximum so far, with AMSGrad), ``v`` for RMSprop.
+
+    Args:
+        optimizer: ``torch.optim.Adam``, ``AdamW`` or ``RMSprop``, or one of `rootscale.training.optim`.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        row = next((row for row in _MOMENTS if isinstance(optimizer, row[0])), None)
+        if row is None:
+            raise TypeError(f"expected Adam, AdamW or RMSprop, which divide by sqrt(v), got {type(optimizer).__name__}")
+        if any(group.get("centered") for group in optimizer.param_groups):
+            raise ValueError("RMSprop with centered=True does not divide by sqrt(v); use centered=False")
+        self._optimizer = optimizer
+        _, self._key, self._corrected = row
+        self._groups = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+
+    @torch.no_grad()
+    def roots(self, parameters: Iterable[Tensor]) -> list[Tensor | None]:
+        """``D`` of each parameter; None where the optimizer has no second moment yet."""
+        parameters = list(parameters)
+        states = [self._optimizer.state.get(p, {}) for p in parameters]
+        known = [k for k, state in enumerate(states) if self._key in state]
+        if not known:
+            return [None] * len(parameters)
+        groups = [self._optimizer.param_groups[self._groups[parameters[k]]] for k in known]
+        keys = [f"max_{self._key}" if group.get("amsgrad") else self._key for group in groups]
+        roots = list(torch._foreach_sqrt([states[k][key] for k, key in zip(known, keys, strict=True)]))
+        if self._corrected:
+            for k, root, group in zip(known, roots, groups, strict=True):
+                root.div_(_correction(states[k]["step"], group["betas"][1]))
+        torch._foreach_add_(roots, [float(group["eps"]) for group in groups])
+        found: list[Tensor | None] = [None] * len(parameters)
+        for k, root in zip(known, roots, strict=True):
+            found[k] = root
+        return found
+
+
+def _correction(step: Any, beta2: Any) -> Any:
+    """``sqrt(1 - beta2^k)``: a number, or a tensor where the step is counted on a GPU and reading it would wait."""
+    if isinstance(step, Tensor) and step.device.type != "cpu":
+        return (1 - beta2**step).sqrt()
+    return (1 - float(beta2) ** float(step)) ** 0.5
