@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rootscale import theory_cli
+from rootscale import reproduce_cli, theory_cli
 from rootscale._version import __version__
 from rootscale.changes import ScalingWarning
 from rootscale.hparams import OPTIMIZERS
@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="the scaling rules and what each converts")
     rules.set_defaults(handler=_rules)
     theory_cli.add_parsers(commands)
+    reproduce_cli.add_parsers(commands)
     return parser
 
 
