@@ -8,9 +8,10 @@ state in mid-training, 32 replicas each, on scikit-learn's digits. The paper cal
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from rootscale.reproduce import Experiment, Options, load_file
+from rootscale.reproduce import Experiment, Options, Stored, load_file
 
 #: What a smoke test runs: all processes, for a moment.
 SMALL = ["--eager", "--replicas", "3", "--warmup-samples", "400", "--samples", "64", "--points", "2"]
@@ -22,6 +23,23 @@ def script(options: Options, out: Path) -> None:
     digits.main(["--out", str(out), "--device", options.device, *(SMALL if options.smoke else [])])
 
 
+def stored(folder: Path) -> Stored | None:
+    """The gaps to discrete Adam in ``digits.json``."""
+    if not (folder / "digits.json").exists():
+        return None
+    record = json.loads((folder / "digits.json").read_text(encoding="utf-8"))
+    parts = []
+    for process in record["processes"].values():
+        found = process["against_discrete_adam"]
+        if found is not None:
+            loss = found["loss"]
+            gap, se = (100 * loss[key] for key in ("largest_gap_over_range", "its_standard_error"))
+            parts.append(f"{process['label']} {gap:.1f} ± {se:.1f} %")
+    words = "largest gap of the train loss to discrete Adam, over that curve's range: " + "; ".join(parts)
+    hardware = record["processes"]["sde"]["hardware"]
+    return Stored(words, record["settings"]["replicas"], hardware, folder / "digits.png")
+
+
 EXPERIMENTS = [
     Experiment(
         name="mlp-sde",
@@ -31,5 +49,7 @@ EXPERIMENTS = [
         minutes=3,
         defaults=Options(epochs=1, batch_sizes=(4,), seeds=32),
         script=script,
+        stored=stored,
+        place="theory",
     )
 ]

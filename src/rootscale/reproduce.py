@@ -51,6 +51,7 @@ __all__ = [
     "Final",
     "Line",
     "Options",
+    "Stored",
     "accuracies",
     "cifar10_task",
     "experiments",
@@ -185,6 +186,16 @@ class Final:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """What a reader is told about stored results: the outcome in words, how many runs of each kind, where, a figure."""
+
+    words: str
+    seeds: int
+    hardware: str
+    figure: Path
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A claim of the paper, and the runs that test it.
 
@@ -200,6 +211,8 @@ class Experiment:
         models: the nets that may be asked for.
         also: further options under which it is worth running, each kept in a folder of its own.
         script: a program that does all of it, for experiments that are not made of lines: ``script(options, out)``.
+        stored: what such a program left in a folder; None if that is nothing.
+        place: the folder of its results, where that is not its name.
         smoke: changes to the defaults for a smoke test.
     """
 
@@ -214,6 +227,8 @@ class Experiment:
     models: tuple[str, ...] = ()
     also: tuple[Mapping[str, Any], ...] = ()
     script: Callable[[Options, Path], None] | None = None
+    stored: Callable[[Path], Stored | None] | None = None
+    place: str = ""
     smoke: Mapping[str, Any] = field(default_factory=dict)
 
     def options(self, *, smoke: bool = False, **given: Any) -> Options:
@@ -229,7 +244,7 @@ class Experiment:
 
     def folder(self, options: Options) -> str:
         """The name of the folder of its results: other settings than the defaults make another one."""
-        name = self.name
+        name = self.place or self.name
         if options.model != self.defaults.model:
             name += f"-{options.model}"
         if options.eps != self.defaults.eps:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +73,10 @@ def _reproduce(args: argparse.Namespace) -> int:
     )
     folder = experiment.folder(options)
     place = Path("build/smoke") if args.smoke else Path()
-    # Where its stored results are: the theory wing's own script has a folder of its own.
     out = args.out or place / "results" / folder
     runs = args.runs or place / "runs" / folder
-    console = Console(highlight=False, stderr=False)
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    console = Console(highlight=False, width=wide)
     console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
     complete = reproduce.reproduce(experiment, options, out, runs, minutes=args.minutes, console=console)
     if (out / "experiment.json").exists() and experiment.words is not None:
