@@ -47,7 +47,7 @@ EXPERIMENTS = [
         claim="Discrete Adam and SVAG follow the SDE (which the paper does not solve: its simulation is intractable)",
         source="Section 4 and section 6, SVAG",
         minutes=3,
-        defaults=Options(epochs=1, batch_sizes=(4,), seeds=32),
+        defaults=Options(batch_sizes=(), seeds=32),
         script=script,
         stored=stored,
         place="theory",

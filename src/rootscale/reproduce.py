@@ -234,6 +234,11 @@ class Experiment:
     def options(self, *, smoke: bool = False, **given: Any) -> Options:
         """The defaults, those of a smoke test where one is asked for, and on top what is given and not None."""
         given = {name: value for name, value in given.items() if value is not None}
+        if self.script is not None:
+            extra = [f"--{name.replace('_', '-')}" for name in given if name != "device"]
+            if extra:
+                raise ValueError(f"{self.name} has no options but --smoke and --device, got {', '.join(extra)}")
+            return replace(self.defaults, smoke=smoke, **given)
         small: dict[str, Any] = {"epochs": 4, "batch_sizes": self.defaults.batch_sizes[:3], "points": 4, "seeds": 1}
         changes = {**(small if smoke else {}), **(self.smoke if smoke else {}), "smoke": smoke, **given}
         chosen = replace(self.defaults, **changes)
