@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench bench-rescale bench-training bench-sde clean setup
+.PHONY: demo test test-slow lint bench bench-rescale bench-training bench-sde results clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --eps 1e-8 --weight-decay 0.1 \
@@ -33,6 +33,10 @@ bench-training: $(READY)
 bench-sde: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench-sde]"
 	$(BIN)/python benchmarks/sde.py
+
+# Every figure and table of results/ from the stored data.
+results: $(READY)
+	$(BIN)/python experiments/results.py --pages build/results
 
 setup: $(READY)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rootscale import lab_cli, report_cli, theory_cli
+from rootscale import lab_cli, report_cli, reproduce_cli, theory_cli
 from rootscale._version import __version__
 from rootscale.changes import ScalingWarning
 from rootscale.hparams import OPTIMIZERS
@@ -125,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     lab_cli.add_parsers(commands)
     theory_cli.add_parsers(commands)
     report_cli.add_parsers(commands)
+    reproduce_cli.add_parsers(commands)
     return parser
 
 

@@ -1,0 +1,407 @@
+"""Draws every figure and writes every table of results/ from the stored data: ``make results``.
+
+For each experiment of ``rootscale reproduce --list`` whose results are stored: ``results/NAME/README.md`` and
+``curves.png``. For all of them: the table in ``results/README.md`` (what is not stored is listed as missing, with the
+command that would make it), ``results/cifar10-switch/switch.png`` and ``results/noise.png``. The interactive pages and
+the figures for papers of `rootscale.report` are large and go to a folder outside of the repository's files.
+
+    python experiments/results.py --results results --pages build/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rootscale.files import whole
+from rootscale.lab import Arm, Check
+from rootscale.reproduce import (
+    Experiment,
+    Options,
+    Stored,
+    experiments,
+    finals_of,
+    outcome,
+    percent,
+    points_of,
+    record_of,
+)
+from rootscale.theory.figures import need_matplotlib
+from rootscale.trajectory import Trajectory
+
+BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
+#: Colours that colour-blind readers can tell apart (Okabe and Ito), and dashes for those who print in grey.
+STYLES: tuple[tuple[str, Any], ...] = (
+    ("#1d2126", "-"),
+    ("#0072b2", (0, (5, 1.5))),
+    ("#d55e00", (0, (3, 1, 1, 1))),
+    ("#e69f00", (0, (6, 2, 1, 2))),
+    ("#cc79a7", (0, (1, 1.2))),
+    ("#56b4e9", (0, (8, 2))),
+    ("#009e73", "-"),
+)
+#: Test functions in the order of the panels; the noise scale has a figure of its own.
+PANELS = ("train loss", "train accuracy", "test loss", "test accuracy", "gradient norm", "Tr Sigma", "noise scale")
+PERCENT = ("train accuracy", "test accuracy")
+LOGARITHMIC = ("gradient norm", "Tr Sigma", "noise scale")
+NOISE = "noise scale"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment under some options, and the folder where its results would be."""
+
+    experiment: Experiment
+    options: Options
+    folder: Path
+
+    @property
+    def there(self) -> bool:
+        """Whether runs of it are stored."""
+        return (self.folder / "experiment.json").exists()
+
+    def stored(self) -> Stored | None:
+        """What a reader is told."""
+        if self.experiment.stored is not None:
+            return self.experiment.stored(self.folder)
+        if not self.there:
+            return None
+        record = record_of(self.folder)
+        figure = self.folder / "curves.png"
+        seeds = max(final.seeds for final in finals_of(record))
+        words = outcome(self.experiment, self.folder)
+        if record["options"]["smoke"]:
+            words = f"a smoke test on generated images, which says nothing about the claim: {words}"
+        return Stored(words, seeds, record["hardware"], figure)
+
+
+def entries(results: Path) -> Iterator[Entry]:
+    """Every experiment with its default options, with the further ones it names, and any other that is stored."""
+    known = set()
+    for experiment in experiments().values():
+        for change in ({}, *experiment.also):
+            options = replace(experiment.options(), **change)
+            entry = Entry(experiment, options, results / experiment.folder(options))
+            known.add(entry.folder)
+            yield entry
+    for place in sorted(results.glob("*/experiment.json")):
+        if place.parent not in known:
+            record = record_of(place.parent)
+            given: dict[str, Any] = {
+                name: tuple(x) if isinstance(x, list) else x for name, x in record["options"].items()
+            }
+            yield Entry(experiments()[record["name"]], Options(**given), place.parent)
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+
+
+def overview(results: Path) -> str:
+    """The table "paper says / we measured" in Markdown."""
+    lines = ["| | the paper says | we measured | n | hardware | figure |", "|---|---|---|---|---|---|"]
+    for entry in entries(results):
+        experiment, found = entry.experiment, entry.stored()
+        claim = f"{experiment.claim} ({experiment.source})"
+        title = experiment.title + "".join(f", {text}" for text in _changes(entry))
+        if found is None:
+            command = experiment.command(replace(entry.options, device="cuda"))
+            lines.append(_row(title, claim, f"*missing:* `{command}`", "", "", ""))
+            continue
+        page = entry.folder / "README.md"
+        linked = f"[{title}]({page.relative_to(results)})" if entry.there or page.exists() else title
+        figure = f"[{found.figure.name}]({found.figure.relative_to(results)})"
+        lines.append(_row(linked, claim, found.words, str(found.seeds), found.hardware, figure))
+    return "\n".join(lines) + "\n"
+
+
+def _changes(entry: Entry) -> list[str]:
+    options, defaults = entry.options, entry.experiment.defaults
+    found = [f"ε = {options.eps:g}"] if options.eps != defaults.eps else []
+    found += [options.model] if options.model != defaults.model else []
+    return found + (["BatchNorm as in the paper"] if options.paper_batchnorm else [])
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def page(entry: Entry) -> str:
+    """An experiment's own page in Markdown."""
+    experiment, record = entry.experiment, record_of(entry.folder)
+    check = Check.load(entry.folder)
+    finals = finals_of(record)
+    n = record["test_samples"]
+    parts = [
+        f"# {experiment.title}",
+        f"**The paper** ({experiment.source}): {record['claim']}.",
+        f"**We measured:** {outcome(experiment, entry.folder)}.",
+        f"![curves](curves.png)\n\nLines are means over seeds, bands their range; "
+        f"epochs are samples seen over the training set. Test accuracy is measured on {n:,} images.",
+    ]
+    if experiment.name == "cifar10-switch":
+        parts.insert(3, "![the switch](switch.png)")
+    head = ["run", "seeds", "diverged", "test accuracy at the end", "less the base's", "verdict", "seconds"]
+    rows = [_row(*head), _row(*["---"] * len(head))]
+    for i, (final, arm) in enumerate(zip(finals, (check.base, *check.others), strict=True)):
+        value = "" if final.accuracy is None else f"{100 * final.accuracy:.2f} ± {100 * (final.se or 0):.2f} %"
+        gap = points_of(final.gap, final.gap_se) if i else "base"
+        verdict = arm.verdict or ("" if not i else "none: fewer than 4 seeds")
+        rows.append(
+            _row(final.label, str(final.seeds), str(final.diverged), value, gap, verdict, f"{final.seconds:.0f}")
+        )
+    parts.append("\n".join(rows))
+    error = (
+        "over the seeds" if max(final.seeds for final in finals) > 1 else "binomial: one seed, so not that of a rerun"
+    )
+    parts.append(f"± is one standard error, {error}.")
+    names = [name for name in PANELS if any(name in final.curves for final in finals)]
+    rows = [_row("largest gap to the base, over the range of its curve", *names), _row(*["---"] * (len(names) + 1))]
+    rows += [_row(final.label, *(percent(final.curves.get(name)) for name in names)) for final in finals[1:]]
+    parts.append("\n".join(rows))
+    parts.append(_noise_words(check))
+    if record["missing"]:
+        parts.append("**Missing:** " + "; ".join(record["missing"]) + ".")
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    parts.append(
+        f"Made by `{record['command']}` on {record['date']}: {record['hardware']}, {record['seconds'] / 60:.1f} "
+        f"minutes of training and measuring; {versions}."
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _noise_words(check: Check) -> str:
+    """For each batch size, in which share of the run the noise dominates the gradient: noise scale above the batch."""
+    parts, seen = [], set()
+    for arm in (check.base, *check.others):
+        share, size = dominated(arm), arm.plan.batch_size.total
+        if share is not None and size not in seen:
+            seen.add(size)
+            parts.append(f"{arm.label}: {100 * share:.0f} %")
+    return (
+        "Share of the run in which the noise scale exceeds the batch size: " + "; ".join(parts) + "." if parts else ""
+    )
+
+
+def dominated(arm: Arm) -> float | None:
+    """The share of the measured times at which the median over seeds of the noise scale exceeds the batch size."""
+    if NOISE not in arm.trajectory.names:
+        return None
+    values = arm.trajectory.values[NOISE]
+    alive = np.isfinite(values).any(0)
+    if not alive.any():
+        return None
+    above = np.nanmedian(values[:, alive], 0) > float(arm.plan.batch_size.total)
+    return float(above.mean())
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+    figure = need_matplotlib().figure.Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(which="both", labelsize=7)
+        axis.grid(color="#e3e3e3", linewidth=0.6)
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> None:
+    with whole(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png", metadata={"Software": None})
+
+
+def _draw(axis: Any, trajectory: Trajectory, name: str, epoch: int, label: str, style: tuple[str, Any]) -> None:
+    """Mean over the seeds that have not diverged, and their range."""
+    factor = 100.0 if name in PERCENT else 1.0
+    x = np.array(trajectory.meta["samples"]) / epoch
+    values = np.where(trajectory.lost, np.nan, trajectory.values[name]) * factor
+    alive = np.isfinite(values).any(0)
+    x, values = x[alive], values[:, alive]
+    if not len(x):
+        return
+    colour, dash = style
+    axis.fill_between(x, np.nanmin(values, 0), np.nanmax(values, 0), color=colour, alpha=0.15, linewidth=0)
+    axis.plot(x, np.nanmean(values, 0), color=colour, linestyle=dash, linewidth=1.4, label=label)
+
+
+def _styles(count: int) -> list[tuple[str, Any]]:
+    """As many as are needed: the colours again, with other dashes."""
+    turns = range(-(-count // len(STYLES)))
+    return [(colour, STYLES[(i + turn) % len(STYLES)][1]) for turn in turns for i, (colour, _) in enumerate(STYLES)]
+
+
+def _epoch(record: Mapping[str, Any]) -> int:
+    return 512 if record["options"]["smoke"] else 50_000
+
+
+def curves(entry: Entry, path: Path) -> None:
+    """All test functions of an experiment over epochs."""
+    check, record = Check.load(entry.folder), record_of(entry.folder)
+    names = [name for name in PANELS if name in check.base.trajectory.names]
+    columns = min(3, len(names))
+    figure, axes = _figure(-(-len(names) // columns), columns, 4.2, 3.0)
+    arms = [check.base, *check.others]
+    for axis, name in zip(axes.flat, names, strict=False):
+        if check.warm is not None:
+            _draw(axis, check.warm, name, _epoch(record), "before the switch", ("#8a9099", "-"))
+        for arm, style in zip(arms, _styles(len(arms)), strict=False):
+            _draw(axis, arm.trajectory, name, _epoch(record), arm.label, style)
+        axis.set_title(f"{name} (%)" if name in PERCENT else name.replace("Sigma", "Σ"), fontsize=9, loc="left")
+        axis.set_yscale("log" if name in LOGARITHMIC else "linear")
+        if name == NOISE:
+            for size, style in _sizes(arms):
+                axis.axhline(size, color=style[0], linewidth=0.8, alpha=0.6)
+        axis.set_xlabel("epochs", fontsize=8)
+    for axis in list(axes.flat)[len(names) :]:
+        axis.set_visible(False)
+    _legend(figure, axes[0, 0], columns)
+    title = f"{entry.experiment.title} ({record['options']['epochs']} epochs, n = {record['options']['seeds']})"
+    figure.suptitle(title, fontsize=11)
+    _save(figure, path)
+
+
+def _legend(figure: Any, axis: Any, columns: int) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
+
+
+def _sizes(arms: Sequence[Arm]) -> Iterator[tuple[int, tuple[str, Any]]]:
+    """Batch sizes, each once, with the style of the first arm that has it."""
+    seen = set()
+    for arm, style in zip(arms, _styles(len(arms)), strict=False):
+        size = int(arm.plan.batch_size.total)
+        if size not in seen:
+            seen.add(size)
+            yield size, style
+
+
+def switch(entry: Entry, path: Path) -> None:
+    """The figure of the README's first screen: test loss and accuracy around and after the switch."""
+    check, record = Check.load(entry.folder), record_of(entry.folder)
+    epoch = _epoch(record)
+    figure, axes = _figure(1, 2, 5.2, 3.6)
+    arms = [check.base, *check.others]
+    for axis, name in zip(axes.flat, ("test loss", "test accuracy"), strict=True):
+        if check.warm is not None:
+            _draw(axis, check.warm, name, epoch, "", ("#8a9099", "-"))
+        for arm, style in zip(arms, _styles(len(arms)), strict=False):
+            _draw(axis, arm.trajectory, name, epoch, arm.label, style)
+        at = check.switch_at / epoch
+        axis.axvline(at, color="#66707c", linewidth=0.8)
+        axis.set_xlabel("epochs", fontsize=9)
+        axis.set_title("test accuracy (%)" if name in PERCENT else name, fontsize=10, loc="left")
+        start = max(0.0, at - 0.35 * (check.base.trajectory.meta["samples"][-1] / epoch - at))
+        axis.set_xlim(left=start)
+        axis.set_ylim(*_limits([*arms_of(check)], name, start * epoch))
+    _legend(figure, axes[0, 0], 2)
+    n = max(final.seeds for final in finals_of(record))
+    figure.suptitle(
+        f"VGG-16, Adam, CIFAR-10: the batch size changes in mid-run ({n} seeds, bands: their range)", fontsize=10
+    )
+    _save(figure, path)
+
+
+def arms_of(check: Check) -> Iterator[Trajectory]:
+    """All trajectories, the one before the switch included."""
+    yield from (arm.trajectory for arm in (check.base, *check.others))
+    if check.warm is not None:
+        yield check.warm
+
+
+def _limits(trajectories: Sequence[Trajectory], name: str, start: float) -> tuple[float, float]:
+    """Of the mean curves from ``start`` samples on; a spike does not flatten the rest."""
+    parts = [t[name].mean[np.array(t.meta["samples"]) >= start] for t in trajectories]
+    accuracy = name in PERCENT
+    low, high = np.nanquantile(np.concatenate(parts), (0.02, 1.0) if accuracy else (0.0, 0.98))
+    room = 0.06 * (high - low)
+    factor = 100.0 if accuracy else 1.0
+    return factor * float(low - room), factor * float(high + room)
+
+
+def noise(stored: Sequence[Entry], path: Path) -> None:
+    """The noise scale along training at each batch size, for each net and optimizer."""
+    figure, axes = _figure(1, len(stored), 3.8, 3.3)
+    for axis, entry in zip(axes.flat, stored, strict=True):
+        check, record = Check.load(entry.folder), record_of(entry.folder)
+        arms = [check.base, *check.others]
+        for arm, style in zip(arms, _styles(len(arms)), strict=False):
+            _draw(axis, arm.trajectory, NOISE, _epoch(record), arm.label, style)
+        for size, (colour, _) in _sizes(arms):
+            axis.axhline(size, color=colour, linewidth=0.8, alpha=0.6)
+        axis.set_yscale("log")
+        axis.set_xlabel("epochs", fontsize=8)
+        axis.set_title(
+            entry.experiment.title.partition(": ")[2] + "".join(map(", {}".format, _changes(entry))), fontsize=9
+        )
+    axes[0, 0].set_ylabel("noise scale Tr Σ / |∇f|² (samples)", fontsize=8)
+    _legend(figure, axes[0, 0], 4)
+    figure.suptitle("Noise scale along training; straight lines: the batch sizes", fontsize=9)
+    _save(figure, path)
+
+
+# -- all of it -------------------------------------------------------------------------------------------------------
+
+
+def reports(entry: Entry, folder: Path) -> None:
+    """The interactive page (where all runs have been compared) and the figures for papers."""
+    report = importlib.import_module("rootscale.report")
+    check = Check.load(entry.folder)
+    report.figures(check, folder, ("png", "pdf"))
+    if all(arm.comparison is not None for arm in check.others):
+        report.write(check, folder / "report.html")
+    else:
+        print(f"{entry.folder.name}: no page, since a verdict needs 4 seeds")
+
+
+def build(results: Path, pages: Path | None) -> None:
+    """Everything that can be made of what is stored."""
+    there = [entry for entry in entries(results) if entry.there]
+    for entry in there:
+        curves(entry, entry.folder / "curves.png")
+        if entry.experiment.name == "cifar10-switch":
+            switch(entry, entry.folder / "switch.png")
+        write(entry.folder / "README.md", page(entry))
+        if pages is not None:
+            reports(entry, pages / entry.folder.name)
+        print(f"{entry.folder}: figures and page")
+    scaling = [entry for entry in there if entry.experiment.title.startswith("The square root rule")]
+    if scaling:
+        noise(scaling, results / "noise.png")
+    place = results / "README.md"
+    text = place.read_text(encoding="utf-8") if place.exists() else "# Results\n"
+    if BEGIN not in text:
+        text += f"\n{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    figure = "\nThe noise scale in all of these runs: [noise.png](noise.png)\n" if scaling else ""
+    write(place, f"{before}{BEGIN}\n{overview(results)}{figure}{END}{after}")
+    print(f"{place}: {len(there)} experiments")
+
+
+def write(path: Path, text: str) -> None:
+    """All of the file or nothing."""
+    with whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the stored results")
+    parser.add_argument("--pages", type=Path, help="folder for interactive pages and figures for papers")
+    args = parser.parse_args(argv)
+    build(args.results, args.pages)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

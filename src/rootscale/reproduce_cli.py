@@ -1,0 +1,104 @@
+"""The arguments of `rootscale reproduce`; torch is imported when it runs, not before."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_parsers"]
+
+UNFINISHED = 3
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Adds the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
+    parser = subparsers.add_parser(
+        "reproduce",
+        usage="rootscale reproduce NAME [option ...] | --list",
+        help="run an experiment of the paper again",
+        description="Run an experiment of the paper, or go on with it: runs that are finished are read, and one that "
+        f"was stopped goes on from its checkpoint. The exit status is {UNFINISHED} while runs are missing.",
+        epilog="example: rootscale reproduce cifar10-vgg16-adam --epochs 100 --batch-sizes 256 1024 --device cuda "
+        "--data DATA --minutes 9",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="of the experiment; see --list")
+    parser.add_argument("--list", action="store_true", help="the experiments, what they show and what they cost")
+    parser.add_argument("--smoke", action="store_true", help="a small net on generated images, on the CPU in a minute")
+    change = parser.add_argument_group("the experiment (default: as listed)")
+    change.add_argument("--epochs", type=int, metavar="N", help="length of the runs; 500 in the paper")
+    change.add_argument("--batch-sizes", type=int, nargs="+", metavar="B", help="of the runs; the base is 256")
+    change.add_argument("--seeds", type=int, metavar="N", help="runs of each kind; a verdict needs 4")
+    change.add_argument("--eps", type=float, help="of the optimizer; 1e-8 and 1e-30 in the paper")
+    change.add_argument("--model", choices=["vgg16", "resnet56"], help="where the experiment leaves a choice")
+    change.add_argument("--ells", type=float, nargs="+", metavar="ELL", help="of SVAG")
+    change.add_argument("--points", type=int, metavar="N", help="at which runs are measured")
+    change.add_argument(
+        "--paper-batchnorm", action="store_true", default=None,
+        help="leave BatchNorm's momentum at .1 at every batch size, as in the paper",
+    )  # fmt: skip
+    where = parser.add_argument_group("where and how long")
+    where.add_argument("--device", help="such as cuda; default: cuda where there is one (cpu for --smoke)")
+    where.add_argument("--data", metavar="FOLDER", help="that holds CIFAR-10; default: ROOTSCALE_DATA")
+    where.add_argument("--out", type=Path, metavar="FOLDER", help="of the results; default: results/NAME")
+    where.add_argument("--runs", type=Path, metavar="FOLDER", help="of runs and checkpoints; default: runs/NAME")
+    where.add_argument("--minutes", type=float, metavar="M", help="stop after that time, with checkpoints")
+    parser.set_defaults(handler=_reproduce)
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from rootscale import reproduce
+
+    found = reproduce.experiments()
+    if args.list:
+        _list(Console(highlight=False, soft_wrap=True), found)
+        return 0
+    if args.name not in found:
+        got = "none" if args.name is None else repr(args.name)
+        raise ValueError(f"an experiment is needed, one of {', '.join(found)}; got {got}")
+    experiment = found[args.name]
+    options = experiment.options(
+        smoke=args.smoke,
+        device=args.device or ("cpu" if args.smoke else _device()),
+        batch_sizes=None if args.batch_sizes is None else tuple(args.batch_sizes),
+        ells=None if args.ells is None else tuple(args.ells),
+        **{
+            name: getattr(args, name)
+            for name in ("epochs", "seeds", "eps", "model", "points", "paper_batchnorm", "data")
+        },
+    )
+    folder = experiment.folder(options)
+    place = Path("build/smoke") if args.smoke else Path()
+    out = args.out or place / "results" / folder
+    runs = args.runs or place / "runs" / folder
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    console = Console(highlight=False, width=wide)
+    console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
+    complete = reproduce.reproduce(experiment, options, out, runs, minutes=args.minutes, console=console)
+    if (out / "experiment.json").exists() and experiment.words is not None:
+        console.print(reproduce.table(out))
+        console.print(reproduce.outcome(experiment, out), markup=False, soft_wrap=True)
+    if not complete:
+        console.print(f"not finished: the same command goes on; runs are in {runs}", markup=False, soft_wrap=True)
+    elif experiment.script is None:
+        console.print(f"wrote {out}", markup=False, soft_wrap=True)
+    return 0 if complete else UNFINISHED
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _list(console: Any, found: Any) -> None:
+    for experiment in found.values():
+        console.print(f"[bold]{experiment.name}[/bold]  {experiment.title}")
+        console.print(f"    {experiment.claim}.", markup=False)
+        console.print(
+            f"    Paper: {experiment.source}. About {experiment.minutes:g} minutes on one H200.", markup=False
+        )

@@ -1,0 +1,393 @@
+import json
+import math
+import shlex
+import tomllib
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import results
+import torch
+
+from rootscale import Adam, Plan, reproduce
+from rootscale.cli import main
+from rootscale.lab import Arm, Check, Settings, Task, Variant
+from rootscale.lab.data import Images
+from rootscale.lab.task import Tensors
+from rootscale.reproduce import Experiment, Line, Options, experiments, finals
+from rootscale.trajectory import Trajectory
+
+ALL = list(experiments())
+MADE_OF_LINES = [name for name in ALL if experiments()[name].lines is not None]
+
+
+@pytest.fixture
+def cifar10(monkeypatch):
+    """Something of the size of CIFAR-10 in its place."""
+
+    def zeros(n):
+        return Tensors(torch.zeros(n, 3, 8, 8, dtype=torch.uint8), torch.zeros(n, dtype=torch.long))
+
+    images = Images(zeros(50_000), zeros(10_000), tuple("abcdefghij"))
+    monkeypatch.setattr(reproduce, "_cifar10", lambda folder: images)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The command of the README, run once."""
+    place = tmp_path_factory.mktemp("smoke")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert main("reproduce cifar10-vgg16-adam --smoke --out results/cifar10-vgg16-adam".split()) == 0
+    return place
+
+
+def tiny(seeds=2, steps=24):
+    """An experiment on three clouds of points that takes a moment; what it makes is in one file."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (96,), generator=generator)
+    x = torch.randn(96, 5, generator=generator) + y[:, None]
+    task = Task(
+        "clouds",
+        Plan(Adam(1e-2, 0.9, 0.99), batch_size=4, steps=steps),
+        partial(torch.nn.Linear, 5, 3),
+        partial(torch.nn.functional.cross_entropy, reduction="none"),
+        (x[:64], y[:64]),
+        (x[64:], y[64:]),
+        {"accuracy": lambda outputs, y: (outputs.argmax(-1) == y).float()},
+    )
+
+    def lines(options):
+        settings = Settings(grid=(32, 64, 96), switch_at=32)
+        return [Line("kept", task), Line("doubled", task, Variant(Fraction(2)))], settings
+
+    return Experiment(
+        "tiny", "Tiny", "nothing", "nowhere", 0, Options(epochs=1, seeds=seeds), lines, lambda finals: finals[1].label
+    )
+
+
+def stored(folder):
+    check = Check.load(folder)
+    return {arm.label: arm.trajectory for arm in (check.base, *check.others)}
+
+
+def test_smoke_runs_the_whole_path_and_keeps_only_small_files(smoke):
+    out = smoke / "results" / "cifar10-vgg16-adam"
+    record = json.loads((out / "experiment.json").read_text())
+    assert [final["batch_size"] for final in record["final"]] == [16, 64, 256]
+    assert record["missing"] == []
+    assert record["command"] == "rootscale reproduce cifar10-vgg16-adam --smoke"
+    assert {"versions", "hardware", "seconds", "seeds", "claim", "source"} <= set(record)
+    assert 0.15 < record["final"][0]["accuracy"] <= 1, "it should learn something"
+    assert record["final"][0]["accuracy"] == stored(out)["B = 16"].values["test accuracy"][0, -1]
+    assert sum(path.stat().st_size for path in out.iterdir()) < 100_000
+    assert not list(out.glob("*.pt"))
+
+
+def test_what_is_finished_is_read_and_not_run_again(smoke, capsys, monkeypatch):
+    monkeypatch.chdir(smoke)
+    before = stored(smoke / "results" / "cifar10-vgg16-adam")
+    words = "reproduce cifar10-vgg16-adam --smoke --seeds 1 --out results/cifar10-vgg16-adam".split()
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("made before") == 3
+    after = stored(smoke / "results" / "cifar10-vgg16-adam")
+    for label, trajectory in before.items():
+        assert all(np.array_equal(trajectory.values[name], after[label].values[name]) for name in trajectory.names)
+
+
+def test_results_of_other_settings_are_not_written_over(smoke, capsys, monkeypatch):
+    monkeypatch.chdir(smoke)
+    assert main("reproduce cifar10-vgg16-adam --smoke --epochs 3 --out results/cifar10-vgg16-adam".split()) == 2
+    assert "holds results of other settings (epochs 4): give another --out" in capsys.readouterr().err
+
+
+def test_stopped_after_some_time_it_goes_on_to_the_same_end(tmp_path, monkeypatch):
+    whole = reproduce.reproduce(tiny(), Options(epochs=1, seeds=2), tmp_path / "whole", tmp_path / "whole-runs")
+    assert whole
+
+    class Clock(reproduce._Clock):
+        """Runs out after so many looks at it."""
+
+        left = 0
+
+        def check(self):
+            self.expired = self.expired or Clock.left <= 0
+            Clock.left -= 1
+            return self.expired
+
+    monkeypatch.setattr(reproduce, "_Clock", Clock)
+    calls = 0
+    while True:
+        Clock.left, calls = 15, calls + 1
+        if reproduce.reproduce(tiny(), Options(epochs=1, seeds=2), tmp_path / "cut", tmp_path / "cut-runs"):
+            break
+        assert calls < 50
+        if (tmp_path / "cut" / "experiment.json").exists():
+            record = json.loads((tmp_path / "cut" / "experiment.json").read_text())
+            done = sum(final["seeds"] for final in record["final"])
+            assert done + len(record["missing"]) == 4
+    assert calls > 4
+    whole, cut = stored(tmp_path / "whole"), stored(tmp_path / "cut")
+    assert list(whole) == list(cut) == ["kept", "doubled"]
+    for label, trajectory in whole.items():
+        assert trajectory.meta["seeds"] == cut[label].meta["seeds"] == [0, 1]
+        for name in trajectory.names:
+            assert np.array_equal(trajectory.values[name], cut[label].values[name])
+    assert np.array_equal(
+        Check.load(tmp_path / "whole").warm.values["train loss"], Check.load(tmp_path / "cut").warm.values["train loss"]
+    )
+
+
+def test_four_seeds_are_compared_and_fewer_get_no_verdict(tmp_path):
+    for seeds in (3, 4):
+        out = tmp_path / str(seeds)
+        assert reproduce.reproduce(tiny(), Options(epochs=1, seeds=seeds), out, tmp_path / "runs")
+        (arm,) = Check.load(out).others
+        assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 4)
+
+
+def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
+    real, calls = reproduce.sweep, []
+
+    def sweep(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(reproduce, "sweep", sweep)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
+    assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == ["doubled, seed 0"]
+    assert list(stored(tmp_path / "out")) == ["kept"]
+
+
+@pytest.mark.parametrize("name", MADE_OF_LINES)
+@pytest.mark.parametrize("small", [False, True])
+def test_lines_of_an_experiment_have_different_names_and_valid_plans(name, small, cifar10):
+    experiment = experiments()[name]
+    options = experiment.options(smoke=small)
+    lines, settings = experiment.lines(options)
+    assert len({line.label for line in lines}) == len(lines) > 1
+    assert lines[0].variant == Variant()
+    assert len({(line.task.name, line.variant) for line in lines}) == len(lines)
+    steps = np.diff(settings.grid).min()
+    for line in lines:
+        plan = line.variant.plan(line.task.plan)
+        assert max(int(line.task.plan.batch_size.total * kappa) for kappa in line.variant.kappas) <= steps
+        assert line.task.plan.samples == settings.grid[-1]
+        assert plan.samples == settings.grid[-1] * line.variant.ell**2
+
+
+def test_defaults_are_those_of_the_paper(cifar10):
+    for name, epochs in (("cifar10-vgg16-adam", 500), ("cifar10-resnet56-rmsprop", 100)):
+        lines, _ = experiments()[name].lines(experiments()[name].options())
+        assert [int(line.variant.plan(line.task.plan).batch_size.total) for line in lines] == [256, 1024, 4096, 16384]
+        plan = lines[0].task.plan
+        assert (plan.optimizer.eta, plan.optimizer.eps, plan.optimizer.weight_decay) == (1e-3, 1e-8, 1e-4)
+        assert plan.steps == epochs * 195
+        assert lines[1].variant.plan(plan).batchnorm_momentum == pytest.approx(1 - 0.9**4)
+
+
+def test_the_switch_is_at_two_fifths_and_the_ramp_goes_on_from_there(cifar10):
+    experiment = experiments()["cifar10-switch"]
+    lines, settings = experiment.lines(experiment.options())
+    total = settings.grid[-1]
+    assert settings.switch_at == settings.grid[0]
+    assert settings.switch_at / total == pytest.approx(0.4, abs=1e-3)
+    found = {line.label.split(", ")[-1]: line.variant for line in lines}
+    assert found["hyperparameters only"].keep == ("v", "step_counter")
+    assert found["learning rate only"].rule == "sqrt-eta"
+    assert found["state zeroed"].zero_state
+    assert found["BatchNorm left alone"].keep == ("batchnorm",)
+    ramp = lines[-1].variant
+    assert ramp.kappas == (4, 16, 64)
+    assert [at / total for at, _ in ramp.ramp] == pytest.approx([0.55, 0.7], abs=0.01)
+    assert all((at - settings.switch_at) % 16384 == 0 for at, _ in ramp.ramp)
+
+
+def test_ablations_scale_what_their_name_says_and_batchnorm_always(cifar10):
+    experiment = experiments()["cifar10-ablations"]
+    lines, _ = experiment.lines(experiment.options(batch_sizes=(2048,)))
+    base = lines[0].task.plan
+    assert len(lines) == 10
+    for line in lines[1:]:
+        rule, _, rows = line.label.partition("; ")[2].partition(": ")
+        plan = line.variant.plan(base)
+        ratio = {"sqrt": math.sqrt(8), "linear": 8}[rule]
+        assert plan.optimizer.eta == pytest.approx(ratio * base.optimizer.eta)
+        for row, scaled in (("beta1", 0.992), ("beta2", 0.992), ("eps", base.optimizer.eps / math.sqrt(8))):
+            expected = scaled if row in rows.split(", ") else getattr(base.optimizer, row)
+            assert getattr(plan.optimizer, row) == pytest.approx(expected, rel=1e-12), (line.label, row)
+        assert plan.batchnorm_momentum == pytest.approx(1 - 0.9**8)
+
+
+@pytest.mark.parametrize("name", ["cifar10-vgg16-adam", "cifar10-ablations", "cifar10-vk"])
+def test_paper_batchnorm_leaves_its_momentum_alone(name, cifar10):
+    experiment = experiments()[name]
+    lines, _ = experiment.lines(experiment.options(paper_batchnorm=True))
+    for line in lines:
+        assert line.variant.plan(line.task.plan).batchnorm_momentum == 0.1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_command_that_is_recorded_gives_the_options_back(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    experiment, seen = experiments()[name], []
+    monkeypatch.setattr(reproduce, "reproduce", lambda experiment, options, *args, **kwargs: seen.append(options))
+    changes = [{}, {"smoke": True}]
+    if experiment.lines is not None:
+        changes.append({"eps": 1e-30, "epochs": 7, "seeds": 5, "batch_sizes": (512, 2048), "paper_batchnorm": True})
+        assert experiment.folder(experiment.options(**changes[-1])) == f"{name}-eps-1e-30-paper-batchnorm"
+    for change in changes:
+        options = experiment.options(device="cuda:1", **change)
+        main(shlex.split(experiment.command(options))[1:])
+        assert seen[-1] == options
+
+
+def test_list_names_every_experiment_with_its_cost(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    out = capsys.readouterr().out
+    for experiment in experiments().values():
+        assert experiment.name in out
+        assert f"About {experiment.minutes:g} minutes on one H200" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("reproduce", "an experiment is needed, one of cifar10-switch, cifar10-vgg16-adam"),
+        ("reproduce cifar11", "got 'cifar11'"),
+        ("reproduce cifar10-vgg16-adam --model resnet56", "the model of cifar10-vgg16-adam must be one of vgg16"),
+        (
+            "reproduce mlp-sde --epochs 3 --eps 1",
+            "mlp-sde has no options but --smoke and --device, got --epochs, --eps",
+        ),
+        ("reproduce cifar10-vgg16-adam --seeds 0", "seeds must be at least 1, got 0"),
+        ("reproduce cifar10-vgg16-adam --data nowhere", "there is no folder nowhere"),
+        ("reproduce cifar10-vgg16-adam --smoke --batch-sizes 256 65536", "fewer than four steps at batch size 4,096"),
+        ("reproduce cifar10-switch --smoke --batch-sizes 256", "needs two or more batch sizes above 256"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+# -- the table of final values ---------------------------------------------------------------------------------------
+
+
+def arm(label, accuracy, seeds=None, size=256, loss=None):
+    accuracy = np.array(accuracy, float)
+    seeds = list(range(len(accuracy))) if seeds is None else seeds
+    values = {"test accuracy": np.stack([np.full(len(accuracy), 0.1), accuracy], 1)}
+    values["train loss"] = np.stack([np.full(len(accuracy), 2.0), np.ones(len(accuracy)) if loss is None else loss], 1)
+    meta = {"seeds": seeds, "seconds": 1.0, "samples": [0, 100], "guards": []}
+    plan = Plan(Adam(1e-3, 0.9, 0.99), batch_size=size, steps=10)
+    return Arm(label, "base", plan, None, Trajectory(np.array([0.0, 1.0]), values, meta=meta))
+
+
+def test_one_seed_has_the_binomial_error():
+    base, other = finals([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
+    assert base.se == pytest.approx(0.003)
+    assert base.gap is None
+    assert other.gap == pytest.approx(-0.02)
+    assert other.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
+    assert other.batch_size == 512
+
+
+def test_several_seeds_have_the_error_of_paired_differences():
+    base, other = finals([arm("a", [0.90, 0.92, 0.94]), arm("b", [0.91, 0.89], seeds=[2, 1])])
+    assert base.se == pytest.approx(0.02 / math.sqrt(3))
+    assert other.gap == pytest.approx(np.mean([0.91 - 0.94, 0.89 - 0.92]))
+    assert other.gap_se == pytest.approx(0, abs=1e-9)
+
+
+def test_diverged_runs_are_counted_and_left_out():
+    _, part, gone = finals(
+        [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)]
+    )
+    assert (part.diverged, part.accuracy, part.gap) == (1, 0.8, pytest.approx(-0.1))
+    assert part.curves["train loss"] == (pytest.approx(0.5), None)
+    assert (gone.diverged, gone.accuracy, gone.gap, gone.curves) == (2, None, None, {})
+    json.dumps(gone.to_dict(), allow_nan=False)
+
+
+def test_the_claim_of_three_points_is_judged_up_to_8192():
+    experiment = experiments()["cifar10-vgg16-adam"]
+    runs = [arm("B = 256", [0.93]), arm("B = 4,096", [0.91], size=4096), arm("B = 16,384", [0.80], size=16384)]
+    assert experiment.words(finals(runs)).endswith("gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points")
+    runs[1] = arm("B = 4,096", [0.89], size=4096)
+    assert experiment.words(finals(runs)).endswith("beyond the paper's 3 points")
+    runs[1] = arm("B = 4,096", [np.nan], size=4096)
+    assert "B = 4,096: diverged" in experiment.words(finals(runs))
+
+
+# -- what is made of stored results ----------------------------------------------------------------------------------
+
+
+def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missing(smoke, tmp_path):
+    place = tmp_path / "results"
+    (place / "cifar10-vgg16-adam").mkdir(parents=True)
+    for path in (smoke / "results" / "cifar10-vgg16-adam").iterdir():
+        (place / "cifar10-vgg16-adam" / path.name).write_bytes(path.read_bytes())
+    (place / "README.md").write_text(f"# Mine\n\n{results.BEGIN}\nstale\n{results.END}\n\nThe end.\n")
+    results.build(place, None)
+    text = (place / "README.md").read_text()
+    assert text.startswith("# Mine\n")
+    assert text.endswith("\n\nThe end.\n")
+    assert "stale" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == len(list(results.entries(place)))
+    assert sum("*missing:*" in row for row in rows) == len(rows) - 1
+    assert "`rootscale reproduce cifar10-svag-adam --device cuda`" in text
+    assert "which says nothing about the claim: test accuracy B = 16: " in text
+    page = (place / "cifar10-vgg16-adam" / "README.md").read_text()
+    assert "| B = 64 | 1 | 0 | " in page
+    assert "none: fewer than 4 seeds" in page
+    for figure in (place / "cifar10-vgg16-adam" / "curves.png", place / "noise.png"):
+        assert figure.read_bytes()[:4] == b"\x89PNG"
+    again = text
+    results.build(place, None)
+    assert (place / "README.md").read_text() == again
+
+
+def test_the_switch_has_a_figure_and_reports_are_made_of_it(tmp_path, monkeypatch):
+    place = tmp_path / "results"
+    experiment = replace(tiny(), name="cifar10-switch")
+    reproduce.reproduce(experiment, Options(epochs=1, seeds=4, smoke=True), place / "cifar10-switch", tmp_path / "runs")
+    monkeypatch.setattr(results, "experiments", lambda: {"cifar10-switch": experiment})
+    results.build(place, tmp_path / "pages")
+    assert (place / "cifar10-switch" / "switch.png").read_bytes()[:4] == b"\x89PNG"
+    assert "![the switch](switch.png)" in (place / "cifar10-switch" / "README.md").read_text()
+    assert (tmp_path / "pages" / "cifar10-switch" / "report.html").exists()
+    assert list((tmp_path / "pages" / "cifar10-switch").glob("*.pdf"))
+
+
+def test_noise_dominates_where_the_noise_scale_exceeds_the_batch():
+    one = arm("a", [0.5, 0.5], size=100)
+    values = {**one.trajectory.values, "noise scale": np.array([[50.0, 150.0], [90.0, 120.0]])}
+    assert results.dominated(one) is None
+    assert results.dominated(replace(one, trajectory=replace(one.trajectory, values=values))) == 0.5
+
+
+def test_the_theory_experiment_is_listed_with_its_stored_result():
+    folder = Path(__file__).parents[1] / "results" / "theory"
+    found = experiments()["mlp-sde"].stored(folder)
+    assert found.figure.exists()
+    assert "SVAG ℓ = 2" in found.words
+    assert found.seeds >= 32
+    assert experiments()["mlp-sde"].stored(folder / "nowhere") is None
+
+
+def test_the_package_takes_the_experiments_along():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {"experiments": "rootscale/_experiments"}
+    assert {path.stem for path in reproduce.experiments_folder().glob("*.py")} >= set(reproduce.FILES)
