@@ -27,7 +27,7 @@ DESKTOP, PHONE = (1280, 900), (360, 740)
 class Browser:
     """One browser with one page; ``problems`` holds every error, warning and request beyond the page's own file."""
 
-    def __init__(self, patience=120.0):
+    def __init__(self, patience=60.0):
         self.patience = patience
         self.profile = tempfile.mkdtemp(prefix="rootscale-chromium-")
         self.problems, self.events, self.sent, self.rest = [], [], 0, b""

@@ -172,6 +172,22 @@ def test_a_phone_needs_no_sideways_scrolling(browser, report, dark):
     assert browser.problems == []
 
 
+@pytest.mark.parametrize("width", [480, 640, 820])
+def test_nor_does_anything_between_a_phone_and_a_desk(browser, report, width):
+    browser.look((width, 900))
+    browser.open(report)
+    browser.run("document.querySelectorAll('details').forEach((details) => details.open = true)")
+    assert browser.run(OVERFLOW) == 0
+
+
+def test_plots_show_users_text_literally(browser, tmp_path):
+    marked = "<b>x</b> <a href='javascript:1'>y</a> &lt;"  # Plotly would read all of these
+    browser.look(DESKTOP)
+    browser.open(write(with_text(marked), tmp_path / "report.html"))
+    assert browser.run(TITLE).replace("\xa0", " ") == marked
+    assert browser.problems == []
+
+
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
 def test_text_from_users_does_nothing_but_show(browser, tmp_path, size):
     hostile = '</script><img src=x onerror="hacked=1"><script>hacked=1</script>' + "a" * 80
