@@ -17,9 +17,9 @@ from PIL import Image
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No sandbox: it refuses root and many containers, and only our own pages are opened.
 FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-extensions --disable-background-networking "
-    "--disable-component-update --no-first-run --no-default-browser-check --hide-scrollbars --font-render-hinting=none "
-    "--remote-debugging-pipe"
+    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-extensions "
+    "--disable-background-networking --disable-component-update --no-first-run "
+    "--no-default-browser-check --hide-scrollbars --font-render-hinting=none --remote-debugging-pipe"
 ).split()
 DESKTOP, PHONE = (1280, 900), (360, 740)
 
@@ -165,7 +165,7 @@ class Browser:
         self.wait(f"Number(document.body.dataset.drawn) > {drawn}")
 
     def screenshot(self, path, top=0, bottom=None):
-        """What is seen as PNG, or so many pixels of the page; in 256 colours, which are enough and a third of the size."""
+        """What is seen, or these pixels of the page, as PNG in 256 colours: a third of the size of all colours."""
         clip = {}
         if bottom is not None:
             part = {"x": 0, "y": top, "width": self.run("innerWidth"), "height": bottom - top, "scale": 1}

@@ -105,6 +105,15 @@ def test_the_vertical_axis_is_linear_or_logarithmic(opened):
     assert lines(opened, "curve-plot") == before
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_logarithmic_axis_has_numbers_however_short_it_is(opened, name):
+    if name != "train loss":
+        choose(opened, name)
+    opened.act("document.querySelector('[data-arm=warm]').click()")
+    opened.act("document.querySelector('[name=scale][value=log]').click()")
+    assert opened.run("document.querySelectorAll('#curve-plot .ytick text').length") >= 2
+
+
 def test_arms_and_the_warm_start_can_be_switched_off(opened):
     opened.act("document.querySelector('[data-arm=\"3\"]').click()")
     assert opened.run("document.querySelector('[data-arm=\"3\"]').getAttribute('aria-pressed')") == "false"

@@ -82,13 +82,14 @@
     };
   }
 
-  // 1, 2 and 5 times the powers of ten, as whole numbers; only the powers where there are many.
+  // 1, 2 and 5 times the powers of ten, written out; only the powers where there are many. Plotly's own where there are few.
   function logTicks(low, high) {
     const digits = Math.log10(high / low) > 2.5 ? [1] : [1, 2, 5];
     const ticks = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
       ticks.push(...digits.map((digit) => Number(`${digit}e${power}`)));
     }
+    if (ticks.filter((tick) => low <= tick && tick <= high).length < 2) return { type: "log" };
     const text = (value) => (value >= 1e6 || value < 1e-4 ? value.toExponential(0) : value.toLocaleString("en", { maximumFractionDigits: 6 }));
     return { type: "log", tickvals: ticks, ticktext: ticks.map(text) };
   }
