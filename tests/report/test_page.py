@@ -217,6 +217,32 @@ def test_no_number_of_seeds_decides_a_gap_on_the_tolerance():
     assert "no number of seeds would decide" in text
 
 
+def test_runs_that_diverge_can_decide_by_themselves():
+    check = make_check()
+    arm = check.others[0]
+    values = {name: np.array(value) for name, value in arm.trajectory.values.items()}
+    values["train loss"][:9, 30:] = np.nan
+    lost = replace(arm, label="B = 256", trajectory=replace(arm.trajectory, values=values))
+
+    class Judged(type(arm.comparison)):
+        verdict = "different"
+
+    judged = Judged(arm.comparison.gaps, 0.05, 0.95, (16, 16), False, (9, 0))
+    [(_, text)] = sentences(replace(check, others=(replace(lost, comparison=judged),)))
+    assert text.replace("\xa0", " ") == "at B = 256 the run leaves B = 4 (9 of 16 runs diverged)."
+    Judged.verdict = "undecided"
+    [(_, text)] = sentences(replace(check, others=(replace(lost, comparison=judged),)))
+    assert "9 of 16 runs diverged, of the base 0 of 16: too few to tell" in text
+
+
+def test_svag_has_the_plan_of_the_base_and_seeds_are_short():
+    check = make_check()
+    check = replace(check, others=(replace(check.others[3], changes=None),), made={"seeds": list(range(64))})
+    text = Parsed(page(check)).text
+    assert "SVAG ell = 2: the plan of the base, under SVAG" in text
+    assert "seeds0–63" in text
+
+
 def test_a_base_alone_has_no_verdict_and_no_noise_scale_is_said_to_be_missing():
     check = make_check()
     values = {name: value for name, value in check.base.trajectory.values.items() if name != "noise scale"}

@@ -137,18 +137,16 @@ def deciding(comparison: Comparison, trajectory: Trajectory) -> tuple[Gap, Large
     return found[0] if found else None
 
 
-def seeds_needed(comparison: Comparison) -> int | None:
-    """So many seeds would decide every test function that is undecided; None where no number can."""
-    needed = [gap.seeds_needed for gap in comparison.gaps.values() if gap.verdict == "undecided"]
-    return None if not needed or None in needed else max(n for n in needed if n is not None)
-
-
 def decide(comparison: Comparison) -> str:
-    """What it would take to decide."""
-    needed = seeds_needed(comparison)
-    if needed is None:
+    """What it would take to decide every test function that is undecided."""
+    undecided = [gap.seeds_needed for gap in comparison.gaps.values() if gap.verdict == "undecided"]
+    numbers = [needed for needed in undecided if needed is not None]
+    if not undecided:
+        (lost, lost_base), (runs, runs_base) = comparison.diverged, comparison.seeds
+        return f"{lost} of {runs} runs diverged, of the base {lost_base} of {runs_base}: too few to tell"
+    if len(numbers) < len(undecided):
         return "no number of seeds would decide, if the gap is what it seems: it lies on the tolerance"
-    return f"about {needed} seeds would decide (there are {min(comparison.seeds)})"
+    return f"about {max(numbers)} seeds would decide (there are {min(comparison.seeds)})"
 
 
 def diverged(arm: Arm) -> str:
@@ -175,9 +173,12 @@ def _same(base: str, arms: Sequence[Arm]) -> str:
 def _different(base: str, arms: Sequence[Arm]) -> str:
     texts = []
     for arm in arms:
-        found = arm.comparison and deciding(arm.comparison, arm.trajectory)
-        far = f"by up to {percent(abs(found[1].gap))} of its range ({found[0].name})" if found and found[1] else ""
-        texts.append(" ".join(filter(None, (_under(arm), "the run leaves", base, far or f"({diverged(arm)})"))))
+        gap, far = (arm.comparison and deciding(arm.comparison, arm.trajectory)) or (None, None)
+        # Runs that diverge can make the difference by themselves.
+        how = f"({diverged(arm)})"
+        if gap is not None and far is not None and gap.verdict == "different":
+            how = f"by up to {percent(abs(far.gap))} of its range ({gap.name})"
+        texts.append(" ".join(filter(None, (_under(arm), "the run leaves", base, how))))
     return "; ".join(texts) + "."
 
 
