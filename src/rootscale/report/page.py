@@ -92,12 +92,12 @@ def page(check: Check) -> str:
         verdicts=_verdicts(check),
         setting=_setting(check),
         cards=[_card(i, arm, check.base.label) for i, arm in enumerate(check.others, 1)],
-        choices=[_choice(i, name) for i, name in enumerate(check.base.trajectory.names)],
+        choices=[_choice(i, name) for i, name in enumerate(words.functions(check))],
         legend=[_toggle(i, arm) for i, arm in enumerate((check.base, *check.others))] + _before(check),
         base=check.base.label,
         clock=words.clock_name(check.base.trajectory),
         level=_level(check),
-        numbers=[_numbers(i, name, check) for i, name in enumerate(check.base.trajectory.names)],
+        numbers=[_numbers(i, name, check) for i, name in enumerate(words.functions(check))],
         noise=_noise(check),
         plans=[_plan(i, arm) for i, arm in enumerate(check.others, 1)],
         made=_made(check),
@@ -316,8 +316,9 @@ def _noise(check: Check) -> Html:
     return fill(
         '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with '
         'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
-        "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base (mean ± 2 standard errors), in samples. Where the curve "
-        "lies above the line of a batch size, noise dominates the gradient there, which is what the rule needs."
+        "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where 90&nbsp;% of "
+        "them lie. Where the curve lies above the line of a batch size, noise dominates the gradient there, which is "
+        "what the rule needs."
         "</figcaption>"
         '<ul class="where">$lines</ul></figure>',
         base=check.base.label,

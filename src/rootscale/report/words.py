@@ -17,7 +17,7 @@ from rootscale.units import show
 #: By verdict: the word, and what the run of an arm does with the base.
 VERDICTS: dict[Verdict, str] = {"same": "Same", "different": "Different", "undecided": "Undecided"}
 _SEVERITY: dict[Verdict, int] = {"same": 0, "undecided": 1, "different": 2}
-#: The test function that is drawn against the batch sizes.
+#: The test function that is drawn against the batch sizes, and not with the others.
 NOISE_SCALE = "noise scale"
 
 
@@ -171,24 +171,24 @@ def _same(base: str, arms: Sequence[Arm]) -> str:
 
 
 def _different(base: str, arms: Sequence[Arm]) -> str:
-    texts = []
+    distances: list[str] = []
     for arm in arms:
         gap, far = (arm.comparison and deciding(arm.comparison, arm.trajectory)) or (None, None)
-        # Runs that diverge can make the difference by themselves.
-        how = f"({diverged(arm)})"
+        distance = f"({diverged(arm)})"  # which can make the difference by itself
         if gap is not None and far is not None and gap.verdict == "different":
-            how = f"by up to {percent(abs(far.gap))} of its range ({gap.name})"
-        texts.append(" ".join(filter(None, (_under(arm), "the run leaves", base, how))))
-    return "; ".join(texts) + "."
+            share = "" if distances else " of its range"
+            distance = f"by up to {percent(abs(far.gap))}{share} ({gap.name})"
+        distances.append(distance)
+    if len(arms) == 1:
+        return f"{_under(arms[0])} the run leaves {base} {distances[0]}."
+    ways = [f"{_under(arm)} {distance}" for arm, distance in zip(arms, distances, strict=True)]
+    return f"the run leaves {base} {listed(ways)}."
 
 
 def _undecided(base: str, arms: Sequence[Arm]) -> str:
-    texts = [
-        f"{_under(arm)} the run may or may not follow {base}; {decide(arm.comparison)}"
-        for arm in arms
-        if arm.comparison
-    ]
-    return "; ".join(texts) + "."
+    ways = sorted({decide(arm.comparison) for arm in arms if arm.comparison is not None})
+    what = ways[0] if len(ways) == 1 else "the cards say what would decide"
+    return f"{listed([_under(arm) for arm in arms])} the run may or may not follow {base}; {what}."
 
 
 _SENTENCES = {"same": _same, "different": _different, "undecided": _undecided}
@@ -212,13 +212,40 @@ def batch_sizes(check: Check) -> list[tuple[int, float]]:
     return [(i, size) for size, i in sorted(sizes.items())]
 
 
+@dataclass(frozen=True)
+class Noise:
+    """The noise scale of a trajectory: the median of its replicas and where 90 % of them lie, ``[T]`` each.
+
+    It is a ratio whose denominator may come near 0, so that means over replicas say nothing.
+    """
+
+    clock: Array
+    middle: Array
+    low: Array
+    high: Array
+
+
+def noise(trajectory: Trajectory | None) -> Noise | None:
+    """None where the noise scale was not measured."""
+    if trajectory is None or NOISE_SCALE not in trajectory.names:
+        return None
+    if not trajectory.values:
+        mean, se = trajectory[NOISE_SCALE]
+        return Noise(clock(trajectory), mean, mean - 1.645 * se, mean + 1.645 * se)
+    kept = np.where(trajectory.lost, np.nan, trajectory.values[NOISE_SCALE])
+    some = ~trajectory.lost.all(0)
+    quantiles = np.full((3, len(trajectory.times)), np.nan)
+    quantiles[:, some] = np.nanquantile(kept[:, some], (0.5, 0.05, 0.95), axis=0)
+    return Noise(clock(trajectory), *quantiles)
+
+
 def noise_dominates(check: Check) -> list[tuple[int, str]]:
     """For each batch size (with its first arm) where the noise scale lies above it."""
-    parts = [t for t in (check.warm, check.base.trajectory) if t is not None and NOISE_SCALE in t.names]
+    parts = [part for part in (noise(check.warm), noise(check.base.trajectory)) if part is not None]
     if not parts:
         return []
-    when = np.concatenate([clock(part) for part in parts])
-    scale = np.concatenate([part[NOISE_SCALE].mean for part in parts])
+    when = np.concatenate([part.clock for part in parts])
+    scale = np.concatenate([part.middle for part in parts])
     unit = "samples" if clock_name(check.base.trajectory) == "samples seen" else "(time)"
     lines = []
     for arm, size in batch_sizes(check):
@@ -234,6 +261,11 @@ def noise_dominates(check: Check) -> list[tuple[int, str]]:
             where = f"noise dominates at {int(above.sum())} of {len(above)} times, not at the end"
         lines.append((arm, f"B = {number(size, 6)}: {where}"))
     return lines
+
+
+def functions(check: Check) -> list[str]:
+    """The test functions that are followed; the noise scale has a place of its own."""
+    return [name for name in check.base.trajectory.names if name != NOISE_SCALE]
 
 
 def described(value: Any) -> str:
