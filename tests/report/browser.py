@@ -18,9 +18,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 # No sandbox: it refuses root and many containers, and only our own pages are opened.
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-extensions "
-    "--disable-background-networking --disable-component-update --no-first-run --no-default-browser-check "
-    "--hide-scrollbars --font-render-hinting=none "
-    "--remote-debugging-pipe"
+    "--disable-background-networking --disable-component-update --no-first-run "
+    "--no-default-browser-check --hide-scrollbars --font-render-hinting=none --remote-debugging-pipe"
 ).split()
 DESKTOP, PHONE = (1280, 900), (360, 740)
 
@@ -28,7 +27,7 @@ DESKTOP, PHONE = (1280, 900), (360, 740)
 class Browser:
     """One browser with one page; ``problems`` holds every error, warning and request beyond the page's own file."""
 
-    def __init__(self, patience=120.0):
+    def __init__(self, patience=60.0):
         self.patience = patience
         self.profile = tempfile.mkdtemp(prefix="rootscale-chromium-")
         self.problems, self.events, self.sent, self.rest = [], [], 0, b""
@@ -166,7 +165,7 @@ class Browser:
         self.wait(f"Number(document.body.dataset.drawn) > {drawn}")
 
     def screenshot(self, path, top=0, bottom=None):
-        """What is seen as PNG, or so many pixels of the page; in 256 colours: enough, and a third of the size."""
+        """What is seen, or these pixels of the page, as PNG in 256 colours: a third of the size of all colours."""
         clip = {}
         if bottom is not None:
             part = {"x": 0, "y": top, "width": self.run("innerWidth"), "height": bottom - top, "scale": 1}

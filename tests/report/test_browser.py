@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from report.browser import CHROMIUM, DESKTOP, PHONE, Browser
 from report.fixtures import FUNCTIONS, make_check, with_text
@@ -87,13 +89,21 @@ def test_choosing_a_test_function_changes_plots_and_table(opened):
     assert "test accuracy" in opened.run("document.getElementById('gap-plot').getAttribute('aria-label')")
 
 
-def test_a_test_function_that_was_not_compared_says_so(opened):
-    choose(opened, "noise scale")
-    assert opened.run("document.getElementById('gap-plot').checkVisibility()") is False
-    assert opened.run("document.getElementById('gap-none').checkVisibility()") is True
-    choose(opened, "train loss")
-    assert opened.run("document.getElementById('gap-plot').checkVisibility()") is True
-    assert len(lines(opened, "gap-plot")) == 4
+def test_a_test_function_that_was_not_compared_says_so(browser, tmp_path):
+    check = make_check()
+    arms = []
+    for arm in check.others:
+        gaps = {name: gap for name, gap in arm.comparison.gaps.items() if name != "Tr Sigma"}
+        arms.append(replace(arm, comparison=replace(arm.comparison, gaps=gaps)))
+    browser.look(DESKTOP)
+    browser.open(write(replace(check, others=tuple(arms)), tmp_path / "report.html"))
+    choose(browser, "Tr Sigma")
+    assert browser.run("document.getElementById('gap-plot').checkVisibility()") is False
+    assert browser.run("document.getElementById('gap-none').checkVisibility()") is True
+    choose(browser, "train loss")
+    assert browser.run("document.getElementById('gap-plot').checkVisibility()") is True
+    assert len(lines(browser, "gap-plot")) == 4
+    assert browser.problems == []
 
 
 def test_the_vertical_axis_is_linear_or_logarithmic(opened):
@@ -103,6 +113,15 @@ def test_the_vertical_axis_is_linear_or_logarithmic(opened):
     assert not set(before) & set(lines(opened, "curve-plot"))
     opened.act("document.querySelector('[name=scale][value=linear]').click()")
     assert lines(opened, "curve-plot") == before
+
+
+@pytest.mark.parametrize("name", FUNCTIONS[:-1])
+def test_a_logarithmic_axis_has_numbers_however_short_it_is(opened, name):
+    if name != "train loss":
+        choose(opened, name)
+    opened.act("document.querySelector('[data-arm=warm]').click()")
+    opened.act("document.querySelector('[name=scale][value=log]').click()")
+    assert opened.run("document.querySelectorAll('#curve-plot .ytick text').length") >= 2
 
 
 def test_arms_and_the_warm_start_can_be_switched_off(opened):
@@ -169,6 +188,22 @@ def test_a_phone_needs_no_sideways_scrolling(browser, report, dark):
     assert outside == []
     assert browser.run("document.querySelector('#numbers > div:not([hidden]) .scroll').scrollWidth") > 360
     assert len(lines(browser, "curve-plot")) == 6
+    assert browser.problems == []
+
+
+@pytest.mark.parametrize("width", [480, 640, 820])
+def test_nor_does_anything_between_a_phone_and_a_desk(browser, report, width):
+    browser.look((width, 900))
+    browser.open(report)
+    browser.run("document.querySelectorAll('details').forEach((details) => details.open = true)")
+    assert browser.run(OVERFLOW) == 0
+
+
+def test_plots_show_users_text_literally(browser, tmp_path):
+    marked = "<b>x</b> <a href='javascript:1'>y</a> &lt;"  # Plotly would read all of these
+    browser.look(DESKTOP)
+    browser.open(write(with_text(marked), tmp_path / "report.html"))
+    assert browser.run(TITLE).replace("\xa0", " ") == marked
     assert browser.problems == []
 
 

@@ -145,19 +145,43 @@ def test_the_page_loads_nothing_and_embeds_plotly_once(plain):
 
 def test_all_curves_are_in_the_data(plain):
     data, check = plain.data, make_check()
-    assert data["functions"] == list(FUNCTIONS)
+    assert data["functions"] == list(FUNCTIONS[:-1])
     assert data["switch"] == 12_000
     for arm, drawn in zip((check.base, *check.others), data["arms"], strict=True):
         assert drawn["label"] == arm.label
         assert drawn["x"][0] == 12_000
         assert drawn["x"][-1] == 52_000
-        for name in FUNCTIONS:
+        for name in FUNCTIONS[:-1]:
             mean, se = arm.trajectory[name]
             np.testing.assert_allclose(drawn["curves"][name]["mean"], mean, rtol=1e-5)
             np.testing.assert_allclose(drawn["curves"][name]["se"], se, rtol=1e-5)
         for name, gap in arm.comparison.gaps.items() if arm.comparison else ():
             np.testing.assert_allclose(drawn["gaps"][name]["high"], gap.high, rtol=1e-5, atol=1e-9)
     assert data["warm"]["x"][-1] == 12_000
+
+
+def test_the_noise_scale_is_a_median_since_single_seeds_may_be_anything(plain):
+    check = make_check()
+    values = {name: np.array(value) for name, value in check.base.trajectory.values.items()}
+    values["noise scale"][3, 10] = 1e14
+    wild = replace(check, base=replace(check.base, trajectory=replace(check.base.trajectory, values=values)))
+    calm, noise = plain.data["noise"]["base"], Parsed(page(wild)).data["noise"]["base"]
+    np.testing.assert_allclose(noise["middle"], np.median(values["noise scale"], 0), rtol=1e-5)
+    np.testing.assert_allclose(noise["middle"], calm["middle"], rtol=0.02)
+    np.testing.assert_allclose(noise["low"], np.quantile(values["noise scale"], 0.05, axis=0), rtol=1e-5)
+
+
+def test_several_arms_share_a_sentence():
+    check = make_check()
+    _, undecided, different, _ = check.others
+    twice = replace(check, others=(undecided, replace(undecided, label="B = 128"), different,
+                                   replace(different, label="nothing")))  # fmt: skip
+    assert [(verdict, text.replace("\xa0", " ")) for verdict, text in sentences(twice)] == [
+        ("undecided", "at B = 64 and at B = 128 the run may or may not follow B = 4; about 41 seeds would decide "
+                      "(there are 16)."),
+        ("different", "the run leaves B = 4 at B = 64, linear, by up to 20.7 % of its range (train loss) and at "
+                      "nothing by up to 20.7 % (train loss)."),
+    ]  # fmt: skip
 
 
 def test_text_from_users_is_text_everywhere():
@@ -215,6 +239,32 @@ def test_no_number_of_seeds_decides_a_gap_on_the_tolerance():
     [(verdict, text)] = sentences(check)
     assert verdict == "undecided"
     assert "no number of seeds would decide" in text
+
+
+def test_runs_that_diverge_can_decide_by_themselves():
+    check = make_check()
+    arm = check.others[0]
+    values = {name: np.array(value) for name, value in arm.trajectory.values.items()}
+    values["train loss"][:9, 30:] = np.nan
+    lost = replace(arm, label="B = 256", trajectory=replace(arm.trajectory, values=values))
+
+    class Judged(type(arm.comparison)):
+        verdict = "different"
+
+    judged = Judged(arm.comparison.gaps, 0.05, 0.95, (16, 16), False, (9, 0))
+    [(_, text)] = sentences(replace(check, others=(replace(lost, comparison=judged),)))
+    assert text.replace("\xa0", " ") == "at B = 256 the run leaves B = 4 (9 of 16 runs diverged)."
+    Judged.verdict = "undecided"
+    [(_, text)] = sentences(replace(check, others=(replace(lost, comparison=judged),)))
+    assert "9 of 16 runs diverged, of the base 0 of 16: too few to tell" in text
+
+
+def test_svag_has_the_plan_of_the_base_and_seeds_are_short():
+    check = make_check()
+    check = replace(check, others=(replace(check.others[3], changes=None),), made={"seeds": list(range(64))})
+    text = Parsed(page(check)).text
+    assert "SVAG ell = 2: the plan of the base, under SVAG" in text
+    assert "seeds0–63" in text
 
 
 def test_a_base_alone_has_no_verdict_and_no_noise_scale_is_said_to_be_missing():

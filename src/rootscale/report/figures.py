@@ -107,10 +107,12 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
         axis.grid(color="#e3e3e0", linewidth=0.6)
         if check.switch_at and words.clock_name(check.base.trajectory) == "samples seen":
             axis.axvline(check.switch_at, color=SOFT, linewidth=0.9, linestyle=":")
-    if check.warm is not None and name in check.warm.names:
+    if name == words.NOISE_SCALE:
+        _noise(axes[0], check)
+    if check.warm is not None and name in check.warm.names and name != words.NOISE_SCALE:
         _curve(axes[0], check.warm, name, WARM, "-", "before the switch")
     for arm, (colour, dash) in _styled((check.base, *check.others)):
-        if name in arm.trajectory.names:
+        if name in arm.trajectory.names and name != words.NOISE_SCALE:
             _curve(axes[0], arm.trajectory, name, colour, dash, _text(arm.label))
         if arm.comparison is not None and name in arm.comparison.gaps:
             gap = arm.comparison.gaps[name]
@@ -118,15 +120,6 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
             axes[1].fill_between(x, 100 * gap.low, 100 * gap.high, color=colour, alpha=0.17, linewidth=0)
             axes[1].plot(x, 100 * gap.gap, color=colour, linestyle=dash, linewidth=1.4)
     axes[0].set_ylabel(_text(name))
-    if name == words.NOISE_SCALE:
-        axes[0].set_yscale("log")
-        for i, size in words.batch_sizes(check):
-            colour, dash = STYLES[i % len(STYLES)]
-            axes[0].axhline(size, color=colour, linestyle=dash, linewidth=1)
-            axes[0].annotate(
-                f"B = {words.number(size, 6)}", (1, size), xycoords=("axes fraction", "data"), xytext=(0, 1.5),
-                textcoords="offset points", ha="right", va="bottom", color=colour, fontsize=7,
-            )  # fmt: skip
     if compared:
         tolerance = 100 * max(arm.comparison.tolerance for arm in compared if arm.comparison)
         axes[1].axhspan(-tolerance, tolerance, color=STRIP, alpha=0.13, linewidth=0)
@@ -141,6 +134,31 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, handlelength=2.8)
     return figure
+
+
+def _noise(axis: Any, check: Check) -> None:
+    """The noise scale of the base, as on the page, and the batch sizes."""
+    axis.set_yscale("log")
+    middles = []
+    for trajectory, colour, label in (
+        (check.warm, WARM, "before the switch"),
+        (check.base.trajectory, STYLES[0][0], _text(check.base.label)),
+    ):
+        noise = words.noise(trajectory)
+        if noise is not None:
+            middles.append(noise.middle[noise.middle > 0])
+            axis.fill_between(noise.clock, noise.low, noise.high, color=colour, alpha=0.17, linewidth=0)
+            axis.plot(noise.clock, noise.middle, color=colour, linewidth=1.5, label=label)
+    sizes = words.batch_sizes(check)
+    for i, size in sizes:
+        colour, dash = STYLES[i % len(STYLES)]
+        axis.axhline(size, color=colour, linestyle=dash, linewidth=1)
+        axis.annotate(
+            f"B = {words.number(size, 6)}", (1, size), xycoords=("axes fraction", "data"), xytext=(0, 1.5),
+            textcoords="offset points", ha="right", va="bottom", color=colour, fontsize=7,
+        )  # fmt: skip
+    levels = np.concatenate([*middles, [size for _, size in sizes]])
+    axis.set_ylim(levels.min() / 1.5, levels.max() * 2)
 
 
 def _styled(arms: Iterable[Arm]) -> Iterable[tuple[Arm, tuple[str, Any]]]:

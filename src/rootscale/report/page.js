@@ -82,13 +82,15 @@
     };
   }
 
-  // 1, 2 and 5 times the powers of ten, as whole numbers; only the powers where there are many.
+  // 1, 2 and 5 times the powers of ten, written out; only the powers where there are many. Plotly's own where there are few.
   function logTicks(low, high) {
     const digits = Math.log10(high / low) > 2.5 ? [1] : [1, 2, 5];
     const ticks = [];
-    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+    const step = Math.ceil(Math.log10(high / low) / 8) || 1;
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += step) {
       ticks.push(...digits.map((digit) => Number(`${digit}e${power}`)));
     }
+    if (ticks.filter((tick) => low <= tick && tick <= high).length < 2) return { type: "log" };
     const text = (value) => (value >= 1e6 || value < 1e-4 ? value.toExponential(0) : value.toLocaleString("en", { maximumFractionDigits: 6 }));
     return { type: "log", tickvals: ticks, ticktext: ticks.map(text) };
   }
@@ -167,14 +169,17 @@
   function drawNoise() {
     if (!data.noise) return null;
     const traces = [];
-    const base = data.arms[0];
-    const runs = [...(before() && data.warm.curves[data.noise] ? [data.warm] : []), base];
-    const means = runs.flatMap((run) => run.curves[data.noise].mean).filter((value) => value > 0);
-    const floor = Math.min(...means) / 2;
-    for (const run of runs) {
-      const warm = run !== base;
-      const hex = warm ? variable("--warm") : colour(0);
-      traces.push(...curve(run, data.noise, warm ? "before the switch" : base.label, hex, "solid", floor));
+    const runs = [[data.noise.base, data.arms[0].label, colour(0)]];
+    if (before() && data.noise.warm) runs.unshift([data.noise.warm, "before the switch", variable("--warm")]);
+    const means = runs.flatMap(([run]) => run.middle).filter((value) => value > 0);
+    const floor = Math.min(...means) / 10;
+    const positive = (values) => values.map((value) => (value === null ? null : Math.max(value, floor)));
+    for (const [run, label, hex] of runs) {
+      const range = run.low.map((value, i) => (value === null ? "?" : `${value.toPrecision(3)} to ${run.high[i].toPrecision(3)}`));
+      traces.push(band(run.x, positive(run.low), positive(run.high), hex), {
+        x: run.x, y: run.middle, customdata: range, type: "scatter", mode: "lines", name: plain(label), line: { color: hex, width: 3 },
+        hovertemplate: "%{y:.3~s} (%{customdata})",
+      });
     }
     const ends = [...means, ...data.sizes.map(({ size }) => size)];
     const [low, high] = [Math.min(...ends), Math.max(...ends)];

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import importlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -92,12 +92,12 @@ def page(check: Check) -> str:
         verdicts=_verdicts(check),
         setting=_setting(check),
         cards=[_card(i, arm, check.base.label) for i, arm in enumerate(check.others, 1)],
-        choices=[_choice(i, name) for i, name in enumerate(check.base.trajectory.names)],
+        choices=[_choice(i, name) for i, name in enumerate(words.functions(check))],
         legend=[_toggle(i, arm) for i, arm in enumerate((check.base, *check.others))] + _before(check),
         base=check.base.label,
         clock=words.clock_name(check.base.trajectory),
         level=_level(check),
-        numbers=[_numbers(i, name, check) for i, name in enumerate(check.base.trajectory.names)],
+        numbers=[_numbers(i, name, check) for i, name in enumerate(words.functions(check))],
         noise=_noise(check),
         plans=[_plan(i, arm) for i, arm in enumerate(check.others, 1)],
         made=_made(check),
@@ -188,6 +188,7 @@ def _card(i: int, arm: Arm, base: str) -> Html:
     notes = [("cause", "Likely cause", text) for text in arm.causes]
     notes += [("warning", "Diverged", text) for text in [words.diverged(arm)] if text]
     notes += [("warning", "Guard", text) for text in arm.guards]
+    notes += [("note", "Note", text) for text in getattr(arm.comparison, "notes", ())]
     if arm.verdict == "undecided":
         notes.insert(0, ("seeds", "To decide", words.decide(arm.comparison)))
     return fill(
@@ -315,8 +316,9 @@ def _noise(check: Check) -> Html:
     return fill(
         '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with '
         'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
-        "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base (mean ± 2 standard errors), in samples. Where the curve "
-        "lies above the line of a batch size, noise dominates the gradient there, which is what the rule needs."
+        "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where 90&nbsp;% of "
+        "them lie. Where the curve lies above the line of a batch size, noise dominates the gradient there, which is "
+        "what the rule needs."
         "</figcaption>"
         '<ul class="where">$lines</ul></figure>',
         base=check.base.label,
@@ -345,13 +347,14 @@ def _plan(i: int, arm: Arm) -> Html:
                 source=change["source"],
             )
         )
+    unchanged = "the plan of the base, under SVAG" if arm.kind == "svag" else "no changes were recorded"
     columns = ("quantity", "before", "after", "how", "status", "why")
     return fill(
         "<details$open><summary>$swatch<span><b>$label</b>: $what</span></summary>$table</details>",
         open=Html(" open" if i == 1 else ""),
         swatch=_swatch(i),
         label=arm.label,
-        what=f"rule {changes['rule']}, κ = {show(changes['kappa'])}" if changes else "no changes were recorded",
+        what=f"rule {changes['rule']}, κ = {show(changes['kappa'])}" if changes else unchanged,
         table=_table(columns, rows, f"The plan of {arm.label}, before and after", "plan") if rows else "",
     )
 
@@ -361,7 +364,8 @@ def _made(check: Check) -> list[Html]:
     parts = []
     if "command" in made:
         parts.append(fill('<pre class="scroll" tabindex="0"><code>$text</code></pre>', text=made.pop("command")))
-    facts = {name: _duration(value) if name == "seconds" else words.described(value) for name, value in made.items()}
+    as_text: dict[str, Callable[[Any], str]] = {"seconds": _duration, "seeds": lambda seeds: words.ranges(_many(seeds))}
+    facts = {name: as_text.get(name, words.described)(value) for name, value in made.items()}
     if facts:
         items = [fill("<dt>$name</dt><dd>$text</dd>", name=name, text=text) for name, text in facts.items()]
         parts.append(fill("<dl>$items</dl>", items=items))
@@ -374,16 +378,15 @@ def _made(check: Check) -> list[Html]:
             size=f"{arm.plan.batch_size}" + (" (nominal)" if arm.kind == "svag" else ""),
             steps=show(arm.plan.total_steps),
             runs=f"{arm.trajectory.replicas}" + (f" ({words.diverged(arm)})" if words.diverged(arm) else ""),
-            seeds=words.ranges(_seeds(arm.trajectory.meta)),
+            seeds=words.ranges(_many(arm.trajectory.meta.get("seeds", []))),
         )
         for i, arm in enumerate((check.base, *check.others))
     ]
     return [*parts, _table(("run", "batch size", "steps of the plan", "runs", "seeds"), rows, "The runs")]
 
 
-def _seeds(meta: Mapping[str, Any]) -> list[Any]:
-    seeds = meta.get("seeds", [])
-    return list(seeds) if isinstance(seeds, list | tuple) else [seeds]
+def _many(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _duration(seconds: Any) -> str:

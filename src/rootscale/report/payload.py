@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from rootscale.lab.check import Arm, Check
-from rootscale.report.words import NOISE_SCALE, batch_sizes, clock, clock_name, clock_of_gap
+from rootscale.report import words
+from rootscale.report.words import batch_sizes, clock, clock_name, clock_of_gap
 from rootscale.trajectory import Trajectory
 
 __all__ = ["payload", "script_json"]
@@ -33,8 +34,8 @@ def payload(check: Check) -> dict[str, Any]:
     return {
         "clock": clock_name(base),
         "switch": switch,
-        "functions": list(base.names),
-        "noise": NOISE_SCALE if NOISE_SCALE in base.names else None,
+        "functions": words.functions(check),
+        "noise": {"warm": _noise(check.warm), "base": _noise(base)} if words.noise(base) else None,
         "sizes": [{"arm": i, "size": size} for i, size in batch_sizes(check)],
         "warm": None if check.warm is None else _curves(check.warm),
         "arms": [_arm(arm) for arm in (check.base, *check.others)],
@@ -60,9 +61,19 @@ def _arm(arm: Arm) -> dict[str, Any]:
 def _curves(trajectory: Trajectory) -> dict[str, Any]:
     curves = {}
     for name in trajectory.names:
+        if name == words.NOISE_SCALE:
+            continue
         mean, se = trajectory[name]
         curves[name] = {"mean": _finite(mean), "se": _finite(se)}
     return {"x": _finite(clock(trajectory)), "curves": curves}
+
+
+def _noise(trajectory: Trajectory | None) -> dict[str, Any] | None:
+    noise = words.noise(trajectory)
+    if noise is None:
+        return None
+    parts = {"x": noise.clock, "middle": noise.middle, "low": noise.low, "high": noise.high}
+    return {name: _finite(part) for name, part in parts.items()}
 
 
 def _finite(values: Iterable[float]) -> list[float | None]:

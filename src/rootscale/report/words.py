@@ -17,7 +17,7 @@ from rootscale.units import show
 #: By verdict: the word, and what the run of an arm does with the base.
 VERDICTS: dict[Verdict, str] = {"same": "Same", "different": "Different", "undecided": "Undecided"}
 _SEVERITY: dict[Verdict, int] = {"same": 0, "undecided": 1, "different": 2}
-#: The test function that is drawn against the batch sizes.
+#: The test function that is drawn against the batch sizes, and not with the others.
 NOISE_SCALE = "noise scale"
 
 
@@ -137,18 +137,16 @@ def deciding(comparison: Comparison, trajectory: Trajectory) -> tuple[Gap, Large
     return found[0] if found else None
 
 
-def seeds_needed(comparison: Comparison) -> int | None:
-    """So many seeds would decide every test function that is undecided; None where no number can."""
-    needed = [gap.seeds_needed for gap in comparison.gaps.values() if gap.verdict == "undecided"]
-    return None if not needed or None in needed else max(n for n in needed if n is not None)
-
-
 def decide(comparison: Comparison) -> str:
-    """What it would take to decide."""
-    needed = seeds_needed(comparison)
-    if needed is None:
+    """What it would take to decide every test function that is undecided."""
+    undecided = [gap.seeds_needed for gap in comparison.gaps.values() if gap.verdict == "undecided"]
+    numbers = [needed for needed in undecided if needed is not None]
+    if not undecided:
+        (lost, lost_base), (runs, runs_base) = comparison.diverged, comparison.seeds
+        return f"{lost} of {runs} runs diverged, of the base {lost_base} of {runs_base}: too few to tell"
+    if len(numbers) < len(undecided):
         return "no number of seeds would decide, if the gap is what it seems: it lies on the tolerance"
-    return f"about {needed} seeds would decide (there are {min(comparison.seeds)})"
+    return f"about {max(numbers)} seeds would decide (there are {min(comparison.seeds)})"
 
 
 def diverged(arm: Arm) -> str:
@@ -173,21 +171,24 @@ def _same(base: str, arms: Sequence[Arm]) -> str:
 
 
 def _different(base: str, arms: Sequence[Arm]) -> str:
-    texts = []
+    distances: list[str] = []
     for arm in arms:
-        found = arm.comparison and deciding(arm.comparison, arm.trajectory)
-        far = f"by up to {percent(abs(found[1].gap))} of its range ({found[0].name})" if found and found[1] else ""
-        texts.append(" ".join(filter(None, (_under(arm), "the run leaves", base, far or f"({diverged(arm)})"))))
-    return "; ".join(texts) + "."
+        gap, far = (arm.comparison and deciding(arm.comparison, arm.trajectory)) or (None, None)
+        distance = f"({diverged(arm)})"  # which can make the difference by itself
+        if gap is not None and far is not None and gap.verdict == "different":
+            share = "" if distances else " of its range"
+            distance = f"by up to {percent(abs(far.gap))}{share} ({gap.name})"
+        distances.append(distance)
+    if len(arms) == 1:
+        return f"{_under(arms[0])} the run leaves {base} {distances[0]}."
+    ways = [f"{_under(arm)} {distance}" for arm, distance in zip(arms, distances, strict=True)]
+    return f"the run leaves {base} {listed(ways)}."
 
 
 def _undecided(base: str, arms: Sequence[Arm]) -> str:
-    texts = [
-        f"{_under(arm)} the run may or may not follow {base}; {decide(arm.comparison)}"
-        for arm in arms
-        if arm.comparison
-    ]
-    return "; ".join(texts) + "."
+    ways = sorted({decide(arm.comparison) for arm in arms if arm.comparison is not None})
+    what = ways[0] if len(ways) == 1 else "the cards say what would decide"
+    return f"{listed([_under(arm) for arm in arms])} the run may or may not follow {base}; {what}."
 
 
 _SENTENCES = {"same": _same, "different": _different, "undecided": _undecided}
@@ -211,13 +212,40 @@ def batch_sizes(check: Check) -> list[tuple[int, float]]:
     return [(i, size) for size, i in sorted(sizes.items())]
 
 
+@dataclass(frozen=True)
+class Noise:
+    """The noise scale of a trajectory: the median of its replicas and where 90 % of them lie, ``[T]`` each.
+
+    It is a ratio whose denominator may come near 0, so that means over replicas say nothing.
+    """
+
+    clock: Array
+    middle: Array
+    low: Array
+    high: Array
+
+
+def noise(trajectory: Trajectory | None) -> Noise | None:
+    """None where the noise scale was not measured."""
+    if trajectory is None or NOISE_SCALE not in trajectory.names:
+        return None
+    if not trajectory.values:
+        mean, se = trajectory[NOISE_SCALE]
+        return Noise(clock(trajectory), mean, mean - 1.645 * se, mean + 1.645 * se)
+    kept = np.where(trajectory.lost, np.nan, trajectory.values[NOISE_SCALE])
+    some = ~trajectory.lost.all(0)
+    quantiles = np.full((3, len(trajectory.times)), np.nan)
+    quantiles[:, some] = np.nanquantile(kept[:, some], (0.5, 0.05, 0.95), axis=0)
+    return Noise(clock(trajectory), *quantiles)
+
+
 def noise_dominates(check: Check) -> list[tuple[int, str]]:
     """For each batch size (with its first arm) where the noise scale lies above it."""
-    parts = [t for t in (check.warm, check.base.trajectory) if t is not None and NOISE_SCALE in t.names]
+    parts = [part for part in (noise(check.warm), noise(check.base.trajectory)) if part is not None]
     if not parts:
         return []
-    when = np.concatenate([clock(part) for part in parts])
-    scale = np.concatenate([part[NOISE_SCALE].mean for part in parts])
+    when = np.concatenate([part.clock for part in parts])
+    scale = np.concatenate([part.middle for part in parts])
     unit = "samples" if clock_name(check.base.trajectory) == "samples seen" else "(time)"
     lines = []
     for arm, size in batch_sizes(check):
@@ -233,6 +261,11 @@ def noise_dominates(check: Check) -> list[tuple[int, str]]:
             where = f"noise dominates at {int(above.sum())} of {len(above)} times, not at the end"
         lines.append((arm, f"B = {number(size, 6)}: {where}"))
     return lines
+
+
+def functions(check: Check) -> list[str]:
+    """The test functions that are followed; the noise scale has a place of its own."""
+    return [name for name in check.base.trajectory.names if name != NOISE_SCALE]
 
 
 def described(value: Any) -> str:
