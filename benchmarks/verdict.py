@@ -2,9 +2,9 @@
 
     python benchmarks/verdict.py [--repetitions 200] [--seeds 16] [--device cpu] [--out results/verdict]
 
-For every entry of a catalogue, many seeds are run once; groups of 16 of them are repetitions of a check, and all of them
-together give the true gap. Runs are kept, and a benchmark that was stopped goes on where it was. About 40 minutes on two
-cores, three on a GPU.
+For every entry of a catalogue, many seeds are run once; groups of 16 of them are repetitions of a check, and all of
+them together give the true gap. Runs are kept, and a benchmark that was stopped goes on where it was. About 40 minutes
+on two cores, three on a GPU.
 
 - Null pairs (the same settings, other seeds): "different" in at most 5 %.
 - Wrong rules: "same" in at most 5 % for every entry whose true gap is at least twice the tolerance. The others are
@@ -88,7 +88,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         {"the square root rule": RULE, "EMA left alone": {"keep": ("ema",)}},
     ),
     "digits with weight decay": lambda: Problem(
-        digits(weight_decay=3.0, samples=40_000),
+        digits(weight_decay=0.1, samples=40_000),
         12_000,
         (4, 16),
         {"the square root rule": RULE, "decay left alone": {"keep": ("decoupled_decay",)}},

@@ -243,7 +243,8 @@ def check(
         arm = _arm(task, variant, trajectory)
         arm = replace(arm, comparison=comparison)
         if comparison.verdict == "different":
-            arm = replace(arm, causes=tuple(_causes(task, variant, arm, base, common)))
+            causes = tuple(_causes(task, variant, arm, base, common))
+            arm = replace(arm, causes=causes or tuple(_otherwise(variant, comparison)))
         arms.append(arm)
     made = {
         "command": command or " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -298,6 +299,17 @@ def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: 
         yield (
             f"BatchNorm normalises with the statistics of the batch: those of {smallest} samples make another model "
             f"than those of {max(size, int(task.plan.batch_size.total))}, whatever the hyperparameters"
+        )
+
+
+def _otherwise(variant: Variant, comparison: Comparison) -> Iterator[str]:
+    """What is left where no cause is seen: the step is too long, and how long it may be."""
+    largest, kappa = max(abs(gap.largest[0]) for gap in comparison.decisive), float(max(variant.kappas))
+    if kappa > 1:
+        safe = 1 + (kappa - 1) * comparison.tolerance / largest
+        yield (
+            "none of the known causes is seen: the steps may be too large for the curvature of the loss; the error of a "
+            f"discretisation grows as kappa - 1, so kappa = {show(float(f'{safe:.2g}'))} may be within the tolerance"
         )
 
 

@@ -142,12 +142,7 @@ def sweep(
             for some in (todo[: len(starts)], todo[len(starts) :]):
                 missing = [i for i, job in enumerate(todo) if job in some and not keep.finished(job)]
                 work = [partial(keep.work, todo[i], i < len(starts)) for i in missing]
-                pool.run_all(
-                    work,
-                    workers,
-                    lambda n, share, at=missing: tell(labels[at[n]], at[n], len(todo), share),
-                    interrupted,
-                )
+                pool.run_all(work, workers, partial(_tell_of, missing, labels, tell), interrupted)
         for i, job in enumerate(todo):
             found[id(job)], states[id(job)] = keep.run(
                 job, states.get(id(job.warm)), i < len(starts), partial(tell, labels[i], i, len(todo)), interrupted
