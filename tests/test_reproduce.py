@@ -149,6 +149,18 @@ def test_four_seeds_are_compared_and_fewer_get_no_verdict(tmp_path):
         assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 4)
 
 
+def test_seeds_trained_together_end_as_they_do_alone(tmp_path):
+    for together in (1, 3):
+        out = tmp_path / str(together)
+        assert reproduce.reproduce(tiny(), Options(epochs=1, seeds=4), out, tmp_path / "runs", together=together)
+    alone, side_by_side = stored(tmp_path / "1"), stored(tmp_path / "3")
+    for label, trajectory in alone.items():
+        assert side_by_side[label].meta["seeds"] == [0, 1, 2, 3]
+        np.testing.assert_allclose(
+            side_by_side[label].values["train loss"], trajectory.values["train loss"], rtol=1e-5, atol=1e-6
+        )
+
+
 def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
     real, calls = reproduce.sweep, []
 

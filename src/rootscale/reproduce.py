@@ -439,6 +439,7 @@ def reproduce(
     runs: str | Path,
     *,
     minutes: float | None = None,
+    together: int = 1,
     console: Console | None = None,
 ) -> bool:
     """Make the runs of an experiment that are missing, and write what they gave to ``out``.
@@ -449,6 +450,8 @@ def reproduce(
         out: folder of the results.
         runs: folder of the runs with their checkpoints.
         minutes: stop after that time, with checkpoints; what is finished is written.
+        together: seeds that are trained at once; on a GPU they share it, which small batches leave idle. Runs that were
+            made with another number are not found again.
         console: where to say how it goes.
 
     Returns:
@@ -462,16 +465,19 @@ def reproduce(
     assert experiment.lines is not None
     _same_experiment(out, options)
     lines, settings = experiment.lines(options)
-    found: dict[str, dict[int, Trajectory]] = {line.label: {} for line in lines}
-    warm: dict[int, Trajectory] = {}
+    if together < 1:
+        raise ValueError(f"together must be at least 1, got {together}")
+    found: dict[str, dict[range, Trajectory]] = {line.label: {} for line in lines}
+    warm: dict[range, Trajectory] = {}
     clock = _Clock(math.inf if minutes is None else time.monotonic() + 60 * minutes)
-    todo = [(seed, line) for seed in range(options.seeds) for line in lines]
+    groups = [range(first, min(first + together, options.seeds)) for first in range(0, options.seeds, together)]
+    todo = [(seeds, line) for seeds in groups for line in lines]
     interrupted: KeyboardInterrupt | None = None
     with _Progress(console, len(todo)) as (tell, say):
-        for number, (seed, line) in enumerate(todo):
+        for number, (seeds, line) in enumerate(todo):
             if clock.check():
                 break
-            what = f"{line.label}, seed {seed}"
+            what = _what(line, seeds)
 
             def on_progress(label: str, i: int, n: int, share: float, number: int = number, what: str = what) -> None:
                 tell(what + (" (before the switch)" if i + 1 < n else ""), number + (i + share) / n)
@@ -481,22 +487,26 @@ def reproduce(
             begun = time.monotonic()
             try:
                 swept = sweep(
-                    line.task, [line.variant], [seed], settings, runs,
-                    together=1, checkpoint_every=60.0, on_progress=on_progress,
+                    line.task, [line.variant], seeds, settings, runs,
+                    together=together, checkpoint_every=60.0, on_progress=on_progress,
                 )  # fmt: skip
             except KeyboardInterrupt as error:
                 interrupted = error
                 break
-            found[line.label][seed] = swept.trajectories[line.variant]
+            found[line.label][seeds] = swept.trajectories[line.variant]
             if swept.warm is not None:
-                warm[seed] = swept.warm
-            say(f"{number + 1} of {len(todo)}: {what}: {_outcome(found[line.label][seed], time.monotonic() - begun)}")
-    missing = [f"{line.label}, seed {seed}" for seed, line in todo if seed not in found[line.label]]
+                warm[seeds] = swept.warm
+            say(f"{number + 1} of {len(todo)}: {what}: {_outcome(found[line.label][seeds], time.monotonic() - begun)}")
+    missing = [_what(line, seeds) for seeds, line in todo if seeds not in found[line.label]]
     if found[lines[0].label]:
         _store(experiment, options, out, lines, settings, found, warm, missing)
     if interrupted is not None and not clock.expired:
         raise interrupted
     return not missing
+
+
+def _what(line: Line, seeds: range) -> str:
+    return f"{line.label}, " + (f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}")
 
 
 def _same_experiment(out: Path, options: Options) -> None:
@@ -555,7 +565,8 @@ class _Progress:
 
 def _outcome(trajectory: Trajectory, seconds: float) -> str:
     lost = int(trajectory.diverged[-1])
-    end = f"test accuracy {100 * trajectory.values['test accuracy'][0, -1]:.2f} %" if not lost else "diverged"
+    end = f"test accuracy {100 * trajectory['test accuracy'].mean[-1]:.2f} %" if lost < trajectory.replicas else ""
+    end = ", ".join(text for text in (end, f"{lost} diverged" if lost else "") if text)
     made = float(trajectory.meta["seconds"])
     return f"{end}, {made:.0f} s" + (" (made before)" if seconds < 0.5 * made else "")
 
@@ -569,8 +580,8 @@ def _store(
     out: Path,
     lines: Sequence[Line],
     settings: Settings,
-    found: Mapping[str, Mapping[int, Trajectory]],
-    warm: Mapping[int, Trajectory],
+    found: Mapping[str, Mapping[range, Trajectory]],
+    warm: Mapping[range, Trajectory],
     missing: Sequence[str],
 ) -> None:
     command = experiment.command(options)

@@ -44,6 +44,7 @@ def add_parsers(subparsers: Any) -> None:
     where.add_argument("--data", metavar="FOLDER", help="that holds CIFAR-10; default: ROOTSCALE_DATA")
     where.add_argument("--out", type=Path, metavar="FOLDER", help="of the results; default: results/NAME")
     where.add_argument("--runs", type=Path, metavar="FOLDER", help="of runs and checkpoints; default: runs/NAME")
+    where.add_argument("--together", type=int, default=1, metavar="N", help="seeds trained at once; default: 1")
     where.add_argument("--minutes", type=float, metavar="M", help="stop after that time, with checkpoints")
     parser.set_defaults(handler=_reproduce)
 
@@ -78,7 +79,9 @@ def _reproduce(args: argparse.Namespace) -> int:
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
     console = Console(highlight=False, width=wide)
     console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
-    complete = reproduce.reproduce(experiment, options, out, runs, minutes=args.minutes, console=console)
+    complete = reproduce.reproduce(
+        experiment, options, out, runs, minutes=args.minutes, together=args.together, console=console
+    )
     if (out / "experiment.json").exists() and experiment.words is not None:
         console.print(reproduce.table(out))
         console.print(reproduce.outcome(experiment, out), markup=False, soft_wrap=True)
