@@ -308,8 +308,8 @@ def _otherwise(variant: Variant, comparison: Comparison) -> Iterator[str]:
     if kappa > 1:
         safe = 1 + (kappa - 1) * comparison.tolerance / largest
         yield (
-            "none of the known causes is seen: the steps may be too large for the curvature of the loss; the error of a "
-            f"discretisation grows as kappa - 1, so kappa = {show(float(f'{safe:.2g}'))} may be within the tolerance"
+            "none of the known causes is seen: the steps may be too large for the curvature of the loss; the error of "
+            f"a discretisation grows as kappa - 1, so kappa = {show(float(f'{safe:.2g}'))} may be within the tolerance"
         )
 
 
