@@ -1,10 +1,10 @@
 """The square root scaling rule on CIFAR-10: batch sizes 256 to 16,384, from scratch.
 
-The claim. "The performance gap between B = 256 and B = 8192 is at most 3 % in all cases" (caption of Figure 2: VGG-16
-and ResNet, RMSprop and Adam, mean and variance of 3 seeds), and the test functions Tr Sigma and |g| stay close over
-continuous time; the same for eps = 1e-30 as for 1e-8. Appendix "Noise Dominates the Gradient": for small batches the
-noise dominates throughout, for larger ones towards the end of training; the noise scale Tr Sigma / |grad f|^2 against
-the batch size says where, and is measured in every run, without the bias of |g|^2.
+The claim. "The performance gap between B = 256 and B = 8192 is at most 3 % in all cases" (section 5, caption of the
+figure on CIFAR-10: VGG-16 and ResNet, RMSprop and Adam, 3 seeds), and the test functions Tr Sigma and |g| stay close
+over continuous time; the same for eps = 1e-30 as for 1e-8. Appendix "Noise Dominates the Gradient": for small batches
+the noise dominates throughout, for larger ones towards the end of training; the noise scale Tr Sigma / |grad f|^2
+against the batch size says where, and is measured in every run, without the bias of |g|^2.
 
 Setting. The paper's appendix "Experiment Configuration Details", section CIFAR-10: 500 epochs, batches drawn with
 replacement, lr 1e-3, beta(s) .999, L2 1e-4, exponential warm-up over 2 %, lr divided by 10 at 60 % (Adam) or at 80 %
@@ -73,7 +73,7 @@ def _experiment(model: str, optimizer: str, epochs: int, minutes: float) -> Expe
         name=f"cifar10-{model}-{optimizer}",
         title=f"The square root rule: {TITLES[model]}, {TITLES[optimizer]}",
         claim="Test accuracies at B = 256 and B = 8192 differ by at most 3 %; the test functions stay close",
-        source="Figure 2; appendix, Square Root Scaling Experiments",
+        source="Section 5, figure on CIFAR-10; appendix, Square Root Scaling Experiments",
         minutes=minutes,
         defaults=Options(epochs=epochs, model=model, points=100 if epochs > 100 else 50),
         lines=make,

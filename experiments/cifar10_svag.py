@@ -1,9 +1,9 @@
 """SVAG on CIFAR-10: the discrete run and simulations of its SDE have the same test functions.
 
 The claim. "SVAG on the Adam trajectory [...] matches the discrete trajectory (ell = 1) on various test functions"
-(Figure 4), Tr Sigma, |g|, train and test accuracy; the same for RMSprop and for eps = 1e-30 (appendix "SVAG
-Experiments"). ell^2 steps of SVAG stand for one of the discrete run: the paper's own code takes half of them, since its
-steps of two batches are counted by the batch; here k steps are k ell^2 steps of two fresh batches each.
+(section 6, figure on SVAG), Tr Sigma, |g|, train and test accuracy; the same for RMSprop and for eps = 1e-30 (appendix
+"SVAG Experiments"). Here k steps of the discrete run are k ell^2 steps of SVAG, each of two fresh batches; the authors'
+code takes half as many.
 
 Setting. As for the square root rule, B = 256, ell = 1, 2, 4. ell = 4 costs 32 times the base run, hence few epochs and
 VGG-16 (the paper's figure has the ResNet and ell up to 8). 4 seeds, so that the check can give a verdict.
@@ -47,7 +47,7 @@ def _experiment(optimizer: str, title: str) -> Experiment:
         name=f"cifar10-svag-{optimizer}",
         title=f"SVAG: {title}",
         claim="SVAG matches the discrete trajectory on Tr Sigma, |g|, train and test accuracy",
-        source="Figure 4; appendix, SVAG Experiments",
+        source="Section 6, figure on SVAG; appendix, SVAG Experiments",
         minutes=14,
         defaults=Options(epochs=10, batch_sizes=(256,), seeds=4, ells=(1.0, 2.0, 4.0), points=40),
         lines=make,

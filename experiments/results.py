@@ -304,9 +304,10 @@ def switch(entry: Entry, path: Path) -> None:
         axis.set_ylim(*_limits([*arms_of(check)], name, start * epoch))
     _legend(figure, axes[0, 0], 2)
     n = max(final.seeds for final in finals_of(record))
-    figure.suptitle(
-        f"VGG-16, Adam, CIFAR-10: the batch size changes in mid-run ({n} seeds, bands: their range)", fontsize=10
-    )
+    what = "generated images" if record["options"]["smoke"] else "CIFAR-10"
+    net = {"vgg16": "VGG-16", "resnet56": "ResNet-56"}[record["options"]["model"]]
+    title = f"{net}, Adam, {what}: the batch size changes in mid-run (mean of {n} seeds, bands: their range)"
+    figure.suptitle(title, fontsize=10)
     _save(figure, path)
 
 
