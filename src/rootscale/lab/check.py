@@ -29,6 +29,8 @@ __all__ = ["Arm", "Check", "check"]
 LOSSES = ("train loss", "test loss")
 #: Fewer steps than this after the change are too few for the averages of a run to follow an SDE.
 FEW_STEPS = 100
+#: The noise dominates clearly where the noise scale is so many times the batch size.
+MARGIN = 4
 #: BatchNorm's statistics of fewer samples are noisy enough to make another model of it.
 BATCHNORM_SAMPLES = 32
 
@@ -87,7 +89,7 @@ class Check:
     def verdict(self) -> Verdict:
         """Different if any arm is, same if all are."""
         verdicts = {arm.verdict for arm in self.others}
-        return "different" if "different" in verdicts else "undecided" if "undecided" in verdicts else "same"
+        return "different" if "different" in verdicts else "same" if verdicts == {"same"} else "undecided"
 
     def __getitem__(self, label: str) -> Arm:
         """The arm of that label."""
@@ -287,7 +289,7 @@ def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: 
     if lost:
         yield f"{len(lost)} of {arm.trajectory.replicas} runs diverged, the first after {show(min(lost))} samples"
     size = int(arm.plan.batch_size.total)
-    yield from _noise_cause(base, size, settings.switch_at)
+    yield from _noise_cause(base, size)
     yield from arm.guards if variant.ell == 1 and rule.name == own.name else ()
     steps = arm.trajectory.meta["steps"]
     if steps < FEW_STEPS:
@@ -329,21 +331,22 @@ def _used(plan: Plan, settings: Settings) -> set[str]:
     return used
 
 
-def _noise_cause(base: Trajectory, size: int, switch_at: int) -> Iterator[str]:
-    """Where the noise scale of the base, with its uncertainty, is below the batch size."""
+def _noise_cause(base: Trajectory, size: int) -> Iterator[str]:
+    """Where the noise scale of the base is not clearly above the batch size."""
     if "noise scale" not in base.names:
         return
     scale = base.values["noise scale"]
-    low = np.nanmedian(scale, 0)
-    below = np.flatnonzero(low < size)
+    middle = np.nanmedian(scale, 0)
+    below = np.flatnonzero(middle < MARGIN * size)
     if not len(below):
         return
     samples = base.meta["samples"]
-    last = int(below[-1])
-    spread = np.nanquantile(scale[:, below[0]], [0.05, 0.95])
+    lowest, last = int(np.nanargmin(middle)), int(below[-1])
     where = f"until {show(samples[last])} samples" if last + 1 < len(samples) else "to the end"
+    how = "does not dominate" if middle[lowest] < size else "hardly dominates"
+    low, high = (float(f"{end:.3g}") for end in np.nanquantile(scale[:, lowest], [0.05, 0.95]))
     yield (
-        f"the noise does not dominate the gradient {where}: after {show(samples[below[0]])} samples the noise scale is "
-        f"{show(float(low[below[0]]))} (median of the seeds; 90 % of them in {show(float(spread[0]))} to "
-        f"{show(float(spread[1]))}), and the batch is {show(size)}"
+        f"the noise {how} the gradient {where}: after {show(samples[lowest])} samples the noise scale is "
+        f"{show(float(f'{middle[lowest]:.3g}'))} (median of the seeds; 90 % of them between {show(low)} and "
+        f"{show(high)}), and the batch is {show(size)}"
     )

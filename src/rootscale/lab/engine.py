@@ -340,10 +340,9 @@ class Run:
             self.values.setdefault(name, []).append(kept)
 
     def _functions(self) -> dict[str, Tensor]:
-        learner, loss = self.learner, {"loss": self.task.loss}
+        learner, functions = self.learner, {"loss": self.task.loss, **self.task.metrics}
         found: dict[str, Tensor] = {}
         for split, (x, y) in self._probes.items():
-            functions = loss if split == "train" else {**loss, **self.task.metrics}
             found |= {f"{split} {name}": value for name, value in learner.means(x, y, functions).items()}
         if self.settings.noise:
             found |= self._noise()

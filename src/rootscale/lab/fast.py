@@ -97,6 +97,10 @@ class FastLearner(Learner):
     def step(self, batches: Batches, eta: float, clip: float | None = None) -> None:
         """One step; returns before it is done."""
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        for index, uniforms in batches:  # made on another stream: keep their memory until this one has used it
+            index.record_stream(self._stream)
+            if uniforms is not None:
+                uniforms.record_stream(self._stream)
         with torch.cuda.stream(self._stream):
             for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):
                 group["lr"].fill_(eta * ratio)
@@ -114,10 +118,6 @@ class FastLearner(Learner):
             self._graph.replay()
             if self.svag is not None:
                 self.svag.done += 1
-        for index, uniforms in batches:  # they were made on another stream
-            index.record_stream(self._stream)
-            if uniforms is not None:
-                uniforms.record_stream(self._stream)
 
     def _record(self, batches: Batches, clip: float | None) -> None:
         self._held = [(index.clone(), None if uniforms is None else uniforms.clone()) for index, uniforms in batches]

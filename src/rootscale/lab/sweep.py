@@ -116,6 +116,8 @@ def sweep(
         raise ValueError(f"seeds must differ from each other, got {list(seeds)}")
     if len(set(variants)) < len(variants):
         raise ValueError("variants must differ from each other")
+    for variant in variants:
+        variant.plans(task.plan)  # before anything is run: there may be no such plan
     groups = [tuple(seeds[i : i + together]) for i in range(0, len(seeds), together)]
     jobs: dict[tuple[Variant, tuple[int, ...]], _Job] = {}
     starts: dict[tuple[int, ...], _Job] = {}
@@ -138,14 +140,19 @@ def sweep(
         if workers > 1 and folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
         keep = _Keeper(Path(folder) if folder is not None else None, checkpoint_every, tensorboard)
+        needed = {id(job.warm) for job in jobs.values() if not keep.finished(job)}
         if workers > 1 and pool.available() and torch.device(settings.device).type == "cpu":
             for some in (todo[: len(starts)], todo[len(starts) :]):
-                missing = [i for i, job in enumerate(todo) if job in some and not keep.finished(job)]
+                missing = [i for i, job in enumerate(todo) if job in some and not keep.finished(job, id(job) in needed)]
                 work = [partial(keep.work, todo[i], i < len(starts)) for i in missing]
                 pool.run_all(work, workers, partial(_tell_of, missing, labels, tell), interrupted)
         for i, job in enumerate(todo):
             found[id(job)], states[id(job)] = keep.run(
-                job, states.get(id(job.warm)), i < len(starts), partial(tell, labels[i], i, len(todo)), interrupted
+                job,
+                states.get(id(job.warm)),
+                id(job) in needed or (i < len(starts) and not keep.finished(job)),
+                partial(tell, labels[i], i, len(todo)),
+                interrupted,
             )
     return Sweep(
         {variant: _joined([found[id(jobs[variant, group])] for group in groups]) for variant in variants},
@@ -173,9 +180,11 @@ class _Keeper:
     def place(self, job: _Job) -> Path | None:
         return None if self.folder is None else self.folder / job.name
 
-    def finished(self, job: _Job) -> bool:
+    def finished(self, job: _Job, with_state: bool = False) -> bool:
+        """Whether its trajectory is there, and the state that others start from where that is asked for."""
         place = self.place(job)
-        return place is not None and (place / "trajectory.npz").exists()
+        files = ("trajectory.npz", "checkpoint.pt") if with_state else ("trajectory.npz",)
+        return place is not None and all((place / name).exists() for name in files)
 
     def work(self, job: _Job, keep_state: bool, tell: Callable[[float], object], interrupted: threading.Event) -> None:
         """A job in a process of its own: everything goes through the folder."""
@@ -193,11 +202,9 @@ class _Keeper:
     ) -> tuple[Trajectory, Any]:
         """The trajectory of a job, and the learner's last state where it is to be kept."""
         place = self.place(job)
-        if place is not None and (place / "trajectory.npz").exists():
-            if not keep_state:
-                return Trajectory.load(place / "trajectory.npz"), None
-            if (place / "checkpoint.pt").exists():
-                return Trajectory.load(place / "trajectory.npz"), _read(place / "checkpoint.pt")["learner"]
+        if place is not None and self.finished(job, keep_state):
+            state = _read(place / "checkpoint.pt")["learner"] if keep_state else None
+            return Trajectory.load(place / "trajectory.npz"), state
         run = Run(job.task, job.variant, job.seeds, job.settings, warm)
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ class Task:
         model: makes a fresh model; its random numbers are those of the run's seed.
         loss: ``loss(outputs, targets)``, one value for each sample.
         train, test: inputs and targets, or any `Data`, or a `torch.utils.data.Dataset` of pairs (read into memory).
-        metrics: further values for each sample, ``metric(outputs, targets)``; means over the test data are followed.
+        metrics: further values for each sample, ``metric(outputs, targets)``; means over both data sets are followed.
         functions: any number of the model, ``function(model)``.
         prepare: what is done to inputs, in training and evaluation alike, such as bytes to floats.
         augment: ``augment(inputs, uniforms)``, in training only, after ``prepare``; ``uniforms`` are ``draws`` numbers

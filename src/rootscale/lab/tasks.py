@@ -249,7 +249,7 @@ def paper_plan(
         eps: 1e-8 and 1e-30 in the paper.
         weight_decay: the L2 term.
         batchnorm_momentum: that the rule converts with the batch size. The paper leaves torch's .1 at every batch size:
-            None does that.
+            a `Variant` with ``keep=("batchnorm",)`` does that.
     """
     if optimizer not in RECIPES:
         raise ValueError(f"optimizer must be one of {', '.join(RECIPES)}, got {optimizer!r}")
@@ -296,7 +296,7 @@ def cifar10(
         optimizer: ``adam`` or ``rmsprop``.
         epochs: 500 in the paper; the schedule keeps its shares.
         eps: 1e-8 or 1e-30 in the paper.
-        batchnorm_momentum: None leaves torch's .1 at every batch size, as in the paper.
+        batchnorm_momentum: converted with the batch size, unless the `Variant` keeps ``batchnorm``, as the paper does.
         freeze_last: whether the last layer stays as it is initialised, as in the paper.
         augment: whether to crop and flip.
         previous_moment: whether to divide by ``v_k``, as in the paper's theory, instead of torch's ``v_{k+1}``.

@@ -1,0 +1,260 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from problems import PLANS, make, mlp_batchnorm
+
+from rootscale import SGD, Adam, Plan
+from rootscale.cli import main
+from rootscale.lab import Check, Variant, check, load_task
+from rootscale.lab.pool import run_all
+from rootscale.lab.tasks import digits
+
+TASK = """
+import torch
+from torch import nn
+from rootscale import Adam, Plan
+from rootscale.lab import Task
+
+x, y = torch.randn(100, 5, generator=torch.Generator().manual_seed(0)), torch.arange(100) % 3
+task = Task(
+    "mine <b>", plan=Plan(Adam(eta=1e-3, beta1=0.98), batch_size=4, steps=200), model=lambda: nn.Linear(5, 3),
+    loss=lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none"), train=(x[:80], y[:80]),
+)
+
+def made():
+    return task
+
+wrong = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A check of a small task: the rule, a wrong rule and SVAG."""
+    folder = tmp_path_factory.mktemp("check")
+    wrong = Variant(8, "none", name="nothing")
+    return check(make(), [2], ells=[2], seeds=6, switch_at=200, variants=[wrong], points=6, folder=folder), folder
+
+
+def test_a_check_compares_every_arm_with_the_base(small):
+    found, _ = small
+    assert [arm.label for arm in found.others] == ["B = 8", "SVAG ell = 2", "nothing"]
+    assert found.base.label == "B = 4"
+    assert found.base.comparison is None
+    for arm in found.others:
+        assert arm.comparison.deciding == ("train loss", "test loss")
+        assert {"test accuracy", "train accuracy", "gradient norm", "Tr Sigma", "parameter norm"} < set(
+            arm.comparison.gaps
+        )
+        assert arm.comparison.paired
+    assert found["B = 8"].changes["kappa"] == 2
+    assert found["SVAG ell = 2"].changes is None
+    assert found["SVAG ell = 2"].plan.steps == 4 * PLANS["adam"].steps
+    assert found.switch_at == 200
+    assert found.warm.meta["samples"][-1] == 200
+
+
+def test_a_check_is_kept_whole_and_read_again(small):
+    found, folder = small
+    again = Check.load(folder)
+    assert again.verdict == found.verdict
+    assert [arm.label for arm in again.others] == [arm.label for arm in found.others]
+    for one, other in zip((found.base, *found.others), (again.base, *again.others), strict=True):
+        assert (one.guards, one.causes, one.plan, one.verdict) == (
+            other.guards,
+            other.causes,
+            other.plan,
+            other.verdict,
+        )
+        for name in one.trajectory.names:
+            assert np.array_equal(one.trajectory.values[name], other.trajectory.values[name])
+    record = json.loads((folder / "check.json").read_text())
+    assert {"command", "versions", "hardware", "seeds", "seconds"} <= set(record["made"])
+
+
+def test_the_rule_is_the_same_and_a_wrong_one_different_on_digits():
+    wrong = Variant(4, "none")
+    found = check(digits(samples=18_000), [4], seeds=8, switch_at=12_000, variants=[wrong], points=10)
+    assert found["B = 16"].verdict == "same"
+    assert found["B = 16, none"].verdict == "different"
+    assert found.verdict == "different"
+    assert "rule 'none' does not convert eta, beta1, beta2, eps" in found["B = 16, none"].causes[0]
+
+
+def test_from_scratch_the_noise_does_not_dominate_and_the_check_says_so():
+    found = check(digits(samples=12_800), [16], seeds=8, points=8)
+    arm = found["B = 64"]
+    assert arm.verdict == "different"
+    assert "the noise hardly dominates the gradient until" in arm.causes[0]
+    assert "and the batch is 64" in arm.causes[0]
+
+
+def test_causes_name_batchnorm_few_steps_and_guards():
+    plan = Plan(Adam(2e-3, 0.96, 0.99), batch_size=4, steps=300, batchnorm_momentum=0.1)
+    found = check(make(plan, mlp_batchnorm), [16], seeds=6, points=5, tolerance=1e-3)
+    causes = "\n".join(found["B = 64"].causes)
+    assert "BatchNorm normalises with the statistics of the batch: those of 4 samples make another model" in causes
+    assert "only 19 steps are left after the change" in causes
+    assert "kappa * (1 - beta1) = 0.64" in causes
+
+
+def test_a_check_without_a_known_cause_says_how_far_one_may_go():
+    plan = Plan(Adam(2e-3, 0.98, 0.998), batch_size=4, steps=3000)
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0)).double()
+    y = torch.randint(3, (200,), generator=torch.Generator().manual_seed(1))  # pure noise: it dominates from the start
+    task = replace(make(plan), train=(x, y), test=(x, y))
+    found = check(task, [4], seeds=6, points=6, stop=8_000, tolerance=1e-4)
+    (cause,) = found["B = 16"].causes
+    assert "none of the known causes is seen" in cause
+    assert "kappa = 1" in cause
+
+
+def test_divergence_is_a_difference():
+    task = replace(
+        make(Plan(SGD(eta=0.01), batch_size=4, steps=300), lambda: nn.Linear(6, 3).double()),
+        loss=lambda outputs, y: (outputs - nn.functional.one_hot(y, 3)).square().sum(-1),
+    )
+    found = check(task, [64], seeds=6, points=4)
+    arm = found["B = 256"]
+    assert arm.comparison.diverged == (6, 0)
+    assert arm.verdict == "different"
+    assert arm.causes[0].startswith("6 of 6 runs diverged, the first after ")
+
+
+def test_users_choose_what_decides(small):
+    found = check(make(), [2], seeds=6, points=4, functions=["parameter norm"])
+    assert found["B = 8"].comparison.deciding == ("parameter norm",)
+    with pytest.raises(ValueError, match="the verdict cannot rest on 'loss'; compared are 'train loss'"):
+        check(make(), [2], seeds=6, points=4, functions=["loss"])
+
+
+def test_processes_give_what_one_gives(tmp_path):
+    alone = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3)
+    pooled = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3, workers=2, folder=tmp_path)
+    for one, other in zip(alone.others, pooled.others, strict=True):
+        for name in one.trajectory.names:
+            assert np.array_equal(one.trajectory.values[name], other.trajectory.values[name])
+
+
+def test_the_error_of_a_process_reaches_the_user():
+    def broken():
+        raise ValueError("no such weights")
+
+    def job(tell, stop):
+        broken()
+
+    with pytest.raises(ValueError, match="no such weights"):
+        run_all([job, lambda tell, stop: stop.wait(20)], 2, lambda number, share: None, threading.Event())
+
+    def dies(tell, stop):
+        os._exit(7)
+
+    with pytest.raises(RuntimeError, match="died with exit code 7"):
+        run_all([dies], 2, lambda number, share: None, threading.Event())
+
+
+def test_mistakes_are_explained():
+    with pytest.raises(ValueError, match="nothing to compare: give kappas, ells or variants"):
+        check(make())
+    with pytest.raises(ValueError, match="at least 4 seeds are needed for a verdict, got 3"):
+        check(make(), [2], seeds=3)
+    with pytest.raises(ValueError, match="switch_at must lie in the run of 600 samples, got 600"):
+        check(make(), [2], switch_at=600)
+    with pytest.raises(ValueError, match="stop must lie in the run of 600 samples, got 700"):
+        check(make(), [2], stop=700)
+    with pytest.raises(KeyError, match="no arm 'x'; there are"):
+        check(make(), [2], seeds=4, points=3)["x"]
+
+
+# -- on the command line ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    (tmp_path / "mine.py").write_text(TASK)
+    return tmp_path / "mine.py"
+
+
+def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["check", f"{task_file}:made", "--to", "8", "--seeds", "4", "--points", "4", "--out", str(out)]
+    code = main([*words, "--workers", "1", "--tolerance", "0.9"])
+    text = capsys.readouterr()
+    assert code == 0
+    assert "mine <b>, B = 4 against, from scratch" in text.out
+    assert "same" in text.out
+    assert "finished B = 8 (2 of 2)" in text.err
+    assert str(out / "report.html") in text.out.replace("\n", "")
+    before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("trajectory.npz")}
+    assert len(before) == 2
+    assert main([*words, "--workers", "1", "--tolerance", "1e-6"]) in (1, 3)
+    assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("trajectory.npz")} == before
+    assert "<b>" not in (out / "report.html").read_text(encoding="utf-8").split("<h1", 1)[1].split("</h1>")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("{file}:nothing --to 8", "has no 'nothing'; its tasks are task"),
+        ("{file}:wrong --to 8", "must be a rootscale.lab.Task or a function that makes one, got int"),
+        ("{file}x.py:task --to 8", "there is no file"),
+        ("no_such_module:task --to 8", "cannot import 'no_such_module'"),
+        ("{file}:task", "nothing to compare"),
+        ("{file}:task --to 8 --switch-at soon", "--switch-at takes samples or a share such as 25%, got 'soon'"),
+        ("{file}:task --to 8 --keep nothing", "rule 'sqrt' has no row 'nothing' to leave out"),
+        ("{file}:task --to 8 --seeds 2", "at least 4 seeds are needed"),
+    ],
+)
+def test_mistakes_end_in_one_line(task_file, tmp_path, capsys, words, message):
+    assert main(["check", *words.format(file=task_file).split(), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_share_of_the_run_is_a_switch(task_file, tmp_path, capsys):
+    words = ["check", f"{task_file}:task", "--to", "8", "--seeds", "4", "--points", "3", "--workers", "1"]
+    main([*words, "--switch-at", "25%", "--stop", "50%", "--out", str(tmp_path / "out")])
+    assert "after a switch at 200 samples" in capsys.readouterr().out
+    assert Check.load(tmp_path / "out").base.trajectory.meta["samples"][-1] == 400
+
+
+def test_ready_made_tasks_have_short_names():
+    assert load_task("rootscale.lab.tasks:digits").name == "digits"
+
+
+def test_tensorboard_gets_every_point_once_also_after_a_resume(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from rootscale.lab import Settings, sweep
+
+    def stop(label, run, runs, share):
+        if share > 0.5:
+            raise RuntimeError("stopped")
+
+    settings = Settings(grid=(0, 160, 320, 480))
+    with pytest.raises(RuntimeError, match="stopped"):
+        sweep(make(), [Variant()], [0, 1], settings, tmp_path, tensorboard=True, checkpoint_every=0, on_progress=stop)
+    found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, tensorboard=True).trajectories[Variant()]
+    (place,) = tmp_path.iterdir()
+    events = accumulator.EventAccumulator(str(place))
+    events.Reload()
+    scalars = events.Scalars("train loss")
+    assert [event.step for event in scalars] == [0, 160, 320, 480]
+    assert [event.value for event in scalars] == pytest.approx(found["train loss"].mean, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_demo_says_what_it_found(tmp_path):
+    command = [sys.executable, "-m", "rootscale", "demo", "--seeds", "4", "--out", str(tmp_path / "demo")]
+    found = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=True)
+    assert "the square root rule" in found.stdout
+    assert "noise scale" in found.stdout
+    assert (tmp_path / "demo" / "report.html").exists()
