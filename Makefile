@@ -4,12 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench bench-rescale bench-training bench-sde results clean setup
+.PHONY: demo test test-slow lint bench bench-rescale bench-training bench-bands bench-verdict bench-sde results clean setup
 
 demo: $(READY)
-	$(BIN)/rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --eps 1e-8 --weight-decay 0.1 \
-	  --batch-size 256 --to 1024 --steps 100000 --warmup-steps 2000 --schedule cosine --min-lr 3e-5 \
-	  --ema 0.9999 --clip 1.0
+	$(BIN)/rootscale demo
 
 test: lint
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -29,6 +27,13 @@ bench-rescale: $(READY)
 
 bench-training: $(READY)
 	$(BIN)/python benchmarks/training.py
+
+# The coverage of the check's confidence bands, and how often its verdict is wrong; both take long and resume.
+bench-bands: $(READY)
+	$(BIN)/python benchmarks/bands.py
+
+bench-verdict: $(READY)
+	$(BIN)/python benchmarks/verdict.py
 
 bench-sde: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench-sde]"
@@ -50,5 +55,5 @@ $(READY): constraints.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

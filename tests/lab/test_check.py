@@ -116,7 +116,7 @@ def test_a_check_without_a_known_cause_says_how_far_one_may_go():
 
 def test_divergence_is_a_difference():
     task = replace(
-        make(Plan(SGD(eta=0.01), batch_size=4, steps=300), lambda: nn.Linear(6, 3).double()),
+        make(Plan(SGD(eta=0.01), batch_size=4, steps=600), lambda: nn.Linear(6, 3).double()),
         loss=lambda outputs, y: (outputs - nn.functional.one_hot(y, 3)).square().sum(-1),
     )
     found = check(task, [64], seeds=6, points=4)
