@@ -6,6 +6,8 @@ import shlex
 import statistics
 from pathlib import Path
 
+import pytest
+
 from rootscale.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -20,13 +22,25 @@ def test_the_command_in_the_readme_prints_what_the_readme_shows(capsys, monkeypa
     assert [line.rstrip() for line in printed.strip().splitlines()] == shown.strip().splitlines()
 
 
-def test_make_demo_runs_the_command_of_the_readme():
-    (block,) = re.findall(
-        r"```console\n\$ (rootscale scale .*?)\n\n?", (ROOT / "README.md").read_text().replace("\\\n", " "), re.DOTALL
-    )
-    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
-    (demo,) = re.findall(r"\$\(BIN\)/(rootscale scale .*)", makefile)
-    assert shlex.split(demo) == shlex.split(block.splitlines()[0])
+def test_every_command_of_the_documentation_exists(capsys):
+    texts = [(ROOT / "README.md").read_text(), *(path.read_text() for path in (ROOT / "docs").rglob("*.md"))]
+    texts.append((ROOT / "Makefile").read_text())
+    commands = {name for text in texts for name in re.findall(r"(?:`|\$ |/)rootscale ([a-z]+)\b", text)}
+    assert {"scale", "check", "demo", "report", "reproduce"} <= commands
+    for command in commands:
+        with pytest.raises(SystemExit) as stop:
+            main([command, "--help"])
+        assert stop.value.code == 0, command
+
+
+def test_the_error_rates_in_the_documentation_are_those_of_the_results():
+    results = json.loads((ROOT / "results" / "verdict" / "verdict.json").read_text())
+    assert results["repetitions"] >= 200
+    null = [one["counts"] for name, one in results["results"].items() if name.endswith("null pairs")]
+    wrong = [one["counts"] for one in results["results"].values() if one["gap"] >= 2 * results["tolerance"]]
+    assert len(wrong) >= 8
+    assert max(counts["different"] for counts in null) == 0
+    assert max(counts["same"] for counts in wrong) == 0
 
 
 def test_the_gaps_in_the_readme_are_those_of_the_results():

@@ -159,7 +159,7 @@ def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int]
     """Evenly spaced samples seen, each a whole number of steps at every batch size where there is room for that.
 
     >>> grid(1000, 5, batch_sizes=[4, 16])
-    (0, 192, 400, 592, 800, 1000)
+    (0, 192, 400, 608, 800, 1000)
     """
     if stop <= start:
         raise ValueError(f"the end must lie after the start, {start} samples, got {stop}")
