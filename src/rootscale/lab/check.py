@@ -179,6 +179,9 @@ def check(
     folder: str | Path | None = None,
     together: int = 16,
     workers: int = 1,
+    engine: str = "processes",
+    address: str | None = None,
+    gpus: float = 0.0,
     tensorboard: bool = False,
     on_progress: Progress | None = None,
     command: str | None = None,
@@ -202,7 +205,7 @@ def check(
         level: of the confidence bands.
         folder: where runs and result are kept, so that a check that was stopped goes on; None keeps nothing.
         together: seeds in one program.
-        workers: processes.
+        workers, engine, address, gpus: as for `rootscale.lab.sweep`.
         tensorboard: write event files too.
         on_progress: as for `rootscale.lab.sweep`.
         command: what to record as the command that made it.
@@ -233,7 +236,8 @@ def check(
     runs = None if folder is None else Path(folder) / "runs"
     swept = sweep(
         task, [Variant(), *tried], numbers, common, runs,
-        together=together, workers=workers, tensorboard=tensorboard, on_progress=on_progress,
+        together=together, workers=workers, engine=engine, address=address, gpus=gpus, tensorboard=tensorboard,
+        on_progress=on_progress,
     )  # fmt: skip
     base = swept.trajectories[Variant()]
     compared = [name for name in base.names if name != "noise scale"]

@@ -14,6 +14,8 @@ import csv
 import hashlib
 import inspect
 import json
+import os
+import platform
 import re
 import signal
 import sys
@@ -39,6 +41,8 @@ from rootscale.trajectory import Trajectory
 
 __all__ = ["Progress", "Sweep", "sweep"]
 
+#: Where the runs of a sweep can be made.
+ENGINES = ("processes", "ray")
 #: Called with what is being run, which of how many runs it is, and how far it is, from 0 to 1.
 Progress = Callable[[str, int, int, float], object]
 
@@ -92,6 +96,9 @@ def sweep(
     *,
     together: int = 16,
     workers: int = 1,
+    engine: str = "processes",
+    address: str | None = None,
+    gpus: float = 0.0,
     checkpoint_every: float = 20.0,
     tensorboard: bool = False,
     on_progress: Progress | None = None,
@@ -106,6 +113,8 @@ def sweep(
         folder: where the runs are kept; None keeps nothing.
         together: how many seeds are trained in one program.
         workers: processes on this machine's cores (Linux, and not on a GPU).
+        engine: ``processes``, or ``ray`` for a Ray cluster (extra ``ray``), which needs a folder that its nodes share.
+        address, gpus: of the Ray cluster, and how many GPUs a run takes there.
         checkpoint_every: seconds between checkpoints.
         tensorboard: also write event files (needs the extra ``tensorboard``).
         on_progress: called as often as there is something to say.
@@ -114,6 +123,8 @@ def sweep(
     """
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must differ from each other, got {list(seeds)}")
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if len(set(variants)) < len(variants):
         raise ValueError("variants must differ from each other")
     for variant in variants:
@@ -137,15 +148,22 @@ def sweep(
     states: dict[int, Any] = {}
     with ExitStack() as stack:
         interrupted = stack.enter_context(_held_interrupts())
-        if workers > 1 and folder is None:
+        if (workers > 1 or engine == "ray") and folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
         keep = _Keeper(Path(folder) if folder is not None else None, checkpoint_every, tensorboard)
         needed = {id(job.warm) for job in jobs.values() if not keep.finished(job)}
-        if workers > 1 and pool.available() and torch.device(settings.device).type == "cpu":
-            for some in (todo[: len(starts)], todo[len(starts) :]):
-                missing = [i for i, job in enumerate(todo) if job in some and not keep.finished(job, id(job) in needed)]
+        local = workers > 1 and pool.available() and torch.device(settings.device).type == "cpu"
+        if engine == "ray" or local:
+            for some in (range(len(starts)), range(len(starts), len(todo))):
+                missing = [i for i in some if not keep.finished(todo[i], id(todo[i]) in needed)]
                 work = [partial(keep.work, todo[i], i < len(starts)) for i in missing]
-                pool.run_all(work, workers, partial(_tell_of, missing, labels, tell), interrupted)
+                said = partial(_tell_of, missing, labels, tell)
+                if engine == "ray":
+                    from rootscale.integrations import ray
+
+                    ray.run_all(work, Path(str(folder)), said, interrupted, address=address, gpus=gpus)
+                else:
+                    pool.run_all(work, workers, said, interrupted)
         for i, job in enumerate(todo):
             found[id(job)], states[id(job)] = keep.run(
                 job,
@@ -243,6 +261,7 @@ def _facts(job: _Job) -> dict[str, Any]:
         **job.identity(),
         "plan": job.variant.plan(job.task.plan).to_dict(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "process": {"host": platform.node(), "pid": os.getpid()},
         **environment(job.settings.device),
     }
 
