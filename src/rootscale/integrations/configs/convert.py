@@ -104,7 +104,7 @@ def convert(
     fields = (*kind.fields, *known.fields, *_schedule(document, known))
     batch = _batch(document, known.layout, start, to, world_size)
     values = {f: value for f in fields if (value := _value(document, f)) is not None}
-    auto = [f.path for f in fields if document[f.path] == AUTO]
+    auto = list(dict.fromkeys(path for f in fields if (path := _auto(document, f))))
     plan = _plan(document, known, kind, values, batch, dataset_size, steps)
     explained = plan.explain(batch.new, rule, averaging)
     rows: list[Change] = []
@@ -176,15 +176,24 @@ def _schedule(document: Document, known: Format) -> tuple[Field, ...]:
     return fields
 
 
+def _auto(document: Document, f: Field) -> str:
+    """The path, or that of the list it is in, if it says that its value comes from elsewhere."""
+    parent, _, last = f.path.rpartition(".")
+    path = parent if last.isdigit() and f.path not in document else f.path
+    return path if document[path] == AUTO else ""
+
+
 def _value(document: Document, f: Field) -> int | float | None:
     """The value of a field, the tool's default where it has none; None where there is nothing to convert."""
     value = document[f.path]
-    if f.when and not document[f.when]:
+    if _auto(document, f) or (f.when and not document[f.when]):
         return None
+    if f.role == BASE_LR and document["lr"]:
+        return None  # overridden by lr
     if value is None and f.needed:
         raise ValueError(f"{f.path} is not in the file, and {f.needed}; write it there")
-    if value is None or value == AUTO:
-        return f.default if value is None and f.default is not None else None
+    if value is None:
+        return f.default
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{f.path} must be a number, got {value!r}")
     counts = f.role in ("steps", SCHEDULE, EVERY)
@@ -194,8 +203,6 @@ def _value(document: Document, f: Field) -> int | float | None:
         return None  # the tools' way to say: not set
     if f.role == "lr" and value == 0:
         raise ValueError(f"{f.path} must be above 0, got {value!r}")
-    if f.role == BASE_LR and document["lr"]:
-        return None  # overridden by lr
     return value
 
 

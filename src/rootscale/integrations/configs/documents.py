@@ -327,31 +327,36 @@ class Document:
         neighbours = [
             leaf
             for name, leaf in self.leaves.items()
-            if name.rpartition(".")[0] == parent and leaf.tail is not None and not isinstance(leaf.value, dict)
+            if name.rpartition(".")[0] == parent and leaf.tail is not None and not isinstance(leaf.value, dict | list)
         ]
         if neighbours:
             # Behind the learning rate, if there is one: that is where people look.
             near = next((leaf for leaf in neighbours if leaf.key.strip("-") in ("lr", "learning_rate")), neighbours[-1])
-            if self.flat and ("-" in near.key or self.syntax.name == "arguments"):
-                dashes = near.key[: len(near.key) - len(near.key.lstrip("-"))]
+            dashes = near.key[: len(near.key) - len(near.key.lstrip("-"))]
+            if self.flat and any("-" in leaf.key.lstrip("-") for leaf in neighbours):
                 key = dashes + key.replace("_", "-")
             tail = near.tail or 0
             return (tail, tail), self.syntax.entry(self.text, near, key, text)
         if self.syntax.name == "TOML":
             end = len(self.text)
             return (end, end), f"{'' if self.text.endswith(chr(10)) else chr(10)}\n[{parent}]\n{key} = {text}\n"
-        raise ValueError(f"{path} is not in the file, and there is no place for it; write it there (now: {text})")
+        raise ValueError(f"{path} is not in the file, and there is no place for it: write the tool's default there")
 
     def _verify(self, text: str, values: Mapping[str, int | float], lists: set[str]) -> None:
-        new = Document(text, self.syntax.name, self.flat)
+        """The new text must say what the old one did, but for these values."""
 
-        def plain(document: Document) -> dict[str, Any]:
+        def plain(document: Document) -> dict[str, str]:
             """The single values; whatever holds others is known by them."""
             return {
-                path: leaf.value
+                path: repr(leaf.value)  # nan is not equal to itself
                 for path, leaf in document.leaves.items()
                 if path not in lists and not isinstance(leaf.value, dict | list)
             }
 
-        if plain(new) != {**plain(self), **values}:
+        expected = {**plain(self), **{path: repr(value) for path, value in values.items()}}
+        try:
+            same = plain(Document(text, self.syntax.name, self.flat)) == expected
+        except ValueError:
+            same = False
+        if not same:
             raise ValueError("the file is written in a way that does not let single values be replaced safely")

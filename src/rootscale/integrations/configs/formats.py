@@ -316,7 +316,7 @@ TRANSFORMERS = Format(
 )  # fmt: skip
 
 # timm -----------------------------------------------------------------------------------------------------------------
-_TIMM_LR = (Field("lr", "lr"), Field("lr_base", BASE_LR))
+_TIMM_LR = (Field("lr", "lr"), Field("lr_base", BASE_LR, 0.1))
 _TIMM_ADAM = (
     *_TIMM_LR,
     Field("opt_betas.0", "beta1", 0.9),
