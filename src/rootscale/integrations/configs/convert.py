@@ -26,7 +26,7 @@ from rootscale.integrations.configs.formats import (
 )
 from rootscale.plan import BatchSize, Plan
 from rootscale.rules import Averaging, Rule
-from rootscale.units import KEPT, Number, Unit, show
+from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, KEPT, Number, Unit, show
 
 #: Values that a file may have in the place of a number, filled in elsewhere.
 AUTO = "auto"
@@ -112,9 +112,9 @@ def convert(
     for f, value in values.items():
         row = _row(f, value, explained, batch, document)
         rows.append(row)
-        after = row.after if row.used is None else row.used
+        after = _written(row, value, batch.kappa)
         if after is not None and after != value:
-            new[f.path] = _written(after, value, batch.kappa)
+            new[f.path] = after
     if "steps" not in (f.role for f in values) and plan.total_steps is not None:
         rows.append(explained["steps"])
     warnings = [*explained.warnings, *(remark(document, float(batch.kappa)) for remark in known.remarks), *batch.notes]
@@ -366,14 +366,17 @@ def _kept(unit: Unit | None, why: str) -> Unit | None:
     return unit and replace(unit, form=KEPT, why=why)
 
 
-def _written(after: Number, before: int | float, kappa: Fraction) -> int | float:
-    """A number without the last digits that only show rounding: 0.6, not 0.6000000000000001.
+def _written(row: Change, before: int | float, kappa: Fraction) -> int | float | None:
+    """The new value without the last digits that only show rounding: 0.6, not 0.6000000000000001.
 
-    What is within the rounding of a number of 12 digits is that number, so going back gives the value one came from.
+    What is within the rounding of a number of 9 digits is that number, so going back gives the value one came from.
+    Averages are the reason for kappa: their conversion multiplies the rounding with it.
     """
-    if isinstance(after, int):
+    after = row.after if row.used is None else row.used
+    if after is None or isinstance(after, int):
         return after
     value = float(after)
-    short = float(f"{value:.12g}")
-    noise = 1e-14 * max(1.0, float(kappa)) * max(abs(value), abs(before))
+    short = float(f"{value:.9g}")
+    average = row.unit is not None and row.unit.form in (AVERAGE, AVERAGE_POWER, COMPLEMENT)
+    noise = 1e-14 * (max(1.0, float(kappa)) if average else 1.0) * max(abs(value), abs(before) if average else 0.0)
     return short if abs(short - value) <= noise else value
