@@ -112,7 +112,7 @@ def convert(
     for f, value in values.items():
         row = _row(f, value, explained, batch, document)
         rows.append(row)
-        after = _written(row, value, batch.kappa)
+        after = _written(row, batch.kappa)
         if after is not None and after != value:
             new[f.path] = after
     if "steps" not in (f.role for f in values) and plan.total_steps is not None:
@@ -366,17 +366,19 @@ def _kept(unit: Unit | None, why: str) -> Unit | None:
     return unit and replace(unit, form=KEPT, why=why)
 
 
-def _written(row: Change, before: int | float, kappa: Fraction) -> int | float | None:
+def _written(row: Change, kappa: Fraction) -> int | float | None:
     """The new value without the last digits that only show rounding: 0.6, not 0.6000000000000001.
 
     What is within the rounding of a number of 9 digits is that number, so going back gives the value one came from.
-    Averages are the reason for kappa: their conversion multiplies the rounding with it.
+    Rounding is relative but for ``1 - kappa (1 - x)``, where that of ``1 - x`` is multiplied with kappa.
     """
     after = row.after if row.used is None else row.used
     if after is None or isinstance(after, int):
         return after
     value = float(after)
     short = float(f"{value:.9g}")
-    average = row.unit is not None and row.unit.form in (AVERAGE, AVERAGE_POWER, COMPLEMENT)
-    noise = 1e-14 * (max(1.0, float(kappa)) if average else 1.0) * max(abs(value), abs(before) if average else 0.0)
+    form = row.unit and row.unit.form
+    noise = 1e-14 * (1.0 if form is AVERAGE else abs(value))
+    if form in (AVERAGE, AVERAGE_POWER, COMPLEMENT):
+        noise *= max(1.0, float(kappa) / 5)
     return short if abs(short - value) <= noise else value

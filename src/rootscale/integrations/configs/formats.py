@@ -233,7 +233,10 @@ DEEPSPEED = Format(
     },
     fields=(Field("gradient_clipping", "clip"), Field("steps_per_print", EVERY)),
     guards=(
-        forbid("elasticity.enabled", "DeepSpeed then chooses the batch size by itself; switch it off"),
+        *(
+            forbid(f"{path}.enabled", "DeepSpeed then chooses the batch size by itself; switch it off")
+            for path in ("elasticity", "data_efficiency.data_sampling.dynamic_batching")
+        ),
         lambda document: (
             "RMSprop with momentum or centered=true has no row in the table of units; switch both off"
             if str(document["optimizer.type"]).lower() == "rmsprop"
@@ -449,7 +452,10 @@ MEGATRON = Format(
         Field("exit_interval", EVERY),
     ),
     guards=(
-        forbid("rampup_batch_size", "the run has several batch sizes; there is no one kappa", (None,)),
+        *(
+            forbid(path, "the run has several batch sizes; there is no one kappa", (None,))
+            for path in ("rampup_batch_size", "step_batch_size_schedule")
+        ),
         lambda document: next(
             (
                 f"{path}: decoupled decay and L2 scale differently, and this option says which; remove it (decoupled)"
