@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rootscale import lab_cli, report_cli, reproduce_cli, theory_cli
+from rootscale import convert_cli, lab_cli, report_cli, reproduce_cli, theory_cli
 from rootscale._version import __version__
 from rootscale.changes import ScalingWarning
 from rootscale.hparams import OPTIMIZERS
@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     units.set_defaults(handler=_units)
     rules = commands.add_parser("rules", help="the scaling rules and what each converts")
     rules.set_defaults(handler=_rules)
+    convert_cli.add_parsers(commands)
     lab_cli.add_parsers(commands)
     theory_cli.add_parsers(commands)
     report_cli.add_parsers(commands)

@@ -1,0 +1,558 @@
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rootscale import convert_cli
+from rootscale.cli import main
+from rootscale.integrations.configs import FORMATS, convert
+from rootscale.integrations.configs.convert import read
+from rootscale.integrations.configs.documents import Document
+from rootscale.integrations.configs.formats import BASE_LR, BATCHNORM, EVERY, PLAN_ROLES, SCHEDULE, UNIT_ROLES
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "configs"
+#: file: batch size, format, and what else is needed to know it
+FILES = {
+    "deepspeed.json": (1024, "deepspeed", {}),
+    "training_args.json": (256, "transformers", {"world_size": 8}),
+    "timm-args.yaml": (1024, "timm", {"world_size": 4}),
+    "torchtitan.toml": (64, "torchtitan", {}),
+    "megatron.sh": (256, "megatron", {}),
+}
+
+
+def example(name):
+    return (EXAMPLES / name).read_bytes().decode()
+
+
+def deepspeed(optimizer="AdamW", scheduler=None, **top):
+    params = {"lr": 1e-3, "betas": [0.98, 0.999], "eps": 1e-8, "weight_decay": 0.1}
+    data = {"train_batch_size": 256, "optimizer": {"type": optimizer, "params": params}, **top}
+    return json.dumps(data if scheduler is None else {**data, "scheduler": scheduler}, indent=2)
+
+
+def values(text, format):
+    """Every single value of a file."""
+    document, _ = read(text, format)
+    return {path: leaf.value for path, leaf in document.leaves.items() if not isinstance(leaf.value, dict | list)}
+
+
+def without_numbers(text):
+    return re.sub(r"(?<![\w.])-?\d[\d.]*(e[-+]?\d+)?(?![\w.])", "#", text)
+
+
+def test_every_example_is_there_and_found_out():
+    assert sorted(FILES) == sorted(path.name for path in EXAMPLES.iterdir())
+    assert {read(example(name))[1].name for name in FILES} == set(FORMATS)
+    for name, (_, format, _) in FILES.items():
+        assert read(example(name))[1].name == format
+
+
+def test_the_command_knows_the_formats_of_the_table():
+    assert tuple(FORMATS) == convert_cli.FORMATS
+
+
+def test_every_field_has_a_known_role_and_every_plan_has_a_learning_rate():
+    roles = {*PLAN_ROLES, *UNIT_ROLES, SCHEDULE, EVERY, BATCHNORM, BASE_LR}
+    for known in FORMATS.values():
+        schedules = [fields for fields in known.schedules.values() if not isinstance(fields, str)]
+        fields = [f for kind in known.optimizers.values() for f in kind.fields]
+        assert {f.role for f in [*fields, *known.fields, *(f for s in schedules for f in s)]} <= roles
+        assert all(any(f.role == "lr" for f in kind.fields) for kind in known.optimizers.values())
+
+
+#: path: the value at four times the batch size, by hand from the table of units
+EXPECTED = {
+    "deepspeed.json": {
+        "train_batch_size": 4096,
+        "gradient_accumulation_steps": 16,
+        "optimizer.params.lr": 6e-4,
+        "optimizer.params.betas.0": 0.92,
+        "optimizer.params.betas.1": 0.996,
+        "optimizer.params.eps": 5e-9,
+        "optimizer.params.weight_decay": 0.2,
+        "scheduler.params.warmup_max_lr": 6e-4,
+        "scheduler.params.warmup_num_steps": 500,
+        "scheduler.params.total_num_steps": 25000,
+        "gradient_clipping": 0.5,
+        "steps_per_print": 25,
+    },
+    "training_args.json": {
+        "gradient_accumulation_steps": 16,
+        "learning_rate": 1e-4,
+        "adam_beta1": 0.92,
+        "adam_beta2": 0.996,
+        "adam_epsilon": 5e-9,
+        "weight_decay": 0.02,
+        "max_grad_norm": 0.5,
+        "warmup_steps": 250,
+        "max_steps": 10000,
+        "logging_steps": 25,
+        "eval_steps": 500,
+        "save_steps": 1000,
+    },
+    "timm-args.yaml": {
+        "grad_accum_steps": 8,
+        "lr": 0.002,
+        "min_lr": 2e-6,
+        "warmup_lr": 2e-5,
+        "opt_betas.0": 0.92,
+        "opt_betas.1": 0.996,
+        "opt_eps": 5e-9,
+        "weight_decay": 0.1,
+        "clip_grad": 0.5,
+        "model_ema_decay": pytest.approx(0.9998**4, rel=1e-12),
+    },
+    "torchtitan.toml": {
+        "metrics.log_freq": 5,
+        "optimizer.lr": 6e-4,
+        "optimizer.beta1": 0.8,
+        "optimizer.beta2": 0.92,
+        "optimizer.eps": 5e-9,
+        "optimizer.weight_decay": 0.2,
+        "lr_scheduler.warmup_steps": 50,
+        "training.global_batch_size": 256,
+        "training.max_norm": 0.5,
+        "training.steps": 250,
+        "checkpoint.interval": 125,
+    },
+    "megatron.sh": {
+        "global_batch_size": 1024,
+        "lr": 1.2e-3,
+        "min_lr": 1.2e-4,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.92,
+        "adam_eps": 5e-9,
+        "weight_decay": 0.2,
+        "clip_grad": 0.5,
+        "train_iters": 25000,
+        "lr_decay_iters": 25000,
+        "lr_warmup_iters": 500,
+        "eval_interval": 250,
+        "save_interval": 2500,
+        "log_interval": 25,
+    },
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_known_fields_change_and_nothing_else_does(name):
+    size, format, known = FILES[name]
+    text = example(name)
+    result = convert(text, 4 * size, **known)
+    assert result.values == EXPECTED[name]
+    assert values(result.after, format) == {**values(text, format), **EXPECTED[name]}
+    assert without_numbers(result.after) == without_numbers(text)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_batch_size_gives_the_same_bytes(name):
+    size, _, known = FILES[name]
+    result = convert(example(name), size, **known)
+    assert result.after == example(name)
+    assert result.diff() == ""
+
+
+def test_what_the_tools_read_is_what_was_written():
+    assert json.loads(convert(example("deepspeed.json"), 4096).after)["optimizer"]["params"]["betas"] == [0.92, 0.996]
+    assert tomllib.loads(convert(example("torchtitan.toml"), 256).after)["optimizer"]["eps"] == 5e-9
+    loaded = yaml.safe_load(convert(example("timm-args.yaml"), 4096, world_size=4).after)
+    assert (loaded["opt_eps"], loaded["opt_betas"], loaded["min_lr"]) == (
+        5e-9,
+        [0.92, 0.996],
+        2e-6,
+    )  # numbers, not words
+
+
+# Round trips ----------------------------------------------------------------------------------------------------------
+
+_decimals = st.tuples(st.integers(1, 9999), st.integers(-9, -4)).map(lambda pair: float(f"{pair[0]}e{pair[1]}"))
+_betas = st.integers(9_000, 99_999).map(lambda n: float(f"0.{n:05d}") if n >= 90_000 else float(f"0.9{n:04d}"))
+_counts = st.integers(1, 500).map(lambda n: 64 * n)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    kappa=st.sampled_from([2, 3, 4, 5, 8, 64]), up=st.booleans(), averaging=st.sampled_from(["paper", "power"]),
+    lr=_decimals, eps=_decimals, decay=_decimals, clip=_decimals, beta1=_betas, beta2=_betas, steps=_counts,
+    indent=st.sampled_from([None, 1, 4]),
+)  # fmt: skip
+def test_there_and_back_gives_the_values_and_the_bytes_back(
+    kappa, up, averaging, lr, eps, decay, clip, beta1, beta2, steps, indent
+):
+    if kappa * (1 - min(beta1, beta2)) >= 1:
+        averaging = "power"
+    steps *= 15  # divisible by every kappa
+    size = 960 * 64
+    text = json.dumps(
+        {
+            "train_batch_size": size,
+            "optimizer": {
+                "type": "AdamW",
+                "params": {"lr": lr, "betas": [beta1, beta2], "eps": eps, "weight_decay": decay},
+            },
+            "scheduler": {
+                "type": "WarmupCosineLR",
+                "params": {"warmup_num_steps": steps, "total_num_steps": 2 * steps, "warmup_type": "linear"},
+            },
+            "gradient_clipping": clip,
+            "other": {"lr": lr, "text": 'a "quoted" {brace}, [1, 2]: \\ é', "none": None},
+        },
+        indent=indent,
+    )
+    there = convert(text, size * kappa if up else size // kappa, averaging=averaging)
+    back = convert(there.after, size, averaging=averaging)
+    assert there.after != text
+    assert json.loads(back.after)["other"] == json.loads(text)["other"]
+    assert back.after == text
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kappa", [2, 4, 8])
+def test_every_example_goes_there_and_back(name, kappa):
+    size, format, known = FILES[name]
+    text = example(name)
+    there = convert(text, size * kappa, **known)
+    rounded = [row.name for row in there.changes if "rounded" in row.why or "exactly" in row.why]
+    back = convert(there.after, size, **known)
+    kept = {path: value for path, value in values(text, format).items() if path not in rounded}
+    assert {path: value for path, value in values(back.after, format).items() if path not in rounded} == kept
+    assert without_numbers(back.after) == without_numbers(text)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1, max_size=4), inner, max_size=3),
+    max_leaves=8,
+), indent=st.sampled_from([None, 0, 3]))  # fmt: skip
+def test_places_in_json_are_those_of_the_values(data, indent):
+    text = json.dumps({"x": data, "y": 1.5}, indent=indent)
+    document = Document(text, "JSON")
+    for leaf in document.leaves.values():
+        assert json.loads(text[leaf.start : leaf.end]) == leaf.value
+    assert json.loads(document.write({"y": 2.5})) == {"x": data, "y": 2.5}
+
+
+# Values that are not there --------------------------------------------------------------------------------------------
+
+
+def test_a_default_that_the_rule_changes_is_written_down():
+    result = convert('{"train_batch_size": 256, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}', 1024)
+    params = json.loads(result.after)["optimizer"]["params"]
+    assert params == {"lr": 0.002, "betas": [0.6, 0.996], "eps": 5e-9}
+    assert "the tool's default" in result.changes["optimizer.params.eps"].why
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "expected"),
+    [
+        (
+            "opt: adamw\nbatch_size: 128\nlr: 1e-3 # peak\nopt_betas: null\nopt_eps:\nx: 1\n", 512,
+            "opt: adamw\nbatch_size: 128\nlr: 0.002 # peak\ngrad_accum_steps: 4\nweight_decay: 4.0e-05\n"
+            "opt_betas: [0.6, 0.996]\nopt_eps: 5.0e-09\nx: 1\n",
+        ),
+        (
+            "[training]\r\nlocal_batch_size = 128 # each\r\n", 512,
+            "[training]\r\nlocal_batch_size = 128 # each\r\nglobal_batch_size = 512\r\nmax_norm = 0.5\r\n"
+            "steps = 2500\r\n\n[optimizer]\nlr = 0.0016\nbeta1 = 0.6\nbeta2 = 0.8\neps = 5e-09\nweight_decay = 0.2\n"
+            "\n[lr_scheduler]\nwarmup_steps = 50\n",
+        ),
+        (
+            "run.py --lr=1e-3 --micro-batch-size 128 --clip-grad 0 --weight-decay 0 \\\n  --bf16", 512,
+            "run.py --lr=0.002 --global-batch-size 512 --adam-beta1 0.6 --adam-beta2 0.996 --adam-eps 5e-09 "
+            "--micro-batch-size 128 --clip-grad 0 --weight-decay 0 \\\n  --bf16",
+        ),
+    ],
+)  # fmt: skip
+def test_new_entries_are_written_as_their_neighbours_are(text, size, expected):
+    assert convert(text, size, world_size=1).after == expected
+
+
+def test_auto_stays_auto_and_is_named():
+    names = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
+    data = {"train_batch_size": "auto", "optimizer": {"type": "AdamW", "params": names}, "gradient_clipping": "auto"}
+    text = json.dumps(data)
+    result = convert(text, 4096, start=256)
+    assert result.after == text
+    assert any("optimizer.params.betas" in warning and "auto" in warning for warning in result.changes.warnings)
+    with pytest.raises(ValueError, match="does not say how many samples a step takes"):
+        convert(text, 4096)
+
+
+# What the tools do themselves -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opt", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("scale", ["", "linear", "sqrt"])
+def test_timm_which_scales_lr_base_itself_arrives_at_the_learning_rate_of_the_rule(opt, scale):
+    def learning_rate(text, size):
+        """As in timm's train.py."""
+        args = yaml.safe_load(text)
+        name = args["lr_base_scale"] or ("sqrt" if any(o in args["opt"] for o in ("ada", "lamb")) else "linear")
+        ratio = size / args["lr_base_size"]
+        return args["lr_base"] * (ratio**0.5 if name == "sqrt" else ratio)
+
+    text = f"opt: {opt}\nbatch_size: 128\nlr: null\nlr_base: 0.1\nlr_base_size: 256\nlr_base_scale: '{scale}'\n"
+    after = convert(text, 1152, world_size=1).after
+    expected = 9 if opt == "sgd" else 3
+    assert learning_rate(after, 1152) == pytest.approx(expected * learning_rate(text, 128), rel=1e-12)
+
+
+def test_deepspeeds_schedule_is_the_same_at_equal_samples():
+    def learning_rate(params, k):
+        """WarmupDecayLR with a linear warm-up."""
+        low, high = params["warmup_min_lr"], params["warmup_max_lr"]
+        warmup, total = params["warmup_num_steps"], params["total_num_steps"]
+        gamma = k / warmup if k < warmup else max(0.0, (total - k) / (total - warmup))
+        return low + (high - low) * gamma
+
+    before, after = (
+        json.loads(text) for text in (example("deepspeed.json"), convert(example("deepspeed.json"), 4096).after)
+    )
+    for k in (0, 100, 499, 500, 12_000, 25_000):
+        old = learning_rate(before["scheduler"]["params"], 4 * k)
+        assert learning_rate(after["scheduler"]["params"], k) == pytest.approx(2 * old, rel=1e-12, abs=1e-18)
+
+
+def test_deepspeeds_adam_decays_as_adamw_unless_told_not_to():
+    assert convert(deepspeed("Adam"), 1024).values["optimizer.params.weight_decay"] == 0.2
+    text = deepspeed("Adam").replace('"lr"', '"adam_w_mode": false, "lr"')
+    result = convert(text, 1024)
+    assert "optimizer.params.weight_decay" not in result.values
+    assert "part of the loss" in result.changes["optimizer.params.weight_decay"].why
+
+
+def test_deepspeeds_logarithmic_warmup_is_warned_of():
+    scheduler = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 1000}}
+    assert any("'log'" in warning for warning in convert(deepspeed(scheduler=scheduler), 1024).changes.warnings)
+    scheduler["params"]["warmup_type"] = "linear"
+    assert not convert(deepspeed(scheduler=scheduler), 1024).changes.warnings
+
+
+def test_batchnorm_counts_forward_passes():
+    text = example("timm-args.yaml")
+    assert "bn_momentum" not in convert(text, 4096, world_size=4).values  # more accumulation: the same passes
+    workers = convert(text, "128x2x16", world_size=4)
+    assert workers.values["bn_momentum"] == pytest.approx(1 - 0.9**4)
+    assert "grad_accum_steps" not in workers.values
+
+
+def test_shares_of_the_run_epochs_and_what_is_switched_off_stay():
+    text = json.dumps({
+        "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "warmup_steps": 0.1, "eval_steps": 0.5,
+        "max_steps": -1, "max_grad_norm": 0.0, "num_train_epochs": 3, "weight_decay": 0.0,
+    })  # fmt: skip
+    result = convert(text, 256, world_size=8, dataset_size=6400)
+    assert set(result.values) == {
+        "gradient_accumulation_steps", "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon",
+    }  # fmt: skip
+    assert (result.changes["steps"].before, result.changes["steps"].after) == (300, 75)
+    ema_off = example("timm-args.yaml").replace("model_ema: true", "model_ema: false")
+    assert "model_ema_decay" not in convert(ema_off, 4096, world_size=4).values
+
+
+def test_steps_that_do_not_divide_are_rounded_and_said_so():
+    result = convert(example("training_args.json"), 768, world_size=8)
+    assert result.values["max_steps"] == 13334
+    assert "exactly 13,333.33: the last step takes 256 samples" in result.changes["max_steps"].why
+    assert result.values["warmup_steps"] == 333
+    assert "rounded from 333.333" in result.changes["warmup_steps"].why
+
+
+def test_variables_of_a_script_are_changed_where_they_are_set():
+    text = 'export N=64\nLR=1e-3\nrun --global-batch-size ${N} --lr "$LR" --adam-beta1 0.98 --adam-beta2 0.99\n'
+    after = convert(text, 128, rule="none").after
+    assert after == text.replace("N=64", "N=128")
+    shared = "ITERS=100\nrun --global-batch-size 64 --lr 1e-3 --train-iters $ITERS --seed $ITERS"
+    with pytest.raises(ValueError, match="does not let single values be replaced safely"):
+        convert(shared, 128)
+
+
+def test_megatron_in_yaml_goes_by_bare_names():
+    text = "ARGS:\n  --lr: 1.0e-3 # peak\n  --global-batch-size: 64\n  --train-samples: 1000\n  --lr-decay-style: WSD\n"
+    after = yaml.safe_load(convert(text, 256).after)["ARGS"]
+    assert after["--global-batch-size"] == 256
+    assert (after["--lr"], after["--adam-beta1"], after["--adam-eps"], after["--train-samples"]) == (
+        2e-3,
+        0.6,
+        5e-9,
+        1000,
+    )
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Lion", "OneBitAdam", "Lamb", "Muon", "Adagrad", "MuAdam"])
+def test_unknown_optimizers_are_refused_by_name(name):
+    with pytest.raises(ValueError, match=rf"optimizer.type='{name}': there is no rule .* adam, adamw, sgd, rmsprop"):
+        convert(deepspeed(name), 1024)
+
+
+_HF = '{"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, %s}'
+_MEGATRON = "--micro-batch-size 1 --global-batch-size 64 --lr 1e-3 "
+REFUSED = {
+    "adafactor": (_HF % '"optim": "adafactor"', "optim='adafactor': there is no rule"),
+    "lion": ("opt: lion\nbatch_size: 8\nlr: 1e-3\n", "opt='lion': there is no rule"),
+    "muon": (_MEGATRON + "--optimizer muon", "optimizer='muon': there is no rule"),
+    "no optimizer": ('{"train_batch_size": 256}', "optimizer.type is not in the file"),
+    "plateau": (_HF % '"lr_scheduler_type": "reduce_lr_on_plateau"', "it has no clock: it waits .* known are linear"),
+    "unknown schedule": (_HF % '"lr_scheduler_type": "mine"', "'mine': this schedule's clock is not known"),
+    "range test": (deepspeed(scheduler={"type": "LRRangeTest"}), "it is a test of learning rates"),
+    "one cycle": (deepspeed(scheduler={"type": "OneCycle", "params": {}}), 'set "cycle_momentum": false'),
+    "no peak": (deepspeed(scheduler={"type": "WarmupLR", "params": {"x": 1}}), "warmup_max_lr is not in the file"),
+    "elastic": (deepspeed(elasticity={"enabled": True}), "chooses the batch size by itself"),
+    "auto batch": (_HF % '"auto_find_batch_size": true', "chooses the batch size by itself"),
+    "ramp": (_MEGATRON + "--rampup-batch-size 16 8 300", "there is no one kappa"),
+    "variable": (_MEGATRON.replace("1e-3", "$LR"), r"lr must be a number, got '\$LR'"),
+    "text": (deepspeed(gradient_clipping="big"), "gradient_clipping must be a number, got 'big'"),
+    "layout": (deepspeed(train_micro_batch_size_per_gpu=3), "no multiple of 3 micro x 1 workers: choose its layout"),
+    "clip by value": ("opt: adamw\nbatch_size: 8\nlr: 1e-3\nclip_grad: 1.0\nclip_mode: agc\n", "only a clip by norm"),
+    "twice": ('{"train_batch_size": 256, ' + deepspeed()[1:], "more than once"),
+    "nothing known": ('{"a": 1}', r"looked for deepspeed \(JSON with train_batch_size .* megatron"),
+    "broken": ('{"train_batch_size": 256', "not JSON: Expecting"),
+    "empty": ("", "YAML must have names and values"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_converted_as_a_whole_is_refused(case):
+    text, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        convert(text, 1024, world_size=None if "256" in text or case == "layout" else 8)
+
+
+def test_a_warmup_that_would_vanish_is_refused_and_an_interval_is_at_least_a_step():
+    scheduler = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 1, "warmup_type": "linear"}}
+    with pytest.raises(ValueError, match=r"warmup_num_steps=1 would become 0\.25 of a step; need kappa <= 2"):
+        convert(deepspeed(scheduler=scheduler), 1024)
+    result = convert(deepspeed(steps_per_print=1), 1024)
+    assert "steps_per_print" not in result.values
+    assert any("a step is the least" in warning for warning in result.changes.warnings)
+
+
+def test_too_large_a_kappa_says_what_would_work():
+    text = deepspeed().replace("0.98", "0.9")
+    with pytest.raises(ValueError, match=r"kappa=16 gives beta1=-0.6; need kappa < 10, or averaging='power'"):
+        convert(text, 4096)
+    assert convert(text, 4096, averaging="power").values["optimizer.params.betas.0"] == pytest.approx(0.9**16)
+
+
+def test_batch_sizes_that_contradict_each_other_are_refused():
+    with pytest.raises(ValueError, match=r"the batch size of the file is 1,024, and 512 was given"):
+        convert(example("deepspeed.json"), 4096, start=512)
+    with pytest.raises(ValueError, match="train_batch_size=1024 is not 32 micro x 4 accumulation x 4 workers"):
+        convert(example("deepspeed.json"), 4096, world_size=4)
+    with pytest.raises(ValueError, match=r"per_device_train_batch_size=8 is per worker.*--world-size"):
+        convert(example("training_args.json"), 4096)
+    with pytest.raises(ValueError, match="the file's run has 100,000 steps, and 5 were given"):
+        convert(example("deepspeed.json"), 4096, steps=5)
+
+
+def test_a_format_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="torchtitan files are TOML, this one looks like JSON"):
+        convert(example("deepspeed.json"), 4096, format="torchtitan")
+    with pytest.raises(ValueError, match=r"format must be one of deepspeed, .*, got 'nemo'"):
+        convert(example("deepspeed.json"), 4096, format="nemo")
+
+
+def test_without_pyyaml_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ValueError, match=r"pip install 'rootscale\[yaml\]'"):
+        convert(example("timm-args.yaml"), 4096, world_size=4)
+    assert convert(example("megatron.sh"), 1024).values["lr"] == 1.2e-3  # needs none
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_diff_and_the_reasons_and_writes_nothing(tmp_path, capsys):
+    path = tmp_path / "ds.json"
+    path.write_text(example("deepspeed.json"))
+    assert main(["convert", str(path), "--to", "4096"]) == 0
+    out = capsys.readouterr().out
+    assert '-            "lr": 3e-4,' in out.splitlines()
+    assert '+            "lr": 0.0006,' in out.splitlines()
+    assert "keeps sigma0 = sigma * eta" in out
+    assert "nothing was written" in out
+    assert path.read_text() == example("deepspeed.json")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_output_and_in_place_write_the_same(tmp_path, capsys):
+    path, other = tmp_path / "run.sh", tmp_path / "new.sh"
+    path.write_bytes(example("megatron.sh").replace("\n", "\r\n").encode())
+    path.chmod(0o755)
+    assert main(["convert", str(path), "--to", "1024", "-o", str(other)]) == 0
+    assert b"--lr-warmup-iters 500\r\n" in other.read_bytes()
+    assert b"--lr-warmup-iters 2000\r\n" in path.read_bytes()
+    assert main(["convert", str(path), "--to", "1024", "--in-place"]) == 0
+    assert path.read_bytes() == other.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert sorted(tmp_path.iterdir()) == [other, path]
+
+
+def test_a_refused_file_is_not_touched(tmp_path, capsys):
+    path = tmp_path / "ds.json"
+    path.write_text(deepspeed("Lion"))
+    assert main(["convert", str(path), "--to", "4096", "--in-place"]) == 2
+    assert path.read_text() == deepspeed("Lion")
+    error = capsys.readouterr().err
+    assert error.startswith("rootscale convert: error: ")
+    assert "optimizer.type='Lion'" in error
+    assert main(["convert", str(tmp_path / "none.json"), "--to", "4096"]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_json_has_the_new_text_and_every_reason(tmp_path, capsys):
+    assert main(["convert", str(EXAMPLES / "torchtitan.toml"), "--to", "256", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["format"] == "torchtitan"
+    assert data["values"]["optimizer.lr"] == 6e-4
+    assert tomllib.loads(data["text"])["optimizer"]["lr"] == 6e-4
+    assert {"name": "optimizer.lr", "status": "theorem"}.items() <= data["changes"][0].items()
+
+
+def test_the_command_is_quick_to_start():
+    code = (
+        "import sys, rootscale.cli\nprint([m for m in sys.modules if 'integrations' in m or m in ('yaml', 'tomllib')])"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env).stdout.strip() == "[]"
+
+
+def test_the_commands_of_the_docs_print_what_the_docs_show(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "integrations" / "configs.md").read_text()
+    blocks = re.findall(r"```console\n\$ (rootscale convert .*?)```", page, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        command, _, shown = block.partition("\n")
+        main(shlex.split(command)[1:])
+        printed = "".join(capsys.readouterr())
+        assert [line.rstrip() for line in printed.strip().splitlines()] == shown.strip("\n").splitlines()
+
+
+def test_the_docs_list_every_field_and_optimizer():
+    page = (ROOT / "docs" / "integrations" / "configs.md").read_text()
+    for known in FORMATS.values():
+        schedules = [fields for fields in known.schedules.values() if not isinstance(fields, str)]
+        fields = [f for kind in known.optimizers.values() for f in kind.fields]
+        for f in [*fields, *known.fields, *(f for s in schedules for f in s)]:
+            path = re.sub(r"\.\d$", "", f.path)
+            assert f"`{path}`" in page, path
+        for name in [*known.optimizers, *filter(None, known.schedules)]:
+            assert f"`{name}`" in page, name
