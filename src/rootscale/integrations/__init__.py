@@ -1,0 +1,1 @@
+"""Where people already train: thin shells around other libraries, each an extra and imported only when used."""
