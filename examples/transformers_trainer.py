@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
     """Train at batch size 4, then go on from the checkpoint at 16."""
     args = TrainingArguments(
         str(folder / "small"), per_device_train_batch_size=4, learning_rate=1e-3, adam_beta1=0.95, weight_decay=0.1,
-        max_steps=160, warmup_steps=16, lr_scheduler_type="cosine", logging_steps=40, save_steps=80,
+        max_steps=128, warmup_steps=16, lr_scheduler_type="cosine", logging_steps=32, save_steps=64,
         use_cpu=True, dataloader_pin_memory=False, report_to=[], disable_tqdm=True,
     )  # fmt: skip
     Trainer(model(), args, train_dataset=text(640), callbacks=[RescaleCallback()]).train()
@@ -47,9 +47,9 @@ def main(folder: Path) -> None:
     print(explain_training_arguments(args, to=16))
     larger = scale_training_arguments(args, to=16)
     larger.output_dir = str(folder / "large")
-    larger.logging_steps = 5
+    larger.logging_steps = 4
     trainer = Trainer(model(), larger, train_dataset=text(640), callbacks=[RescaleCallback(noise_every=1)])
-    resume(trainer, folder / "small" / "checkpoint-80")
+    resume(trainer, folder / "small" / "checkpoint-64")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Against the real Trainer: a GPT-2 of two layers and width 32, randomly initialised, on synthetic text, on the CPU."""
 
 import copy
+import inspect
 import json
 import math
 import os
@@ -122,7 +123,7 @@ def test_shares_and_epochs_mean_the_same_at_any_batch_size():
         assert getattr(new, name) == getattr(args, name)
     changes = explain_training_arguments(args, to=16, dataset_size=1000)
     assert (changes["steps"].before, changes["steps"].used) == (750, 188)
-    assert "4 per device x 1 accumulation x 1 workers -> 4 per device x 4 accumulation x 1 workers" in str(changes)
+    assert "4x1x1 -> 4x4x1 (per device x accumulation x devices)" in changes.title
 
 
 @pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
@@ -246,18 +247,32 @@ def test_a_schedule_that_counts_from_one_is_warned_about():
 
 # ---- a run that goes on
 
-LENGTH = {"max_steps": 512, "warmup_steps": 64, "lr_scheduler_type": "cosine", "max_grad_norm": 0, "weight_decay": 0.1}
+LENGTH = {"max_steps": 256, "warmup_steps": 32, "lr_scheduler_type": "cosine", "max_grad_norm": 0, "weight_decay": 0.1}
 DATA = 4096
+
+
+class Seen(torch.utils.data.Dataset):
+    """Data that remembers which of it was asked for."""
+
+    def __init__(self, rows):
+        self.rows, self.asked = rows, []
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        self.asked.append(i)
+        return self.rows[i]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run at batch size 4 that leaves a checkpoint in its middle."""
     folder = tmp_path_factory.mktemp("run")
-    args = arguments(folder / "small", save_strategy="steps", save_steps=256, seed=3, **LENGTH)
-    watch = Watch(every=64)
-    trainer(args, RescaleCallback(), watch, data=DATA).train()
-    return args, folder / "small" / "checkpoint-256", watch
+    args = arguments(folder / "small", save_strategy="steps", save_steps=128, seed=3, **LENGTH)
+    watch, data = Watch(every=64), Seen(text(DATA))
+    trainer(args, RescaleCallback(), watch, data=data).train()
+    return args, folder / "small" / "checkpoint-128", watch, data
 
 
 class Stop(TrainerCallback):
@@ -283,18 +298,18 @@ def larger(args, folder, to=16, **values):
 
 
 def test_the_checkpoint_says_its_batch_size(run):
-    _, checkpoint, _ = run
+    _, checkpoint, *_ = run
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert state["stateful_callbacks"]["RescaleCallback"]["attributes"]["batch_size"] == 4
 
 
 def test_the_state_is_converted_when_the_run_goes_on_at_four_times_the_batch_size(run, tmp_path):
-    args, checkpoint, _ = run
+    args, checkpoint, *_ = run
     held = torch.load(checkpoint / "optimizer.pt", weights_only=True)
     listing = sorted((p.name, p.stat().st_mtime_ns) for p in checkpoint.iterdir())
     callback, stop = RescaleCallback(), Stop(after=1)
     resume(trainer(larger(args, tmp_path), callback, stop, data=DATA), checkpoint)
-    assert stop.began == 64
+    assert stop.began == 32
     assert sorted((p.name, p.stat().st_mtime_ns) for p in checkpoint.iterdir()) == listing
     factors = {"exp_avg": 1, "exp_avg_sq": 1 / 4, "step": 1 / 4}
     for key, old in held["state"].items():
@@ -305,72 +320,48 @@ def test_the_state_is_converted_when_the_run_goes_on_at_four_times_the_batch_siz
         assert new["betas"] == pytest.approx((0.8, 0.96))
         assert new["eps"] == pytest.approx(5e-9)
         assert new["weight_decay"] == pytest.approx(2 * old["weight_decay"])
-    assert callback.changes["lr"].after == pytest.approx(2 * held["param_groups"][0]["lr"])
+    assert callback.changes["lr (group 0)"].after == pytest.approx(2 * held["param_groups"][0]["lr"])
     assert type(stop.scheduler) is LambdaLR  # an ordinary one
 
 
 @pytest.fixture(scope="module")
 def switched(run, tmp_path_factory):
     """The run from its checkpoint on at batch size 16, which leaves a checkpoint of its own."""
-    args, checkpoint, _ = run
+    args, checkpoint, *_ = run
     folder, watch, data = tmp_path_factory.mktemp("switched"), Watch(every=64), Seen(text(DATA))
-    new = larger(args, folder, save_steps=96)
+    new = larger(args, folder, save_steps=48)
     resume(trainer(new, RescaleCallback(), watch, data=data), checkpoint)
-    return new, folder / "checkpoint-96", watch, data
-
-
-class Seen(torch.utils.data.Dataset):
-    """Data that remembers which of it was asked for."""
-
-    def __init__(self, rows):
-        self.rows, self.asked = rows, []
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, i):
-        self.asked.append(i)
-        return self.rows[i]
+    return new, folder / "checkpoint-48", watch, data
 
 
 def test_the_learning_rate_is_the_rules_multiple_at_equal_samples_to_the_end(run, switched):
-    (_, _, small), (_, _, large, _) = run, switched
-    assert list(large.rates) == list(range(1024, 2048, 16))
+    (_, _, small, _), (_, _, large, _) = run, switched
+    assert list(large.rates) == list(range(512, 1024, 16))
     for samples, rate in large.rates.items():
         assert rate == pytest.approx(2 * small.rates[samples], rel=1e-9)
 
 
-def test_the_loss_follows_that_of_the_run_which_kept_its_batch_size(run, switched):
-    (_, _, small), (_, _, large, _) = run, switched
-    later = [s for s in small.losses if s > 1024]
-    assert list(large.losses) == later
-    span = max(small.losses.values()) - min(small.losses.values())
-    gap = max(abs(large.losses[s] - small.losses[s]) for s in later) / span
-    print(f"gap {gap:.4f} of the range {span:.3f}")
-    assert gap < 0.06
-
-
-def test_the_loss_does_not_follow_where_only_the_batch_size_is_changed(run, tmp_path):
-    args, checkpoint, small = run
-    new = copy.copy(args)
-    new.output_dir, new.gradient_accumulation_steps, new.max_steps = str(tmp_path), 4, 256 + 64
+def test_the_loss_follows_that_of_the_run_which_kept_its_batch_size_and_without_conversion_it_does_not(
+    run, switched, tmp_path
+):
+    (args, checkpoint, small, _), (_, _, large, _) = run, switched
+    naive = copy.copy(args)
+    naive.output_dir, naive.gradient_accumulation_steps, naive.max_steps = str(tmp_path), 4, 128 + 32
     watch = Watch(every=64)
-    trainer(new, watch, data=DATA).train(resume_from_checkpoint=str(checkpoint))
+    trainer(naive, watch, data=DATA).train(resume_from_checkpoint=str(checkpoint))
+    base = [loss for samples, loss in small.losses.items() if samples > 512]
     span = max(small.losses.values()) - min(small.losses.values())
-    last = list(watch.losses.values())[-1]
-    print(f"gap {abs(last - small.losses[2048]) / span:.4f}")
-    assert abs(last - small.losses[2048]) / span > 0.12
+    converted, not_converted = (
+        max(abs(a - b) for a, b in zip(list(one.losses.values())[-8:], base, strict=True)) / span
+        for one in (large, watch)
+    )
+    print(f"gap / range: converted {converted:.4f}, not converted {not_converted:.4f}")
+    assert converted < 0.03  # over four seeds: at most 0.008; two runs that keep the batch size: up to 0.028
+    assert not_converted > 5 * converted  # over four seeds: 0.095 to 0.118
 
 
 def test_no_sample_is_skipped_or_seen_again(run, switched):
-    args, _, _ = run
-    whole = Seen(text(DATA))
-    args = copy.copy(args)
-    args.save_strategy = "no"
-    args.output_dir = args.output_dir + "-again"
-    Trainer(tiny(), args, train_dataset=whole).train()
-    *_, data = switched
-    assert data.asked[-1024:] == whole.asked[1024:2048]
+    assert switched[3].asked[:512] == run[3].asked[512:1024]
 
 
 def test_a_checkpoint_from_after_the_switch_is_an_ordinary_one(switched, tmp_path):
@@ -381,12 +372,12 @@ def test_a_checkpoint_from_after_the_switch_is_an_ordinary_one(switched, tmp_pat
     trainer(new, callback, again, data=DATA).train(resume_from_checkpoint=str(checkpoint))
     assert callback.changes is None
     assert callback.begun_at == 4
-    assert again.losses == pytest.approx({s: x for s, x in watch.losses.items() if s > 96 * 16}, rel=1e-9)
+    assert again.losses == pytest.approx({s: x for s, x in watch.losses.items() if s > 48 * 16}, rel=1e-9)
 
 
 def test_a_checkpoint_that_does_not_say_its_batch_size_needs_to_be_told(run, tmp_path):
-    args, checkpoint, _ = run
-    bare = tmp_path / "checkpoint-256"
+    args, checkpoint, *_ = run
+    bare = tmp_path / "checkpoint-128"
     bare.mkdir()
     for item in checkpoint.iterdir():
         (bare / item.name).symlink_to(item)
@@ -394,11 +385,11 @@ def test_a_checkpoint_that_does_not_say_its_batch_size_needs_to_be_told(run, tmp
     del state["stateful_callbacks"]["RescaleCallback"]
     (bare / "trainer_state.json").unlink()
     (bare / "trainer_state.json").write_text(json.dumps(state))
-    made = trainer(larger(args, tmp_path / "new", save_strategy="steps", save_steps=65), Stop(1), data=DATA)
+    made = trainer(larger(args, tmp_path / "new", save_strategy="steps", save_steps=33), Stop(1), data=DATA)
     with pytest.raises(ValueError, match=r"does not say at which global batch size .* give batch_size="):
         resume(made, bare)
     resume(made, bare, batch_size=4)
-    assert (tmp_path / "new" / "checkpoint-65").exists()
+    assert (tmp_path / "new" / "checkpoint-33").exists()
     with pytest.warns(ScalingWarning, match="does not say its batch size; taken as 16"):
         trainer(larger(args, tmp_path / "newer"), RescaleCallback(), Stop(1), data=DATA).train(
             resume_from_checkpoint=str(bare)
@@ -406,39 +397,38 @@ def test_a_checkpoint_that_does_not_say_its_batch_size_needs_to_be_told(run, tmp
 
 
 def test_samples_that_are_seen_again_are_counted(run, tmp_path):
-    args, checkpoint, _ = run
+    args, checkpoint, *_ = run
     stop = Stop(1)
     made = trainer(larger(args, tmp_path, to=12), stop, data=DATA)
-    with pytest.warns(ScalingWarning, match="4 samples are seen again"):
+    with pytest.warns(ScalingWarning, match="8 samples are seen again"):
         resume(made, checkpoint)
-    assert stop.began == 85
+    assert stop.began == 42
 
 
 def test_the_place_in_the_data_counts_epochs(run, tmp_path):
-    args, checkpoint, _ = run  # 1024 samples: five epochs of 200 and 24 more; an epoch has 13 steps of 16
+    args, checkpoint, *_ = run  # 512 samples: two epochs of 200 and 112 more; an epoch has 13 steps of 16
     stop = Stop(1)
-    with pytest.warns(ScalingWarning, match="8 samples are seen again"):
-        resume(trainer(larger(args, tmp_path), stop, data=200), checkpoint)
-    assert stop.began == 5 * 13 + 1
+    resume(trainer(larger(args, tmp_path), stop, data=200), checkpoint)
+    assert stop.began == 2 * 13 + 7
 
 
 def test_resuming_inconsistently_is_refused_before_a_step_is_made(run, tmp_path):
-    args, checkpoint, _ = run
+    args, checkpoint, *_ = run
 
     def refused(new, message, call=resume, error=ValueError, **kwargs):
         made = trainer(new, RescaleCallback(), Watch(), data=DATA)
         with pytest.raises(error, match=message):
             call(made, checkpoint, **kwargs)
-        assert made.state.global_step in (0, 64, 256)
+        assert made.state.global_step in (0, 32, 128)
 
     new = larger(args, tmp_path)
     plain = lambda made, path: made.train(resume_from_checkpoint=str(path))  # noqa: E731
     refused(new, r"written at batch size 4 and is resumed at 16 \(4 micro x 4 acc.*use.*resume\(trainer", plain)
     refused(larger(args, tmp_path, learning_rate=1e-3), r"eta=0.001 becomes 0.002 at kappa = 4.*have 0.001: take them")
     refused(larger(args, tmp_path, adam_beta2=0.99), r"beta2=0.99 becomes 0.96")
-    refused(larger(args, tmp_path, max_steps=512), "but the schedule of the arguments has .* at step 64")
-    refused(larger(args, args.output_dir), "output_dir must be another folder than that of checkpoint-256")
-    refused(new, "batch_size is 8, but checkpoint-256 says that it was written at 4", batch_size=8)
+    refused(larger(args, tmp_path, max_steps=256), "but the schedule of the arguments has .* at step 32")
+    refused(larger(args, args.output_dir), "output_dir must be another folder than that of checkpoint-128")
+    refused(new, "batch_size is 8, but checkpoint-128 says that it was written at 4", batch_size=8)
     refused(larger(args, tmp_path, optim="adafactor"), "optim='adafactor' follows no known SDE")
 
 
@@ -485,7 +475,7 @@ def test_batchnorm_and_averages_are_converted_from_the_batch_size_the_run_was_be
     later.train(resume_from_checkpoint=str(tmp_path / "b" / "checkpoint-3"))
     for one, average in ((model, ema), (model2, ema2)):
         assert one.net[1].momentum == pytest.approx(1 - 0.9**4)
-        assert average.multi_avg_fn.__closure__[0].cell_contents == pytest.approx(0.99**4)
+        assert inspect.getclosurevars(inspect.unwrap(average.multi_avg_fn)).nonlocals["decay"] == pytest.approx(0.99**4)
 
 
 # ---- the noise
@@ -497,7 +487,7 @@ def test_the_noise_scale_is_logged_with_the_loss_whatever_the_clip(tmp_path):
         args = arguments(
             tmp_path,
             gradient_accumulation_steps=4,
-            max_steps=32,
+            max_steps=16,
             logging_steps=8,
             max_grad_norm=clip,
             learning_rate=1e-9,
@@ -513,19 +503,19 @@ def test_the_noise_scale_is_logged_with_the_loss_whatever_the_clip(tmp_path):
 
 def test_the_noise_scale_is_that_of_the_gradients(tmp_path):
     rows = text(DATA)
-    args = arguments(tmp_path, gradient_accumulation_steps=4, max_steps=48, logging_steps=48, learning_rate=1e-12)
-    made = trainer(args, RescaleCallback(noise_every=1, noise_window=48), data=rows)
+    args = arguments(tmp_path, gradient_accumulation_steps=4, max_steps=24, logging_steps=24, learning_rate=1e-12)
+    made = trainer(args, RescaleCallback(noise_every=1, noise_window=24), data=rows)
     made.train()
     entry = next(e for e in made.state.log_history if "loss" in e)
     model, squares, total = tiny(), 0.0, 0.0
     parameters = list(model.parameters())
-    for row in rows[:256]:
+    for row in rows[:128]:
         loss = model(row["input_ids"][None], labels=row["labels"][None]).loss
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
         squares, total = squares + gradient.square().sum().item(), total + gradient
-    whole = (total / 256).square().sum().item()
-    trace = (squares / 256 - whole) * 256 / 255
-    assert entry["noise_scale_low"] < trace / (whole - trace / 256) < entry["noise_scale_high"]
+    whole = (total / 128).square().sum().item()
+    trace = (squares / 128 - whole) * 128 / 127
+    assert entry["noise_scale_low"] < trace / (whole - trace / 128) < entry["noise_scale_high"]
 
 
 def test_the_last_step_of_an_epoch_with_fewer_parts_is_left_out(tmp_path):

@@ -342,12 +342,12 @@ def _converted(
     note = _SCHEDULERS[_name(args.lr_scheduler_type)].note
     if note and changes.kappa != 1:
         warnings.append(note)
-    title = f"{changes.title or f'kappa = {show(changes.kappa)}'} ({_text(old)} -> {_text(new)})"
+    title = f"{changes.title}, {_text(old)} -> {_text(new)} (per device x accumulation x devices)"
     return values, replace(changes, rows=tuple(rows.values()), warnings=tuple(warnings), title=title)
 
 
 def _text(size: BatchSize) -> str:
-    return f"{size.micro} per device x {size.accumulation} accumulation x {size.workers} workers"
+    return f"{size.micro}x{size.accumulation}x{size.workers}"
 
 
 def _used(row: Change) -> Any:
@@ -468,7 +468,7 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         if not self._own_optimizer:
             self._check_arguments(record, optimizer, kappa)
         rule = get_rule(self.rule, record.name, self.averaging)
-        commit = _scheduler_at(scheduler, state.global_step, lambda value: float(rule.convert("eta", value, kappa)))
+        commit = _scheduler_at(scheduler, state.global_step, rule, kappa)
         changes = rescale_(optimizer, kappa, rule=self.rule, averaging=self.averaging)
         commit()
         return changes
@@ -527,9 +527,13 @@ def _bare(optimizer: Any) -> Any:
     return optimizer
 
 
-def _scheduler_at(given: Any, step: int, convert: Callable[[float], float]) -> Callable[[], None]:
+def _scheduler_at(given: Any, step: int, rule: Rule, kappa: float) -> Callable[[], None]:
     """What takes a loaded scheduler, whose formula is the new run's, to that step of the new run."""
     scheduler, groups = given, given.optimizer.param_groups
+
+    def convert(value: float) -> float:
+        return float(rule.convert("eta", value, kappa))
+
     if isinstance(given, ReduceLROnPlateau):  # counts evaluations
 
         def move_plateau() -> None:
@@ -544,14 +548,16 @@ def _scheduler_at(given: Any, step: int, convert: Callable[[float], float]) -> C
             "whose clock is not known"
         )
     bases = [convert(base) for base in scheduler.base_lrs]
+    # Numbers of steps are rounded, and the last step of an epoch is a smaller one: by more, and it is another schedule.
+    off = 1 + math.ceil(abs(step - scheduler.last_epoch / kappa))
     for base, factor, group in zip(bases, scheduler.lr_lambdas, groups, strict=True):
-        # Where numbers of steps were rounded, the schedules differ by up to a step; by more, and they are others.
-        around = [base * factor(max(0, k)) for k in (step - 1, step, step + 1)]
+        around = [base * factor(max(0, k)) for k in range(step - off, step + off + 1)]
         now, slack = convert(float(group["lr"])), 1e-6 * base
         if not min(around) - slack <= now <= max(around) + slack:
             raise ValueError(
                 f"the checkpoint's learning rate becomes {show(now)}, but the schedule of the arguments has "
-                f"{show(around[1])} at step {show(step)}: take them from scale_training_arguments(the old ones, to=...)"
+                f"{show(around[off])} at step {show(step)}: take them from scale_training_arguments(the old ones, "
+                "to=...)"
             )
 
     def move() -> None:
