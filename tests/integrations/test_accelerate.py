@@ -1,0 +1,174 @@
+"""Against the real library, in one process and in two (gloo)."""
+
+import math
+import os
+import runpy
+import socket
+from pathlib import Path
+
+import pytest
+
+accelerate = pytest.importorskip("accelerate", reason="needs the extra: pip install 'rootscale[accelerate]'")
+
+import torch  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
+from accelerate import Accelerator  # noqa: E402
+from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau  # noqa: E402
+
+from rootscale.integrations.accelerate import rescale  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+def forget():
+    """Accelerate keeps its state for the whole process."""
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    forget()
+    yield
+    forget()
+
+
+def half(step):
+    return 0.5 ** (step / 64)
+
+
+def prepared(make=lambda o: LambdaLR(o, half), late=False, **kwargs):
+    accelerator = Accelerator(cpu=True, **kwargs)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.95, 0.99), weight_decay=0.1)
+    if late:  # the scheduler is made from the prepared optimizer
+        model, optimizer = accelerator.prepare(model, optimizer)
+        scheduler = accelerator.prepare(make(optimizer))
+    else:
+        model, optimizer, scheduler = accelerator.prepare(model, optimizer, make(optimizer))
+    return accelerator, model, optimizer, scheduler
+
+
+def steps(accelerator, model, optimizer, scheduler, number):
+    """The learning rates of some optimizer steps."""
+    rates = []
+    for _ in range(number):
+        loss = model(torch.randn(8, 3)).square().mean()
+        accelerator.backward(loss)
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return rates
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["scheduler before prepare", "scheduler after prepare"])
+def test_prepared_objects_are_converted_with_their_state_and_clock(late):
+    run = prepared(late=late)
+    _, model, optimizer, scheduler = run
+    steps(*run, 8)
+    before = [{key: value.clone() for key, value in state.items()} for state in optimizer.state.values()]
+    belongs = scheduler.scheduler.optimizer
+    changes = rescale(optimizer, 4, scheduler=scheduler, model=model)
+    for old, new in zip(before, optimizer.state.values(), strict=True):
+        for key, factor in {"exp_avg": 1, "exp_avg_sq": 1 / 4, "step": 1 / 4}.items():
+            torch.testing.assert_close(new[key], old[key] * factor)
+    group = optimizer.param_groups[0]
+    assert (group["betas"], group["weight_decay"]) == (pytest.approx((0.8, 0.96)), pytest.approx(0.2))
+    assert model[1].momentum == pytest.approx(1 - 0.9**4)
+    assert changes["LambdaLR clock"].after == 4
+    assert scheduler.scheduler.optimizer is belongs
+    assert steps(*run, 8) == pytest.approx([2 * 1e-3 * half(8 + 4 * k) for k in range(8)], rel=1e-9)
+
+
+def test_accumulation_does_not_disturb_the_clock():
+    accelerator, model, optimizer, scheduler = prepared(gradient_accumulation_steps=4)
+    rescale(optimizer, 4, scheduler=scheduler)
+    rates = []
+    for _ in range(16):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(torch.randn(8, 3)).square().mean())
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+    assert rates[::4] == pytest.approx([2e-3 * half(4 * k) for k in range(4)], rel=1e-9)
+
+
+@pytest.mark.parametrize("make", [lambda o: CosineAnnealingLR(o, 64), lambda o: OneCycleLR(o, 1e-3, total_steps=65)])
+def test_schedules_end_where_they_did(make):
+    base = steps(*prepared(make), 64)
+    forget()
+    large = prepared(make)
+    rescale(large[2], 4, scheduler=large[3])
+    assert steps(*large, 16) == pytest.approx([2 * rate for rate in base[::4]], rel=1e-9, abs=1e-12)
+
+
+def test_a_plateau_keeps_its_clock():
+    run = prepared(lambda o: ReduceLROnPlateau(o, patience=1, factor=0.5))
+    rescale(run[2], 4, scheduler=run[3])
+    for _ in range(3):
+        run[3].step(1.0)
+    assert run[2].param_groups[0]["lr"] == pytest.approx(1e-3)
+
+
+def test_bare_objects_work_too():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    rescale(optimizer, 4, scheduler=LambdaLR(optimizer, half))
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(2e-3)
+
+
+def test_a_scheduler_whose_clock_is_not_known_is_refused_before_anything_is_changed():
+    run = prepared(step_scheduler_with_optimizer=False)
+    with pytest.raises(ValueError, match=r"its clock is not known: say interval='step' .* or interval='epoch'"):
+        rescale(run[2], 4, scheduler=run[3])
+    assert run[2].param_groups[0]["lr"] == 1e-3
+    rescale(run[2], 4, scheduler=run[3], interval="epoch")
+    run[2].step()
+    run[3].step()
+    assert run[2].param_groups[0]["lr"] == pytest.approx(2e-3 * half(1))
+
+
+def test_another_optimizer_is_refused_before_anything_is_changed():
+    accelerator = Accelerator(cpu=True)
+    optimizer = accelerator.prepare(torch.optim.Adagrad([torch.zeros(1, requires_grad=True)], lr=1e-3))
+    with pytest.raises(TypeError, match="got Adagrad"):
+        rescale(optimizer, 4)
+
+
+# (processes before, kappa, factor of the scheduler's clock: that of the batch per process, as there are two now)
+CASES = [(None, 4, 4), (1, 4, 2), (1, 2, 1), (1, 1, 0.5), (4, 1, 2)]
+
+
+def _two(rank, port, out):
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true",
+    }  # fmt: skip
+    torch.set_num_threads(1)
+    found = []
+    for before, kappa, _ in CASES:
+        run = prepared()
+        rescale(run[2], kappa, scheduler=run[3], processes_before=before)
+        found.append(steps(*run, 6))
+    if rank == 0:
+        torch.save(found, out)
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_step_the_scheduler_twice_and_a_change_in_their_number_is_counted_once(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(_two, (port, tmp_path / "rates.pt"), nprocs=2)
+    for (_, kappa, ticks), rates in zip(CASES, torch.load(tmp_path / "rates.pt", weights_only=True), strict=True):
+        wanted = [math.sqrt(kappa) * 1e-3 * half(math.floor(2 * ticks * k)) for k in range(6)]
+        assert rates == pytest.approx(wanted, rel=1e-9)
+
+
+def test_the_example_runs(capsys):
+    runpy.run_path(str(ROOT / "examples" / "accelerate_loop.py"), run_name="__main__")
+    assert "LambdaLR clock" in capsys.readouterr().out
