@@ -1,6 +1,22 @@
 """For tests and the examples in docstrings and documentation alike."""
 
+import importlib.util
+
 import torch
 
 # Tensors here are tiny: threads would only wait for each other, and pytest runs two workers on two cores.
 torch.set_num_threads(1)
+
+#: Integrations (module, documentation) and the library that each needs; without it they are not collected.
+INTEGRATIONS = {
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "optax": "optax",
+}
+collect_ignore = [
+    path
+    for name, library in INTEGRATIONS.items()
+    if importlib.util.find_spec(library) is None
+    for path in (f"src/rootscale/integrations/{name}.py", f"docs/integrations/{name}.md")
+]
