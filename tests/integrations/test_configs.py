@@ -478,7 +478,8 @@ def test_without_pyyaml_the_extra_is_named(monkeypatch):
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_the_diff_and_the_reasons_and_writes_nothing(tmp_path, capsys):
+def test_the_command_prints_the_diff_and_the_reasons_and_writes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     path = tmp_path / "ds.json"
     path.write_text(example("deepspeed.json"))
     assert main(["convert", str(path), "--to", "4096"]) == 0
