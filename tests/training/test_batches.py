@@ -3,6 +3,11 @@
 import copy
 import itertools
 import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +23,7 @@ from rootscale import SGD, Adam, Plan, Schedule
 from rootscale.training import BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, rescale_
 from rootscale.training.noise import Interval, Noise
 
+ROOT = Path(__file__).parents[2]
 N = 50
 STAGES = [(0, 4), (60, 8), (130, 24)]
 
@@ -94,6 +100,10 @@ def test_a_plan_without_an_end_decays_as_well():
 def test_a_batch_grown_from_noise_stays_within_its_share_of_the_lower_end(low):
     size = BatchSchedule.from_noise(4, share=0.25, factor=2, most=100).larger(noise(low), 4)
     assert size == {0.0: 4, 31.9: 4, 32.0: 8, 300.0: 64, 1e9: 64}[low]
+
+
+def test_a_noise_scale_without_upper_end_can_be_printed():
+    assert "noise scale 96 [32, inf] samples" in str(noise(32))
 
 
 def test_fixed_stages_do_not_grow():
@@ -460,3 +470,14 @@ def test_raising_the_batch_without_the_rest_does_not(decay):
     )
     assert lr == pytest.approx(7e-4 / 2)
     assert gap(curve, base) > 0.1
+
+
+def test_the_example_shows_equal_losses_with_fewer_steps():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "examples/batch_schedule.py", "kept", "noise", "decay"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    steps = [int(n) for n in re.findall(r"(\d+) steps", done.stdout)]
+    kept, *others = [[float(x) for x in line.split()] for line in re.findall(r"each epoch (.*)", done.stdout)]
+    assert max(steps[1:]) < 0.8 * steps[0]
+    assert all(losses == pytest.approx(kept, abs=0.03) for losses in others)
