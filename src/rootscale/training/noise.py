@@ -14,10 +14,12 @@ any sum of squares: of a parameter group, of ``G / (sqrt(v) + eps)``, of a singl
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import NormalDist
 from typing import Any
 
@@ -49,7 +51,8 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{show(self.value)} [{show(self.low)}, {show(self.high)}]"
+        value, low, high = (show(x) if math.isfinite(x) else str(x) for x in (self.value, self.low, self.high))
+        return f"{value} [{low}, {high}]"
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,9 @@ class NoiseMeter:
     accumulation) around the backward of its own samples, and `update` adds up what the ranks saw: one all-reduce of a
     few numbers. The hooks see each rank's own gradient, before DistributedDataParallel averages them; ``weight`` is as
     without it, the division by the number of ranks is taken into account. Under DistributedDataParallel the group is
-    needed even with accumulation: ``.grad`` is the average over the ranks in the end.
+    needed even with accumulation: ``.grad`` is the average over the ranks in the end. Under FSDP2 (``fully_shard`` over
+    one dimension) give the ``model`` as well: the gradients of a rank's own samples exist only on the gathered
+    parameters, which the modules have while they compute.
 
     Args:
         parameters: an optimizer, for estimates by parameter group too; or parameters.
@@ -128,7 +133,8 @@ class NoiseMeter:
             moment it has at that time (`rootscale.training.metric`).
         coordinates: for the share of coordinates where noise dominates: how many of them to look at, drawn at random
             from all parameters once. A thousand cost little and are enough for an error of three percent.
-        process_group: of DistributedDataParallel, ``torch.distributed.group.WORLD`` say.
+        process_group: of DistributedDataParallel or FSDP2, ``torch.distributed.group.WORLD`` say.
+        model: the FSDP2 model whose parameters they are; ``preconditioned`` and ``coordinates`` are not for it.
         seed: for the draw of the coordinates.
     """
 
@@ -140,6 +146,7 @@ class NoiseMeter:
         preconditioned: bool = False,
         coordinates: int = 0,
         process_group: dist.ProcessGroup | None = None,
+        model: torch.nn.Module | None = None,
         seed: int = 0,
     ) -> None:
         if isinstance(parameters, torch.optim.Optimizer):
@@ -165,7 +172,54 @@ class NoiseMeter:
         self._listen = False
         self._held: list[tuple[int, Tensor]] = []
         self._size = 0
-        self._hooks = [p.register_hook(self._hook(i)) for i, p in enumerate(self._parameters)]  # type: ignore[no-untyped-call]
+        self._sharded = any(hasattr(p, "to_local") for p in self._parameters)
+        self._hooks: list[Any] = []
+        if self._sharded:
+            self._check_sharded(preconditioned or coordinates > 0, model)
+            self._hook_modules(model)  # type: ignore[arg-type]
+        else:
+            self._hooks = [p.register_hook(self._hook(i)) for i, p in enumerate(self._parameters)]  # type: ignore[no-untyped-call]
+
+    def _check_sharded(self, more: bool, model: torch.nn.Module | None) -> None:
+        if self._ranks is None or model is None:
+            raise TypeError(
+                "these parameters are sharded (FSDP2): their gradients are averages over the ranks; "
+                "give process_group= and model= for those of each rank"
+            )
+        if more:
+            raise ValueError(
+                "preconditioned and coordinates need whole second moments and gradients, which no rank of FSDP2 has; "
+                "leave them out"
+            )
+        ranks = dist.get_world_size(self._ranks)
+        for p in self._parameters:
+            mesh: Any = getattr(p, "device_mesh", None)
+            if mesh is None or mesh.ndim != 1 or mesh.size() != ranks:
+                raise ValueError(
+                    f"every parameter must be sharded over the {ranks} ranks of the process group, by fully_shard with "
+                    f"a mesh of one dimension; got {mesh or 'a parameter that is not sharded'}"
+                )
+
+    def _hook_modules(self, model: torch.nn.Module) -> None:
+        """FSDP2 puts gathered parameters into the modules when they are called: hook those, once each."""
+        numbers = {id(p): i for i, p in enumerate(self._parameters)}
+        hooked: dict[int, weakref.ref[Tensor]] = {}
+
+        def look(names: dict[str, int], module: torch.nn.Module, inputs: Any) -> None:
+            for name, i in names.items():
+                gathered = getattr(module, name)
+                if not hasattr(gathered, "to_local") and (i not in hooked or hooked[i]() is not gathered):
+                    hooked[i] = weakref.ref(gathered)
+                    self._hooks.append(gathered.register_hook(self._hook(i)))
+
+        found = set()
+        for module in model.modules():
+            names = {n: numbers[id(p)] for n, p in module.named_parameters(recurse=False) if id(p) in numbers}
+            if names:
+                self._hooks.append(module.register_forward_pre_hook(partial(look, names)))
+                found |= set(names.values())
+        if len(found) < len(numbers):
+            raise ValueError(f"model must hold all parameters, got one with {len(found)} of {len(numbers)}")
 
     def _draw(self, number: int, seed: int) -> dict[int, Tensor]:
         """Coordinates at random without replacement: parameter -> their places in it."""
@@ -188,7 +242,8 @@ class NoiseMeter:
         return see
 
     def _hold_grads(self) -> None:
-        self._held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
+        grads = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
+        self._held = [(i, g.to_local()) if hasattr(g, "to_local") else (i, g) for i, g in grads]
 
     @torch.no_grad()
     def _look(self, part: _Part) -> None:
@@ -289,8 +344,13 @@ class NoiseMeter:
             self._solve(seen, squares[-1], *sums)
             return
         message = torch.cat([seen, *(seen.new_full((1,), x) for x in sums)])
+        if self._sharded:  # each rank has a part of the whole gradient too
+            message = torch.cat([squares[-1], message])
         dist.all_reduce(message, group=self._ranks)
-        self._solve(message[:-4], squares[-1], *message[-4:])
+        whole_squares, message = (
+            (message[: len(seen)], message[len(seen) :]) if self._sharded else (squares[-1], message)
+        )
+        self._solve(message[:-4], whole_squares, *message[-4:])
 
     def _solve(self, seen: Tensor, whole: Tensor, count: Any, inverse: Any, weight: Any, spread: Any) -> None:
         """The two equations; the sums are numbers, or tensors that are not copied to the CPU: that would wait."""

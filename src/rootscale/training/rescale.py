@@ -122,7 +122,7 @@ def rescale_(
     (0.002, 0.002)
     """
     kappa = positive("kappa", kappa)
-    family = _family(optimizer)
+    family = family_of(optimizer)
     chosen = get_rule(rule, family.name, averaging)
     if interval not in ("step", "epoch"):
         raise ValueError(f"interval must be 'step' or 'epoch', got {interval!r}")
@@ -152,7 +152,7 @@ def _several(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _family(optimizer: Any) -> _Family:
+def family_of(optimizer: Any) -> _Family:
     """The row for this optimizer; a subclass counts as its torch class only if it has not changed ``step``."""
     step = inspect.unwrap(type(optimizer).step) if isinstance(optimizer, torch.optim.Optimizer) else None
     for family in _FAMILIES:
@@ -252,6 +252,8 @@ def _eps_dominates(optimizer: torch.optim.Optimizer, family: _Family) -> list[st
     if not ratios:
         return []
     ratio = torch.cat([one.cpu() for one in ratios])
+    if not len(ratio):  # the shards of this rank are empty
+        return []
     share = (ratio < 1).double().mean().item()
     if share <= 0.5:
         return []

@@ -1,0 +1,254 @@
+"""What training/test_distributed.py runs, in one process and on several ranks.
+
+    python ranks.py FOLDER [WORLD_SIZE ...]
+
+One start does all of it, one world after the other: importing torch takes longer than everything else, so the ranks are
+forked from a process that has done it (and computed nothing).
+
+Everything is in float64 and samples by position, so that any number of ranks computes what one process does.
+"""
+
+import os
+import sys
+import traceback
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LinearLR
+
+from rootscale.training import SVAG, BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, rescale_
+from rootscale.training.noise import Interval, Noise
+
+N, SAVED, END = 96, 72, 200
+GROWING = [(0, 8), (60, 16), (130, 32)]  # saved at 72, the run has been converted once and will be once more
+OTHER = [(0, 8), (60, 16), (72, 32), (130, 64)]
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+def wrapped(kind, net):
+    if kind == "ddp":
+        return DistributedDataParallel(net)
+    if kind == "fsdp":
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        fully_shard(net[0], mesh=mesh)
+        fully_shard(net, mesh=mesh)
+    return net
+
+
+def whole(tensor):
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+class Job:
+    """One training job: alone, under DDP or under FSDP2."""
+
+    def __init__(self, kind, stages=GROWING, micro=2):
+        torch.manual_seed(0)
+        self.x = torch.randn(N, 6, dtype=torch.float64)
+        self.y = torch.randint(3, (N,))
+        # Five rows: two ranks have shards of different sizes, and of four one has nothing.
+        net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+        self.model = wrapped(kind, net)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, betas=(0.98, 0.99), weight_decay=0.1)
+        self.scheduler = LinearLR(self.optimizer, 0.2, total_iters=20)
+        self.sampler = ScheduledSampler(N, BatchSchedule(stages), micro=micro, replacement=True)
+        self.run = ScheduledRun(self.sampler, self.optimizer, scheduler=self.scheduler, model=self.model)
+
+    def quiet(self, synchronised):
+        """Without communication in this backward, where the wrapper can do that."""
+        return nullcontext() if synchronised else getattr(self.model, "no_sync", nullcontext)()
+
+    def train(self, samples):
+        while self.run.seen < samples:
+            for i in self.run.batches(self.sampler):
+                with self.quiet(self.run.complete):
+                    (F.cross_entropy(self.model(self.x[i]), self.y[i]) * self.run.weight).backward()
+                if self.run.complete:
+                    self.optimizer.step()
+                    self.scheduler.step()
+                    self.optimizer.zero_grad()
+                if self.run.seen >= samples:
+                    break
+        return self
+
+    def found(self):
+        """Everything that a run is: parameters, state, learning rate."""
+        states = [self.optimizer.state[p] for p in self.model.parameters()]
+        return {
+            "parameters": [whole(p) for p in self.model.parameters()],
+            **{key: [whole(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq", "step")},
+            "lr": torch.tensor(self.optimizer.param_groups[0]["lr"]),
+            "position": torch.tensor(self.run.seen),
+        }
+
+    def save(self, file):
+        """One file with whole tensors, which any number of processes can load."""
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=FULL)
+        rest = {"run": self.run.state_dict(), "scheduler": self.scheduler.state_dict()}
+        if self.sampler.rank == 0:
+            torch.save({"model": model, "optimizer": optimizer, **rest}, file)
+        return self
+
+    def load(self, file):
+        saved = torch.load(file, weights_only=False)
+        self.run.load_state_dict(saved["run"])  # first of all
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=saved["model"],
+            optim_state_dict=saved["optimizer"],
+            options=StateDictOptions(full_state_dict=True),
+        )
+        self.scheduler.load_state_dict(saved["scheduler"])
+        return self
+
+    def save_sharded(self, folder):
+        """Every rank writes its shards."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+        if self.sampler.rank == 0:
+            torch.save({"run": self.run.state_dict(), "scheduler": self.scheduler.state_dict()}, f"{folder}/rest.pt")
+
+    def load_sharded(self, folder):
+        rest = torch.load(f"{folder}/rest.pt", weights_only=False)
+        self.run.load_state_dict(rest["run"])
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        state = {"model": model, "optimizer": optimizer}
+        dcp.load(state, checkpoint_id=folder)
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        self.scheduler.load_state_dict(rest["scheduler"])
+        return self
+
+
+def svag(kind):
+    """Two fresh batches a step, of eight samples over all ranks."""
+    job = Job(kind, [(0, 8)])
+    simulation = SVAG(job.optimizer, 2, scheduler=job.scheduler, model=job.model)
+    batches = iter(ScheduledSampler(N, BatchSchedule([(0, 8)]), replacement=True, epoch=1000))
+    for _ in range(20):
+        for r in simulation.passes():
+            i = next(batches)
+            (r * F.cross_entropy(job.model(job.x[i]), job.y[i])).backward()
+        job.optimizer.step()
+        job.scheduler.step()
+        job.optimizer.zero_grad()
+    return job.found()
+
+
+def noise(kind, ranks):
+    """Estimates of ten steps of two micro-batches on each rank; in one process the parts are those of all ranks."""
+    job = Job(kind, [(0, 16)])
+    alone = kind == "alone"
+    options = {} if alone else {"process_group": dist.group.WORLD, "model": job.model if kind == "fsdp" else None}
+    meter = NoiseMeter(job.optimizer, **options)
+    samplers = [
+        iter(ScheduledSampler(N, BatchSchedule([(0, 16)]), micro=8 // ranks, rank=rank, world_size=ranks, epoch=1000))
+        for rank in (range(ranks) if alone else [dist.get_rank()])
+    ]
+    for _ in range(10):
+        parts = [(i, last) for last in (False, True) for i in map(next, samplers)]
+        weight = 1 / len(parts)
+        for i, last in parts:
+            with job.quiet(last), meter.part(len(i), weight):
+                (weight * F.cross_entropy(job.model(job.x[i]), job.y[i])).backward()
+        meter.update()
+        job.optimizer.step()
+        job.optimizer.zero_grad()
+    meter.remove()
+    return torch.tensor(meter._values())
+
+
+def sharded_state():
+    """rescale_ on shards: what communicates, and whether it is done in place; rank by rank."""
+    job = Job("fsdp").train(24)
+    shards = [state["exp_avg_sq"].to_local() for state in job.optimizer.state.values()]
+    before = [shard.clone() for shard in shards]
+    with CommDebugMode() as communication:
+        rescale_(job.optimizer, 4, scheduler=job.scheduler, model=job.model)
+    after = [state["exp_avg_sq"].to_local() for state in job.optimizer.state.values()]
+    return {
+        "empty": any(not len(shard) for shard in shards),
+        "collectives": communication.get_total_counts(),
+        "in place": [a.data_ptr() for a in shards] == [a.data_ptr() for a in after],
+        "divided by 4": all(torch.equal(a, b / 4) for a, b in zip(after, before, strict=True)),
+    }
+
+
+def growth():
+    """Ranks whose measurements differ decide alike."""
+    torch.manual_seed(0)
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(net.parameters(), betas=(0.99, 0.999))
+    sampler = ScheduledSampler(N, BatchSchedule.from_noise(8, share=0.5))
+    run = ScheduledRun(sampler, optimizer, process_group=dist.group.WORLD)
+    next(run.batches(sampler))
+    sampler.position += 8 * dist.get_rank()  # as if more had been read ahead
+    some = Interval(1.0, 0.5, 2.0)
+    run.grow(Noise(some, some, Interval(500.0, 100.0 / (1 + dist.get_rank()), 1000.0), 100))
+    return sampler.schedule.stages
+
+
+def refusals(world):
+    """What NoiseMeter says of shards that it cannot meter."""
+    job, said = Job("fsdp"), []
+    for options in ({}, {"process_group": dist.group.WORLD, "model": job.model, "preconditioned": True}):
+        try:
+            NoiseMeter(job.optimizer, **options)
+        except (TypeError, ValueError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def main(rank, world, folder):
+    store = dist.FileStore(f"{folder}/store{world}", world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    found = {"shards": sharded_state(), "grown": growth(), "refused": refusals(world)}
+    for kind in ("ddp", "fsdp"):
+        found[kind] = {
+            "trajectory": Job(kind).train(SAVED).save(f"{folder}/{kind}{world}.pt").train(END).found(),
+            "kept": Job(kind).load(f"{folder}/alone.pt").train(END).found(),
+            "changed": Job(kind, OTHER).load(f"{folder}/alone.pt").train(END).found(),
+            "svag": svag(kind),
+            "noise": noise(kind, world),
+        }
+    if world == 2:
+        Job("fsdp").train(SAVED).save_sharded(f"{folder}/sharded")
+    else:
+        for name, stages in (("sharded kept", GROWING), ("sharded changed", OTHER)):
+            found["fsdp"][name] = Job("fsdp", stages).load_sharded(f"{folder}/sharded").train(END).found()
+    torch.save(found, f"{folder}/{world}-{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def start(world, folder):
+    """All ranks of one world; waits for them and returns whether all went well."""
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            try:
+                main(rank, world, folder)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    return not any(statuses)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(0 if all(start(int(world), Path(sys.argv[1])) for world in sys.argv[2:]) else 1)

@@ -1,0 +1,130 @@
+"""DDP and FSDP2 on 2 and 4 processes: the run of one process with the same batch, and checkpoints between them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import END, OTHER, SAVED, Job, noise, svag
+
+ROOT = Path(__file__).parents[2]
+WORLDS = (2, 4)
+KINDS = ("ddp", "fsdp")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The ranks' findings: two processes first, then four that also load what the two have saved."""
+    folder = tmp_path_factory.mktemp("ranks")
+    Job("alone").train(SAVED).save(folder / "alone.pt")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(ROOT / "tests" / "ranks.py"), str(folder), *map(str, WORLDS)]
+    subprocess.run(command, env=environment, check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ranks(folder):
+    return {world: [torch.load(folder / f"{world}-{rank}.pt") for rank in range(world)] for world in WORLDS}
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    return {
+        "trajectory": Job("alone").train(END).found(),
+        "changed": Job("alone", OTHER).load(folder / "alone.pt").train(END).found(),
+        "svag": svag("alone"),
+    }
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        tensors = zip(found[key], value, strict=True) if isinstance(value, list) else [(found[key], value)]
+        for mine, other in tensors:
+            assert torch.allclose(mine, other, rtol=1e-9, atol=1e-13), key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", WORLDS)
+class TestRanks:
+    def test_the_trajectory_is_that_of_one_process(self, ranks, alone, world, kind):
+        for rank in ranks[world]:
+            assert_same(rank[kind]["trajectory"], alone["trajectory"])
+
+    def test_a_checkpoint_of_one_process_goes_on_at_the_same_batch(self, ranks, alone, world, kind):
+        for rank in ranks[world]:
+            assert_same(rank[kind]["kept"], alone["trajectory"])
+
+    def test_a_checkpoint_of_one_process_goes_on_at_another_batch(self, ranks, alone, world, kind):
+        assert not torch.allclose(alone["changed"]["lr"], alone["trajectory"]["lr"])
+        for rank in ranks[world]:
+            assert_same(rank[kind]["changed"], alone["changed"])
+
+    def test_a_checkpoint_of_the_ranks_goes_on_in_one_process(self, folder, ranks, alone, world, kind):
+        file = folder / f"{kind}{world}.pt"
+        assert_same(Job("alone").load(file).train(END).found(), alone["trajectory"])
+        assert_same(Job("alone", OTHER).load(file).train(END).found(), alone["changed"])
+
+    def test_svag_is_that_of_one_process(self, ranks, alone, world, kind):
+        for rank in ranks[world]:
+            assert_same(rank[kind]["svag"], alone["svag"])
+
+    def test_the_noise_is_that_of_one_process_whose_parts_are_the_ranks(self, ranks, world, kind):
+        expected = noise("alone", world)
+        assert expected.isfinite().all()
+        for rank in ranks[world]:
+            assert torch.allclose(rank[kind]["noise"], expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("sharded kept", "trajectory"), ("sharded changed", "changed")])
+def test_shards_of_two_ranks_go_on_as_shards_of_four(ranks, alone, name, expected):
+    for rank in ranks[4]:
+        assert_same(rank["fsdp"][name], alone[expected])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_shards_are_rescaled_in_place_and_without_communication(ranks, world):
+    shards = [rank["shards"] for rank in ranks[world]]
+    assert all(one["divided by 4"] and one["in place"] and one["collectives"] == 0 for one in shards)
+    assert any(one["empty"] for one in shards) == (world == 4)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_ranks_grow_the_batch_together(ranks, world):
+    """The lowest of their noise scales, 100 / world; half of it, by doublings; the latest of their positions."""
+    size = {2: 16, 4: 8}[world]
+    stages = ((0, 8),) if size == 8 else ((0, 8), (8 * world, size))
+    assert [rank["grown"] for rank in ranks[world]] == [stages] * world
+
+
+def test_shards_that_cannot_be_metered_are_refused(ranks):
+    for rank in ranks[2]:
+        without, more = rank["refused"]
+        assert without.startswith("TypeError: these parameters are sharded (FSDP2)")
+        assert "process_group= and model=" in without
+        assert more.startswith("ValueError: preconditioned and coordinates")
+
+
+def example(launcher, *arguments, **environment):
+    """What examples/ddp.py prints: samples, batch size and loss after each epoch."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", **environment}
+    command = [sys.executable, *launcher, "examples/ddp.py", *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "noise scale" in done.stdout
+    rows = re.findall(r"(\d+) samples, batch size ([\d]+).*, loss ([\d.]+)", done.stdout)
+    return [(int(samples), int(size), float(loss)) for samples, size, loss in rows]
+
+
+def test_the_example_runs_by_torchrun_and_goes_on_in_one_process_at_another_batch(tmp_path):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    alone = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    ((samples, size, loss),) = example(torchrun, "--epochs=1", f"--save={tmp_path}/run.pt")
+    assert (samples, size) == (3008, 32)
+    ((samples, size, later),) = example([], "--epochs=1", f"--resume={tmp_path}/run.pt", "--batch=128", **alone)
+    assert (samples, size) == (3008 + 24 * 128, 128)
+    assert later < 0.9 * loss
