@@ -1,7 +1,7 @@
 """A Lightning run that is resumed at another batch size, with one line more: ``RescaleCallback()``.
 
-    python examples/lightning_run.py                # two epochs at batch size 8, then on at 32
-    python examples/lightning_run.py --devices 2    # saved by two processes, 4 samples each; resumed by one
+python examples/lightning_run.py                # two epochs at batch size 8, then on at 32
+python examples/lightning_run.py --devices 2    # saved by two processes, 4 samples each; resumed by one
 """
 
 import argparse
@@ -32,7 +32,7 @@ class Net(LightningModule):
         self.log("loss", loss, on_epoch=True)
         return loss
 
-    def configure_optimizers(self):  # noqa: ANN201
+    def configure_optimizers(self):
         """AdamW with a cosine, stepped with the optimizer."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3, betas=(0.98, 0.999), weight_decay=0.1)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4 * 64)
@@ -66,7 +66,9 @@ def main() -> None:
     fit(folder, data, 8 // args.devices, 2, None, args.devices)
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
     trainer = fit(f"{folder}/large", data, 32, 4, f"{folder}/last.ckpt", 1)
-    print(f"loss {trainer.callback_metrics['loss_epoch']:.3f}, learning rate {trainer.optimizers[0].param_groups[0]['lr']:.2g}")
+    print(
+        f"loss {trainer.callback_metrics['loss_epoch']:.3f}, learning rate {trainer.optimizers[0].param_groups[0]['lr']:.2g}"
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from rootscale.hparams import positive
 from rootscale.rules import RULES, Averaging, Rule, get_rule
 from rootscale.training import NoiseMeter, rescale_, schedulers
 from rootscale.training.noise import Noise
-from rootscale.training.rescale import _ema_edit, _family, _group_edits, _guards, _state_edits
+from rootscale.training.rescale import _batchnorm_edits, _Edit, _ema_edit, _family, _group_edits, _guards, _state_edits
 from rootscale.units import UNITS, show
 
 try:
@@ -61,6 +61,12 @@ class _Frame:
     step: int  # of the Trainer, at which it was made
     every: tuple[int, int]  # accumulate_grad_batches before and after
 
+    @property
+    def forward(self) -> float:
+        """By how much the samples per forward pass change, on all devices: accumulation is no part of it."""
+        before, after = self.every
+        return self.kappa * before / after
+
 
 @dataclass(frozen=True)
 class _Target:
@@ -72,7 +78,7 @@ class _Target:
 
 
 class RescaleCallback(Callback):
-    """Converts optimizers, their states and schedulers, BatchNorm and weight averages when the batch size changes.
+    """Converts optimizers, their states and schedulers, weight averages and BatchNorm when the batch size changes.
 
     Args:
         rule: a name from `rootscale.RULES`; None is each optimizer's own.
@@ -80,7 +86,8 @@ class RescaleCallback(Callback):
         batch_size: samples per optimizer step over all devices, or a function of the Trainer that returns it; only
             where they cannot be found from the data loader (iterables without ``batch_size``, several loaders) or the
             steps are made by hand (manual optimization).
-        saved_batch_size: the same of the checkpoint that is resumed, if it was saved without this callback.
+        saved_batch_size: the same of the checkpoint that is resumed, if it was saved without this callback; its run is
+            taken to have had the accumulation of this one.
         ema: names of attributes of the module that are parameter averages, dotted where nested: an
             `torch.optim.swa_utils.AveragedModel`, or anything with a ``decay``. Lightning's ``WeightAveraging``
             callbacks are found without it.
@@ -270,16 +277,14 @@ class RescaleCallback(Callback):
         """
         if config.interval == "epoch" or config.frequency == 1:
             return str(config.interval)
-        before, after = frame.every
-        # Samples per batch change by kappa * before / after, batches per step of the scheduler by the lcms' ratio.
-        batches = Fraction(math.lcm(after, config.frequency), math.lcm(before, config.frequency))
-        ticks = frame.kappa * before / after * batches
+        before, after = (math.lcm(every, config.frequency) for every in frame.every)
+        ticks = frame.forward * after / before
         for interval, expected in (("step", frame.kappa), ("epoch", 1.0)):
             if math.isclose(ticks, expected, rel_tol=1e-9):
                 return interval
         raise ValueError(
             f"{type(config.scheduler).__name__} with frequency={config.frequency} would be stepped after "
-            f"{show(float(ticks))} times as many samples, when the batch size changes by {show(frame.kappa)}; use "
+            f"{show(ticks)} times as many samples, when the batch size changes by {show(frame.kappa)}; use "
             "frequency=1"
         )
 
@@ -302,10 +307,15 @@ class RescaleCallback(Callback):
             found.append(thing)
         return found
 
-    def _check(self, trainer: Trainer, module: LightningModule, frame: _Frame) -> list[_Target]:
-        """All that may be refused, before anything is touched: rescale_ does so for one optimizer, here are several."""
+    def _check(self, trainer: Trainer, module: LightningModule, frame: _Frame) -> tuple[list[_Target], list[_Edit]]:
+        """All that may be refused, before anything is touched: rescale_ does so for one optimizer, here are several.
+
+        Returns the optimizers, and the changes of BatchNorm, which has a clock of its own: it counts forward passes.
+        """
         targets = list(self._targets(trainer, module, frame))
+        averages = self._averages(trainer, module)
         messages: dict[str, None] = {}
+        norms: list[_Edit] = []
         for target in targets:
             family = _family(target.optimizer)
             rule = get_rule(frame.rule, family.name, frame.averaging)
@@ -314,15 +324,16 @@ class RescaleCallback(Callback):
                 schedulers.check(scheduler, target.optimizer, rule, frame.kappa)
             list(_group_edits(target.optimizer, family, rule, frame.kappa))
             list(_state_edits(target.optimizer, family, rule, frame.kappa))
-            for average in self._averages(trainer, module):
+            for average in averages:
                 _ema_edit(average, rule, frame.kappa)
             messages |= dict.fromkeys(_guards(target.optimizer, family, rule, frame.kappa))
+            norms = norms or list(_batchnorm_edits(module, rule, frame.forward))
         for message in messages:
             warnings.warn(message, ScalingWarning, stacklevel=4)
-        return targets
+        return targets, norms
 
     def _convert(self, trainer: Trainer, module: LightningModule, frame: _Frame) -> list[Changes]:
-        targets = self._check(trainer, module, frame)
+        targets, norms = self._check(trainer, module, frame)
         averages = self._averages(trainer, module)
         for one in module.modules():
             if isinstance(one, _NormBase):
@@ -333,16 +344,19 @@ class RescaleCallback(Callback):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ScalingWarning)  # they have been shown
             for i, target in enumerate(targets):
-                once: dict[str, Any] = {} if i else {"model": module, "ema": averages}
                 done.append(
                     rescale_(
                         target.optimizer, frame.kappa, scheduler=target.schedulers, interval=target.interval,
-                        rule=frame.rule, averaging=frame.averaging, **once,
+                        ema=None if i else averages, rule=frame.rule, averaging=frame.averaging,
                     )
                 )  # fmt: skip
-        if self.trainer_settings and done:
-            rows = tuple(self._convert_trainer(trainer, done[0].rule, frame))
-            done[0] = replace(done[0], rows=done[0].rows + rows)
+        if done:
+            for edit in norms:
+                edit.commit()
+            rows = [change for edit in norms for change in edit.changes]
+            if self.trainer_settings:
+                rows += self._convert_trainer(trainer, done[0].rule, frame)
+            done[0] = replace(done[0], rows=(*done[0].rows, *rows))
         return done
 
     def _convert_trainer(self, trainer: Trainer, rule: Rule, frame: _Frame) -> Iterator[Change]:
