@@ -34,19 +34,26 @@ class Net(LightningModule):
 
     def configure_optimizers(self):
         """AdamW with a cosine, stepped with the optimizer."""
-        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3, betas=(0.98, 0.999), weight_decay=0.1)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=5e-3, betas=(0.98, 0.999), weight_decay=0.1)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4 * 64)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
-def fit(folder: str, data: TensorDataset, batch_size: int, epochs: int, resume: str | None, devices: int) -> Trainer:
+def data() -> TensorDataset:
+    """512 samples of a noisy sum."""
+    generator = torch.Generator().manual_seed(0)
+    x, noise = torch.randn(512, 8, generator=generator), torch.randn(512, 1, generator=generator)
+    return TensorDataset(x, x.sum(1, keepdim=True) + noise)
+
+
+def fit(folder: str, samples: TensorDataset, batch_size: int, epochs: int, resume: str | None, devices: int) -> Trainer:
     """Train up to so many epochs."""
     trainer = Trainer(
         max_epochs=epochs, accelerator="cpu", devices=devices, strategy="ddp_fork" if devices > 1 else "auto",
         gradient_clip_val=1.0, logger=False, enable_progress_bar=False, enable_model_summary=False,
         callbacks=[EMAWeightAveraging(decay=0.99), RescaleCallback(), ModelCheckpoint(folder, save_last=True)],
     )  # fmt: skip
-    trainer.fit(Net(), DataLoader(data, batch_size, shuffle=True), ckpt_path=resume, weights_only=False)
+    trainer.fit(Net(), DataLoader(samples, batch_size, shuffle=True), ckpt_path=resume, weights_only=False)
     return trainer
 
 
@@ -61,14 +68,10 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     folder = args.folder or tempfile.mkdtemp()
-    x = torch.randn(512, 8)
-    data = TensorDataset(x, x.sum(1, keepdim=True) + torch.randn(512, 1))
-    fit(folder, data, 8 // args.devices, 2, None, args.devices)
+    fit(folder, data(), 8 // args.devices, 2, None, args.devices)
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
-    trainer = fit(f"{folder}/large", data, 32, 4, f"{folder}/last.ckpt", 1)
-    print(
-        f"loss {trainer.callback_metrics['loss_epoch']:.3f}, learning rate {trainer.optimizers[0].param_groups[0]['lr']:.2g}"
-    )
+    trainer = fit(f"{folder}/large", data(), 32, 4, f"{folder}/last.ckpt", 1)
+    print(f"loss {trainer.callback_metrics['loss_epoch']:.3f}")
 
 
 if __name__ == "__main__":
