@@ -15,18 +15,16 @@ def loss(params: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.mean((x @ params["w"] + params["b"] - y) ** 2)
 
 
-def train(optimizer: optax.GradientTransformation, params, state, batches):
-    """One epoch; one compiled step for all of it."""
+def train(optimizer: optax.GradientTransformation, params, state, x, y, size: int):
+    """One epoch in batches of ``size``."""
 
-    @jax.jit
-    def step(params, state, x, y):
-        gradients = jax.grad(loss)(params, x, y)
-        updates, state = optimizer.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state
+    def step(carry, batch):
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(params, *batch), state, params)
+        return (optax.apply_updates(params, updates), state), None
 
-    for x, y in batches:
-        params, state = step(params, state, x, y)
-    return params, state
+    batches = x.reshape(-1, size, x.shape[1]), y.reshape(-1, size)
+    return jax.jit(lambda carry: jax.lax.scan(step, carry, batches)[0])((params, state))
 
 
 def main() -> None:
@@ -34,21 +32,17 @@ def main() -> None:
     keys = jax.random.split(jax.random.key(0), 2)
     x = jax.random.normal(keys[0], (2048, 8))
     y = x.sum(1) + jax.random.normal(keys[1], (2048,))
-
-    def batches(size: int) -> list[tuple[jax.Array, jax.Array]]:
-        return list(zip(jnp.split(x, len(x) // size), jnp.split(y, len(y) // size), strict=True))
-
     schedule = optax.warmup_cosine_decay_schedule(0.0, 2e-2, warmup_steps=50, decay_steps=512)
     arguments = {"learning_rate": schedule, "b1": 0.95, "b2": 0.995, "weight_decay": 1e-3}
     params = {"w": jnp.zeros(8), "b": jnp.zeros(())}
     optimizer = optax.adamw(**arguments)
-    params, state = train(optimizer, params, optimizer.init(params), batches(8))
+    params, state = train(optimizer, params, optimizer.init(params), x, y, 8)
     print(f"batch size  8: {int(state[0].count):3d} steps, loss {loss(params, x, y):.3f}")
 
     kappa = 4
     optimizer = optax.adamw(**scale(optax.adamw, kappa, **arguments))
     state = rescale(state, kappa)
-    params, state = train(optimizer, params, state, batches(8 * kappa))
+    params, state = train(optimizer, params, state, x, y, 8 * kappa)
     print(f"batch size 32: {int(state[0].count):3d} steps, loss {loss(params, x, y):.3f}")
 
 
