@@ -96,7 +96,7 @@ def fit(folder, batch, *, module=None, callbacks=None, resume=None, epochs=2, lo
     options = dict(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False)
     trainer = Trainer(max_epochs=epochs, callbacks=[*mine, spy, keep], **options, **settings)
     loader = loader or DataLoader(DATA, batch_size=batch)
-    trainer.fit(module or Net(), loader, ckpt_path=resume, weights_only=False)
+    trainer.fit(module or Net(), loader, ckpt_path=resume, weights_only=True)
     return spy
 
 
