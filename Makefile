@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench bench-rescale bench-training bench-bands bench-verdict bench-sde results clean setup
+.PHONY: demo test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-sde results clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -14,6 +14,11 @@ test: lint
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
+
+# Against all the real libraries: those of `make test` and the large ones, JAX and Ray.
+test-integrations: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[optax,ray]"
+	$(BIN)/python -m pytest -q tests/integrations docs/integrations src/rootscale/integrations
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,0 +1,360 @@
+"""Against the real optax, in float64."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("optax", reason="needs optax: pip install 'rootscale[optax]'")
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rootscale import SGD, Adam, AdamW, RMSprop, ScalingWarning
+from rootscale.integrations.optax import rescale, scale, scale_schedule
+from rootscale.training import rescale_
+
+ROOT = Path(__file__).parents[2]
+A = np.diag([1.0, 4.0, 0.3]) + 0.1
+NOISE = np.random.default_rng(0).normal(size=(64, 3))
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def gradient(params, k):
+    """Of a quadratic, with the same noise for everybody."""
+    return params @ A + NOISE[k]
+
+
+def run(transformation, params, state, steps, first=0):
+    for k in range(first, first + steps):
+        updates, state = transformation.update(gradient(params, k), state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+def start():
+    return jnp.array([1.0, -2.0, 0.5])
+
+
+def leaves_equal(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    return all(bool(jnp.array_equal(x, y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+# Arguments.
+
+ARGUMENTS = {
+    "adam": (
+        optax.adam,
+        dict(learning_rate=1e-3, b1=0.98, b2=0.999, eps=1e-6, eps_root=1e-10),
+        dict(learning_rate=2e-3, b1=0.92, b2=0.996, eps=5e-7, eps_root=2.5e-11),
+    ),
+    "adamw": (
+        optax.adamw,
+        dict(learning_rate=1e-3, b1=0.98, b2=0.999, weight_decay=0.1),
+        dict(learning_rate=2e-3, b1=0.92, b2=0.996, eps=5e-9, eps_root=0.0, weight_decay=0.2),
+    ),
+    "amsgrad": (
+        optax.amsgrad,
+        dict(learning_rate=1e-3, b1=0.98),
+        dict(learning_rate=2e-3, b1=0.92, b2=0.996, eps=5e-9),
+    ),
+    "rmsprop": (
+        optax.rmsprop,
+        dict(learning_rate=1e-3, decay=0.99, eps=1e-6, initial_scale=1.0),
+        dict(learning_rate=2e-3, decay=0.96, eps=2.5e-7, initial_scale=0.25),
+    ),
+    "rmsprop, eps outside": (
+        optax.rmsprop,
+        dict(learning_rate=1e-3, decay=0.99, eps=1e-6, eps_in_sqrt=False),
+        dict(learning_rate=2e-3, decay=0.96, eps=5e-7, eps_in_sqrt=False),
+    ),
+    "sgd": (optax.sgd, dict(learning_rate=1e-3, momentum=0.9), dict(learning_rate=4e-3, momentum=0.9)),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_and_defaults_are_converted_by_their_own_rows(name):
+    make, arguments, expected = ARGUMENTS[name]
+    new = scale(make, 4, **arguments)
+    assert {key: new[key] for key in expected} == pytest.approx(expected, rel=1e-12)
+    assert new == scale(name.split(",")[0], 4, **arguments)
+    make(**new).init(start())  # they are all its arguments
+
+
+def test_a_record_has_its_arguments_in_it():
+    assert scale(AdamW(eta=1e-3, beta1=0.98, weight_decay=0.1), 4) == scale(
+        "adamw", 4, learning_rate=1e-3, b1=0.98, weight_decay=0.1
+    )
+    assert scale(RMSprop(eta=1e-3, beta=0.99), 4) == scale(
+        "rmsprop", 4, learning_rate=1e-3, decay=0.99, eps_in_sqrt=False
+    )
+    assert scale(RMSprop(eta=1e-3, eps=0, eps_root=1e-6), 4)["eps"] == 2.5e-7
+    assert scale(SGD(eta=0.1), 4)["momentum"] is None
+    with pytest.raises(ValueError, match=r"optax.adam has no L2 term"):
+        scale(Adam(eta=1e-3, beta1=0.98, weight_decay=0.1), 4)
+    with pytest.raises(ValueError, match="has one eps"):
+        scale(RMSprop(eta=1e-3, eps_root=1e-6), 4)
+
+
+def test_arguments_that_no_rule_keeps_are_refused():
+    with pytest.raises(ValueError, match=r"optimizer must be one of adam, adamw.*; got 'lion'"):
+        scale(optax.lion, 4, learning_rate=1e-3)
+    with pytest.raises(ValueError, match=r"optax.rmsprop with momentum=0.9 follows no known SDE"):
+        scale("rmsprop", 4, learning_rate=1e-3, momentum=0.9)
+    with pytest.raises(ValueError, match=r"optax.adam with nesterov=True follows no known SDE"):
+        scale("adam", 4, learning_rate=1e-3, nesterov=True)
+    with pytest.raises(ValueError, match=r"kappa=16 gives b1=-0.6; need kappa < 10"):
+        scale("adam", 16, learning_rate=1e-3)
+    with pytest.raises(ValueError, match="a schedule of beta1 cannot be checked"):
+        scale("adam", 4, learning_rate=1e-3, b1=lambda count: 0.9)
+    with pytest.warns(ScalingWarning, match="averages over less than two steps"):
+        scale("adam", 6, learning_rate=1e-3)
+
+
+@pytest.mark.parametrize("kappa", [4, 3, 0.5, 1.5])
+def test_a_schedule_at_equal_samples_is_converted(kappa):
+    old = optax.warmup_cosine_decay_schedule(0.0, 1e-2, warmup_steps=20, decay_steps=100, end_value=1e-3)
+    new = scale_schedule(old, kappa)
+    for samples in range(0, 120, 6):
+        assert float(new(samples / kappa)) == pytest.approx(kappa**0.5 * float(old(samples)), rel=1e-12)
+    assert scale("sgd", 4, learning_rate=old)["learning_rate"](5) == pytest.approx(4 * float(old(20)))
+
+
+def test_a_schedule_that_looks_up_steps_gets_integers():
+    table = jnp.arange(100.0)
+    assert float(scale_schedule(lambda count: table[count], 4)(jnp.asarray(5))) == 2 * 20
+    steps = optax.piecewise_constant_schedule(1.0, {10: 0.1})
+    counts = [jnp.float32(k / 3) for k in (9, 10, 11)]
+    assert [float(scale_schedule(steps, 3)(count)) for count in counts] == pytest.approx(
+        [3**0.5 * float(steps(k)) for k in (9, 10, 11)]
+    )
+    near = jnp.nextafter(counts[1], jnp.float32(0))  # as rounding may leave it
+    assert float(scale_schedule(steps, 3)(near)) == pytest.approx(0.1 * 3**0.5)
+
+
+# States.
+
+
+@pytest.mark.parametrize(("steps", "kappa", "count"), [(12, 4, 3), (10, 4, 2.5), (10, 3, 10 / 3), (4, 0.5, 8)])
+def test_the_next_update_is_that_of_a_state_converted_by_hand(steps, kappa, count):
+    arguments = dict(learning_rate=1e-2, b1=0.9, b2=0.99, eps=1e-3, eps_root=1e-4)
+    params, state = run(optax.adam(**arguments), start(), optax.adam(**arguments).init(start()), steps)
+    transformation = optax.adam(**scale("adam", kappa, **arguments))
+    got, after = transformation.update(gradient(params, steps), rescale(state, kappa), params)
+
+    b1, b2 = 1 - kappa * 0.1, 1 - kappa * 0.01
+    m = b1 * state[0].mu + (1 - b1) * gradient(params, steps)
+    v = b2 * state[0].nu / kappa + (1 - b2) * gradient(params, steps) ** 2
+    m_hat, v_hat = m / (1 - b1 ** (count + 1)), v / (1 - b2 ** (count + 1))
+    expected = -1e-2 * kappa**0.5 * m_hat / (np.sqrt(v_hat + 1e-4 / kappa) + 1e-3 * kappa**-0.5)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    assert float(after[0].count) == pytest.approx(count + 1, rel=1e-15)
+    assert jnp.issubdtype(after[0].count.dtype, jnp.integer) == float(count).is_integer()
+
+
+def torch_run(make, steps, kappa, more, schedule=None):
+    params = torch.nn.Parameter(torch.tensor(np.array(start())))
+    optimizer = make([params])
+    scheduler = schedule and torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+    for k in range(steps + more):
+        if k == steps:
+            rescale_(optimizer, kappa, scheduler=scheduler)
+        params.grad = torch.tensor(np.array(gradient(params.detach().numpy(), k)))
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+    return params.detach().numpy()
+
+
+def decay(count):
+    return 1.0 / (1.0 + 0.05 * count)
+
+
+PAIRS = {
+    "Adam": ("adam", dict(b1=0.9, b2=0.99), lambda p: torch.optim.Adam(p, 1e-2, (0.9, 0.99))),
+    "AdamW": (
+        "adamw",
+        dict(b1=0.9, b2=0.99, weight_decay=0.1),
+        lambda p: torch.optim.AdamW(p, 1e-2, (0.9, 0.99), weight_decay=0.1),
+    ),
+    "RMSprop": (
+        "rmsprop",
+        dict(decay=0.95, eps=1e-4, eps_in_sqrt=False),
+        lambda p: torch.optim.RMSprop(p, 1e-2, alpha=0.95, eps=1e-4),
+    ),
+    "SGD": ("sgd", dict(momentum=0.9), lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9)),
+}
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("kappa", [4, 2])
+@pytest.mark.parametrize("name", PAIRS)
+def test_optax_and_torch_follow_the_same_path_through_the_change(name, kappa, scheduled):
+    maker, arguments, make = PAIRS[name]
+    rate = (lambda count: 1e-2 * decay(count)) if scheduled else 1e-2
+    arguments = {"learning_rate": rate, **arguments}
+    transformation = getattr(optax, maker)(**arguments)
+    params, state = run(transformation, start(), transformation.init(start()), 10)
+    converted = getattr(optax, maker)(**scale(maker, kappa, **arguments))
+    params, _ = run(converted, params, rescale(state, kappa), 10, first=10)
+    expected = torch_run(make, 10, kappa, 10, decay if scheduled else None)
+    np.testing.assert_allclose(params, expected, rtol=1e-9)
+
+
+def test_jit_and_scan_take_a_fractional_count():
+    adam = optax.adamw(**scale("adamw", 4, learning_rate=optax.linear_schedule(1e-2, 0, 100), b1=0.95))
+    _, state = run(optax.adamw(optax.linear_schedule(1e-2, 0, 100)), start(), adam.init(start()), 5)
+    state = rescale(state, 4)
+
+    def step(carry, k):
+        params, state = carry
+        updates, state = adam.update(params, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    (params, after), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, jnp.arange(3)))((start(), state))
+    carry = (start(), state)
+    for k in range(3):
+        carry, _ = step(carry, k)
+    np.testing.assert_allclose(params, carry[0], rtol=1e-12)
+    assert float(after[0].count) == 5 / 4 + 3
+
+
+def test_injected_hyperparameters_are_converted_in_the_state():
+    arguments = dict(learning_rate=1e-2, b1=0.9, b2=0.99, weight_decay=0.1)
+    injected = optax.inject_hyperparams(optax.adamw)(**arguments)
+    params, state = run(injected, start(), injected.init(start()), 8)
+    plain = optax.adamw(**arguments)
+    _, plain_state = run(plain, start(), plain.init(start()), 8)
+    got, after = run(injected, params, rescale(state, 4), 4, first=8)  # the same transformation
+    expected, _ = run(optax.adamw(**scale("adamw", 4, **arguments)), params, rescale(plain_state, 4), 4, first=8)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    assert int(after.count) == 6
+
+
+def test_an_injected_schedule_needs_the_transformation_anew():
+    arguments = dict(learning_rate=optax.linear_schedule(1e-2, 0, 100), b1=0.9, b2=0.99)
+    injected = optax.inject_hyperparams(optax.adam)(**arguments)
+    _, state = run(injected, start(), injected.init(start()), 8)
+    state = rescale(state, 4)
+    assert int(state.hyperparams_states["learning_rate"].count) == 2
+    converted = optax.inject_hyperparams(optax.adam)(**scale("adam", 4, **arguments))
+    _, state = run(converted, start(), state, 1)
+    assert float(state.hyperparams["learning_rate"]) == pytest.approx(2 * 1e-2 * 0.92)
+    assert float(state.hyperparams["b1"]) == pytest.approx(0.6)
+
+
+def test_injected_hyperparameters_of_doubtful_units_are_asked_for():
+    def own(lr):
+        return optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(lr))
+
+    def l2(learning_rate, weight_decay):
+        return optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(learning_rate))
+
+    state = optax.inject_hyperparams(own)(lr=0.1).init(start())
+    with pytest.raises(ValueError, match=r"opt_state.hyperparams\['lr'\]: its unit is unknown"):
+        rescale(state, 4)
+    assert float(rescale(state, 4, units={"lr": "eta"}).hyperparams["lr"]) == pytest.approx(0.2)
+    state = optax.inject_hyperparams(l2)(learning_rate=0.1, weight_decay=0.3).init(start())
+    with pytest.raises(ValueError, match=r"\['weight_decay'\]: its unit is unknown"):
+        rescale(state, 4)
+    assert float(rescale(state, 4, units={"weight_decay": "l2"}).hyperparams["weight_decay"]) == 0.3
+    state = optax.inject_hyperparams(optax.rmsprop)(1e-2, decay=0.99).init(start())
+    with pytest.raises(ValueError, match=r"\['eps'\]: its unit is unknown"):
+        rescale(state, 4)
+    assert float(rescale(state, 4, units={"eps": "eps_root"}).hyperparams["eps"]) == pytest.approx(2.5e-9)
+    state = optax.inject_hyperparams(optax.sgd)(1e-2).init(start())
+    with pytest.raises(ValueError, match="if it is SGD, say optimizer='sgd'"):
+        rescale(state, 4)
+    assert float(rescale(state, 4, optimizer="sgd").hyperparams["learning_rate"]) == pytest.approx(4e-2)
+
+
+def partitioned(params):
+    return {"w": "adam", "b": "sgd"}
+
+
+WRAPPED = {
+    "chain": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2)),
+    "named_chain": optax.named_chain(("clip", optax.clip(1.0)), ("adam", optax.adam(1e-2))),
+    "masked": optax.masked(optax.adam(1e-2), {"w": True, "b": False}),
+    "partition": optax.partition({"adam": optax.adam(1e-2), "sgd": optax.sgd(1e-2, momentum=0.9)}, partitioned),
+    "apply_if_finite": optax.apply_if_finite(optax.adam(1e-2), 5),
+    "MultiSteps": optax.MultiSteps(optax.adam(1e-2), 1).gradient_transformation(),
+    "amsgrad": optax.amsgrad(1e-2),
+    "scheduled decay": optax.adamw(1e-2, weight_decay=optax.constant_schedule(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_wherever_the_state_is_it_is_found(name):
+    transformation, params = WRAPPED[name], {"w": jnp.ones(2), "b": jnp.ones(())}
+    state = transformation.init(params)
+    update = jax.jit(transformation.update)
+    for _ in range(8):
+        _, state = update(params, state, params)
+    new = rescale(state, 4)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    counted = 0
+    for (path, before), after in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(new), strict=True):
+        keys = jax.tree_util.keystr(path)
+        assert after.dtype == before.dtype
+        divided = ".nu" in keys or keys.endswith((".count", ".gradient_step"))
+        counted += divided
+        np.testing.assert_allclose(after, before / 4 if divided else before, rtol=1e-15)
+    assert counted >= 2
+    assert leaves_equal(rescale(new, 1 / 4), state)  # and back
+    assert rescale(state, 1) is state
+
+
+REFUSED = {
+    "ScaleByLionState": optax.lion(1e-2),
+    "ScaleByRStdDevState": optax.rmsprop(1e-2, centered=True),
+    "ScaleByNovogradState": optax.novograd(1e-2),
+    "FactoredState": optax.adafactor(1e-2),
+    "AddNoiseState": optax.chain(optax.adam(1e-2), optax.add_noise(0.1, 0.1, 0)),
+    "ConditionallyTransformState": optax.conditionally_transform(optax.adam(1e-2), lambda step: step > 3),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_state_of_unknown_units_is_refused_by_name(name):
+    with pytest.raises(TypeError, match=rf"is a {name}, whose clock and units are unknown; known are ScaleByAdamState"):
+        rescale(REFUSED[name].init(start()), 4)
+
+
+def test_states_that_cannot_be_converted_now_are_refused():
+    with pytest.raises(ValueError, match=r"has a trace .momentum. besides a second moment"):
+        rescale(optax.rmsprop(1e-2, momentum=0.9).init(start()), 4)
+    steps = optax.MultiSteps(optax.adam(1e-2), 4).gradient_transformation()
+    _, state = steps.update(start(), steps.init(start()), start())
+    with pytest.raises(ValueError, match=r"in the middle of a step .mini_step=1."):
+        rescale(state, 4)
+    with pytest.raises(TypeError, match="opt_state is a ArrayImpl, where a state of optax was expected"):
+        rescale(start(), 4)
+    with pytest.raises(ValueError, match="kappa must be a finite number > 0, got 0"):
+        rescale(optax.adam(1e-2).init(start()), 0)
+
+
+def test_the_ablations_leave_out_what_they_leave_out():
+    _, state = run(optax.adam(1e-2), start(), optax.adam(1e-2).init(start()), 8)
+    new = rescale(state, 4, rule="sqrt-eta")
+    assert leaves_equal(new, state)
+
+
+def test_the_example_runs(capsys):
+    spec = importlib.util.spec_from_file_location("optax_loop", ROOT / "examples/optax_loop.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with jax.enable_x64(False):
+        module.main()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("batch size  8: 256 steps")
+    assert second.startswith("batch size 32: 128 steps")
