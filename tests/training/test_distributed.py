@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,26 @@ KINDS = ("ddp", "fsdp")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The ranks' findings: two processes first, then four that also load what the two have saved."""
-    folder = tmp_path_factory.mktemp("ranks")
-    Job("alone").train(SAVED).save(folder / "alone.pt")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(ROOT / "tests" / "ranks.py"), str(folder), *map(str, WORLDS)]
-    subprocess.run(command, env=environment, check=True, timeout=300)
+    """The ranks' findings: two processes first, then four that also load what the two have saved.
+
+    Where pytest itself has several workers, one of them starts the ranks and the others wait for it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
+    status = folder / "status"
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        until = time.monotonic() + 300
+        while not status.exists() and time.monotonic() < until:
+            time.sleep(0.2)
+    else:
+        Job("alone").train(SAVED).save(folder / "alone.pt")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, str(ROOT / "tests" / "ranks.py"), str(folder), *map(str, WORLDS)]
+        done = subprocess.run(command, env=environment, timeout=300)
+        status.write_text(str(done.returncode))
+    assert status.read_text() == "0"
     return folder
 
 
