@@ -245,13 +245,18 @@ def default_rule(optimizer: str) -> Rule:
 
 
 def get_rule(rule: str | Rule | None, optimizer: str, averaging: Averaging = "paper") -> Rule:
-    """The rule of that name (None: the one that keeps this optimizer's dynamics), with this form of averaging."""
+    """The rule of that name (None: the one that keeps this optimizer's dynamics), with this form of averaging.
+
+    >>> get_rule("sqrt without beta2, v", "adam") == RULES["sqrt"].without("beta2", "v")
+    True
+    """
     if rule is None:
         rule = default_rule(optimizer)
     elif isinstance(rule, str):
-        if rule not in RULES:
+        name, _, left_out = rule.partition(" without ")
+        if name not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
-        rule = RULES[rule]
+        rule = RULES[name].without(*(left_out.split(", ") if left_out else ()))
     if averaging not in get_args(Averaging):
         raise ValueError(f"averaging must be 'paper' (1 - kappa (1 - beta)) or 'power' (beta^kappa), got {averaging!r}")
     if averaging == "power":

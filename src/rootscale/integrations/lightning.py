@@ -31,7 +31,7 @@ from rootscale.hparams import positive
 from rootscale.rules import RULES, Averaging, Rule, get_rule
 from rootscale.training import NoiseMeter, rescale_, schedulers
 from rootscale.training.noise import Noise
-from rootscale.training.rescale import _batchnorm_edits, _Edit, _ema_edit, _family, _group_edits, _guards, _state_edits
+from rootscale.training.rescale import _batchnorm_edits, _Edit, _ema_edit, family_of, _group_edits, _guards, _state_edits
 from rootscale.units import UNITS, show
 
 try:
@@ -317,7 +317,7 @@ class RescaleCallback(Callback):
         messages: dict[str, None] = {}
         norms: list[_Edit] = []
         for target in targets:
-            family = _family(target.optimizer)
+            family = family_of(target.optimizer)
             rule = get_rule(frame.rule, family.name, frame.averaging)
             messages |= dict.fromkeys(rule.check(family.name))
             for scheduler in target.schedulers:
