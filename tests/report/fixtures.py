@@ -125,6 +125,21 @@ def followed(trajectory, name, share):
     return replace(trajectory, values={**trajectory.values, name: moved})
 
 
+def few(check, *names):
+    """The check with these test functions only: figures take their time."""
+
+    def cut(arm):
+        values = {name: arm.trajectory.values[name] for name in names}
+        arm = replace(arm, trajectory=replace(arm.trajectory, values=values))
+        if arm.comparison is None:
+            return arm
+        gaps = {name: gap for name, gap in arm.comparison.gaps.items() if name in names}
+        deciding = tuple(name for name in arm.comparison.deciding if name in names)
+        return replace(arm, comparison=replace(arm.comparison, gaps=gaps, deciding=deciding))
+
+    return replace(check, base=cut(check.base), others=tuple(map(cut, check.others)))
+
+
 def unjudged(check):
     """The check with three seeds and no comparisons, as expensive experiments have it."""
 

@@ -191,7 +191,7 @@ def test_paper_has_the_plans_open_and_plots_as_wide_as_itself(browser, report):
         "[...document.querySelectorAll('.plot')].map((p) => [p.clientWidth, p.querySelector('.main-svg').clientWidth])"
     )
     assert len(sizes) == 3
-    assert all(640 < box == drawn < 700 for box, drawn in sizes)
+    assert all(660 < box == drawn < 700 for box, drawn in sizes)
     assert browser.run("document.getElementById('curve-plot').layout.font.color") == "#1d2126"  # ink, not chalk
     pdf = base64.b64decode(browser.send("Page.printToPDF", preferCSSPageSize=True)["data"])
     assert pdf.startswith(b"%PDF-")

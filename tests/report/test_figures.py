@@ -4,19 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
+from report.fixtures import FUNCTIONS, few, make_check, unjudged, with_text
 
 from rootscale.report import figures
-
-
-def few(check, *names):
-    """The check with these test functions only."""
-
-    def cut(arm):
-        values = {name: arm.trajectory.values[name] for name in names}
-        return replace(arm, trajectory=replace(arm.trajectory, values=values))
-
-    return replace(check, base=cut(check.base), others=tuple(map(cut, check.others)))
 
 
 def test_each_test_function_is_a_figure_in_each_format(tmp_path):

@@ -265,7 +265,8 @@
   addEventListener("afterprint", () => {
     paper.remove("paper");
     for (const details of closed.splice(0)) details.open = false;
-    draw();
+    // Plotly keeps a width that it was given until it is told to look again.
+    draw().then(() => Object.keys(plots).map(element).filter((target) => target?.data && !target.hidden).forEach((target) => Plotly.Plots.resize(target)));
   });
   dark.addEventListener("change", draw);
   narrow.addEventListener("change", draw);
