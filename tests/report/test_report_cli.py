@@ -1,3 +1,4 @@
+import gc
 import json
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def test_a_place_that_cannot_be_written_is_one_line(folder, tmp_path, capsys):
     assert "error: cannot write " in error_of(capsys, folder, "-o", tmp_path / "a.html", "--png", tmp_path / "papers")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # numpy leaves a broken file open
 def test_a_folder_that_holds_no_whole_check_is_one_line(folder, tmp_path, capsys):
     out = ("-o", tmp_path / "out.html")
     assert "holds no check.json" in error_of(capsys, tmp_path, *out)
@@ -65,6 +67,7 @@ def test_a_folder_that_holds_no_whole_check_is_one_line(folder, tmp_path, capsys
     (folder / "check.json").write_text('{"arms": []}')
     assert "does not hold a whole check" in error_of(capsys, folder, *out)
     assert not (tmp_path / "out.html").exists()
+    gc.collect()
 
 
 def test_the_command_line_imports_neither_plotly_nor_matplotlib_before_it_must():

@@ -267,7 +267,7 @@ def _all_functions(arm: Arm, comparison: Comparison, check: Check) -> Html:
     width = f", bands of ± {words.number(comparison.critical)} standard errors" if comparison.critical else ""
     caption = f"Gaps to {words.unbroken(check.base.label)}, as shares of the range of its curve: {runs}{width}"
     rows = [_gap_row(gap, words.largest(gap, arm.trajectory), gap in comparison.decisive) for gap in gaps]
-    table = _table(("test function", "largest gap", "band there", "verdict"), rows, caption)
+    table = _table(("test function", "largest gap, band", "verdict"), rows, caption)
     return fill("<details><summary>All test functions</summary>$table</details>", table=table)
 
 
@@ -311,13 +311,12 @@ def _gauge(largest: words.Largest, tolerance: float) -> Html:
 def _gap_row(gap: Gap, largest: words.Largest | None, decides: bool) -> Html:
     needed = f"{gap.seeds_needed:,} seeds would decide" if gap.seeds_needed is not None else ""
     return fill(
-        '<tr class="$role"><th scope="row">$name<small>$role</small></th><td class="n">$gap</td>'
-        '<td class="n">$low<br>to $high</td><td>$badge<small>$seeds</small></td></tr>',
+        '<tr class="$role"><th scope="row">$name<small>$role</small></th><td class="n">$gap<small>$band</small></td>'
+        "<td>$badge<small>$seeds</small></td></tr>",
         role="decides" if decides else "followed",
         name=gap.name,
         gap=words.percent(largest.gap) if largest else "–",
-        low=words.percent(largest.low) if largest else "–",
-        high=words.percent(largest.high) if largest else "–",
+        band=f"{words.percent(largest.low)} to\N{NO-BREAK SPACE}{words.percent(largest.high)}" if largest else "",
         badge=_badge(gap.verdict),
         seeds=needed,
     )
