@@ -37,13 +37,12 @@ def number(value: float, digits: int = 3) -> str:
 def percent(share: float) -> str:
     r"""A share in percent, to a tenth (a hundredth where it is less); the space does not break.
 
-    >>> percent(0.05), percent(-0.0163), percent(0.2071), percent(0.00004), percent(0.0004)
+    >>> percent(0.05), percent(-0.0163), percent(0.2071), percent(0.00001), percent(0.00038)
     ('5\xa0%', '−1.6\xa0%', '20.7\xa0%', '0\xa0%', '0.04\xa0%')
     """
-    value = 100 * share if abs(share) >= 5e-5 else 0.0
-    if abs(value) < 0.05:
-        return f"{number(value, 1)}\N{NO-BREAK SPACE}%"
-    return f"{number(round(value, 1 if abs(value) < 100 else 0), 6)}\N{NO-BREAK SPACE}%"
+    value = 100 * share
+    places = 2 if abs(value) < 0.05 else 1 if abs(value) < 100 else 0
+    return f"{number(round(value, places) + 0.0, 6)}\N{NO-BREAK SPACE}%"  # + 0.0: no negative zero
 
 
 def with_error(mean: float, se: float) -> str:
