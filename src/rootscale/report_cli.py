@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rootscale.lab.check import Check
 
 __all__ = ["add_parsers"]
 
@@ -19,7 +22,9 @@ def add_parsers(subparsers: Any) -> None:
         "the gaps against the tolerance, the noise scale, the plans and how it was made. Needs the extra 'report'.",
         epilog="example: rootscale report runs/digits -o report.html --pdf figures",
     )
-    report.add_argument("runs", type=Path, metavar="RUNS", help="the folder of a check")
+    report.add_argument(
+        "runs", type=Path, metavar="RUNS", help="the folder of a check, or of a result of `rootscale reproduce`"
+    )
     report.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: %(default)s"
     )
@@ -42,7 +47,7 @@ def _report(args: argparse.Namespace) -> int:
         need_matplotlib()
     if args.output.is_dir() or not args.output.parent.is_dir():
         raise ValueError(f"--output must be a file in a folder that exists, got {args.output}")
-    check = importlib.import_module("rootscale.lab.check").Check.load(args.runs)
+    check = _load(args.runs)
     try:
         print(write(check, args.output))
         for kind, folder in wanted:
@@ -51,3 +56,15 @@ def _report(args: argparse.Namespace) -> int:
     except OSError as error:
         raise ValueError(f"cannot write {error.filename or args.output}: {error.strerror or error}") from None
     return 0
+
+
+def _load(folder: Path) -> Check:
+    """`Check.load`, with one line for whatever is wrong with the folder."""
+    from rootscale.lab.check import Check
+
+    try:
+        return Check.load(folder)
+    except OSError as error:
+        raise ValueError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
+    except (AttributeError, IndexError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{folder} does not hold a whole check: {type(error).__name__}: {error}") from None

@@ -23,6 +23,19 @@ FLAGS = (
 ).split()
 DESKTOP, PHONE = (1280, 900), (360, 740)
 
+#: Puts all controls of a report back and draws it anew.
+FRESH = """
+    for (const button of document.querySelectorAll('.legend button')) {
+      if ((button.getAttribute('aria-pressed') === 'true') === (button.dataset.arm === 'warm')) button.click();
+    }
+    document.querySelectorAll('.card details').forEach((details) => { details.open = false; });
+    document.activeElement.blur();
+    scrollTo(0, 0);
+    document.querySelector('[name=scale]').checked = true;
+    document.querySelector('[name=function]').checked = true;
+    document.querySelector('form').dispatchEvent(new Event('change'));
+"""
+
 
 class Browser:
     """One browser with one page; ``problems`` holds every error, warning and request beyond the page's own file."""
@@ -30,7 +43,7 @@ class Browser:
     def __init__(self, patience=60.0):
         self.patience = patience
         self.profile = tempfile.mkdtemp(prefix="rootscale-chromium-")
-        self.problems, self.events, self.sent, self.rest = [], [], 0, b""
+        self.problems, self.events, self.sent, self.rest, self.path = [], [], 0, b"", None
         flags = [*FLAGS, f"--user-data-dir={self.profile}"]
         (read, self.out), (self.inp, write) = os.pipe(), os.pipe()
         # It reads from 3 and writes to 4. The pipes go above 9 first, so that neither stands in the other's place.
@@ -137,10 +150,20 @@ class Browser:
         """Opens the file and waits until its plots are drawn."""
         self.events.clear()
         self.problems.clear()
+        self.path = path
         self.send("Page.navigate", url=path.resolve().as_uri())
         while "Page.loadEventFired" not in self.events:
             self._note(self._receive())
         self.wait("document.body.dataset.drawn")
+
+    def show(self, path, size=DESKTOP, dark=False):
+        """The report as it is when it is opened, without loading it anew where it is open: that takes a second."""
+        self.look(size, dark)
+        if path != self.path:
+            self.open(path)
+            return
+        self.problems.clear()
+        self.act(FRESH)
 
     def run(self, script):
         """The value of an expression of JavaScript, of a promise when it is kept."""

@@ -70,11 +70,16 @@ def comparison(base, other, tolerance=TOLERANCE, width=3.2, seeds_needed=41):
         needed = seeds_needed if verdict == "undecided" else None
         gaps[name] = Gap(name, base.times, gap, low, high, span, verdict, needed)
     lost = (int(other.diverged[-1]), int(base.diverged[-1]))
-    return Comparison(gaps, tolerance, 0.95, (other.replicas, base.replicas), False, lost)
+    return Comparison(
+        gaps, tolerance, 0.95, (other.replicas, base.replicas), False, lost, (), width, ("train loss", "test loss")
+    )
 
 
 def make_check(warm=True, seeds=16):
-    """B = 16 is the same, B = 64 undecided, B = 64 by the linear rule different, SVAG the same."""
+    """B = 16 is the same, B = 64 undecided, B = 64 by the linear rule different, SVAG the same.
+
+    The losses decide; the gradient norm of B = 16, which is followed, has a larger gap than they.
+    """
     rng = np.random.default_rng(0)
     samples = np.linspace(SWITCH if warm else 0, 52_000, 41).round()
     grow = np.clip((samples - samples[0]) / 12_000, 0, 1) * np.exp(-((samples - samples[0]) / 45_000))
@@ -94,6 +99,8 @@ def make_check(warm=True, seeds=16):
         ("SVAG ell = 2", "svag", Fraction(1), None, -0.004 * grow, 0.008, (), ()),
     ):  # fmt: skip
         other = trajectory(samples, range(100, 100 + seeds), rng, shift, noise)
+        if label == "B = 16":
+            other = followed(other, "gradient norm", 0.15)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             plan = PLAN.at(batch_size, rule)
@@ -111,23 +118,65 @@ def make_check(warm=True, seeds=16):
     )
 
 
+def followed(trajectory, name, share):
+    """The trajectory with a test function moved by a share of its range."""
+    values = trajectory.values[name]
+    moved = values + share * np.ptp(values.mean(0))
+    return replace(trajectory, values={**trajectory.values, name: moved})
+
+
+def few(check, *names):
+    """The check with these test functions only: figures take their time."""
+
+    def cut(arm):
+        values = {name: arm.trajectory.values[name] for name in names}
+        arm = replace(arm, trajectory=replace(arm.trajectory, values=values))
+        if arm.comparison is None:
+            return arm
+        gaps = {name: gap for name, gap in arm.comparison.gaps.items() if name in names}
+        deciding = tuple(name for name in arm.comparison.deciding if name in names)
+        return replace(arm, comparison=replace(arm.comparison, gaps=gaps, deciding=deciding))
+
+    return replace(check, base=cut(check.base), others=tuple(map(cut, check.others)))
+
+
+def unjudged(check):
+    """The check with three seeds and no comparisons, as expensive experiments have it."""
+
+    def few(arm):
+        values = {name: value[:3] for name, value in arm.trajectory.values.items()}
+        meta = {**arm.trajectory.meta, "seeds": [0, 1, 2]}
+        return replace(arm, comparison=None, causes=(), trajectory=replace(arm.trajectory, values=values, meta=meta))
+
+    return replace(check, base=few(check.base), others=tuple(map(few, check.others)))
+
+
+def renamed(check, names):
+    """The check with test functions called otherwise."""
+
+    def rename(arm):
+        values = {names.get(name, name): value for name, value in arm.trajectory.values.items()}
+        trajectory = replace(arm.trajectory, values=values)
+        if arm.comparison is None:
+            return replace(arm, trajectory=trajectory)
+        gaps = {names.get(name, name): gap for name, gap in arm.comparison.gaps.items()}
+        gaps = {name: replace(gap, name=name) for name, gap in gaps.items()}
+        deciding = tuple(names.get(name, name) for name in arm.comparison.deciding)
+        return replace(
+            arm, trajectory=trajectory, comparison=replace(arm.comparison, gaps=gaps, deciding=deciding)
+        )  # fmt: skip
+
+    return replace(check, base=rename(check.base), others=tuple(map(rename, check.others)))
+
+
 def with_text(text):
     """A check in which everything that users can name says ``text``."""
-    check = make_check()
-
-    def rename(trajectory):
-        values = {text if name == "train loss" else name: value for name, value in trajectory.values.items()}
-        return replace(trajectory, values=values)
-
+    check = renamed(make_check(), {"train loss": text})
     first = check.others[0]
-    gaps = {text if name == "train loss" else name: gap for name, gap in first.comparison.gaps.items()}
-    gaps[text] = replace(gaps[text], name=text)
     changes = {**first.changes, "rule": text, "warnings": [text]}
     changes["changes"] = [{**row, "name": text, "why": text, "source": text} for row in changes["changes"]]
-    hostile = replace(
-        first, label=text, trajectory=rename(first.trajectory), comparison=replace(first.comparison, gaps=gaps),
-        guards=(text,), causes=(text,), changes=changes,
-    )  # fmt: skip
-    base = replace(check.base, label=text + " base", trajectory=rename(check.base.trajectory))
+    comparison = replace(first.comparison, notes=(text,))
+    hostile = replace(first, label=text, guards=(text,), causes=(text,), changes=changes, comparison=comparison)
+    base = replace(check.base, label=text + " base")
     made = {text: text, "nested": {text: [text, {text: text}]}, "command": text}
     return replace(check, task=text, base=base, others=(hostile, *check.others[1:]), made=made)

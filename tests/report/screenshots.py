@@ -1,6 +1,6 @@
 """Screenshots of a report: ``python tests/report/screenshots.py report.html FOLDER``; of a made-up check for ``""``.
 
-Those of the documentation: ``PYTHONPATH=src:tests python tests/report/screenshots.py "" docs/images``.
+Those of the documentation are of the demo: see docs/report.md.
 """
 
 import sys

@@ -1,36 +1,41 @@
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
-from report.fixtures import FUNCTIONS, make_check, with_text
+from report.fixtures import FUNCTIONS, few, make_check, unjudged, with_text
 
 from rootscale.report import figures
 
 
-def few(check, *names):
-    """The check with these test functions only."""
-
-    def cut(arm):
-        values = {name: arm.trajectory.values[name] for name in names}
-        return replace(arm, trajectory=replace(arm.trajectory, values=values))
-
-    return replace(check, base=cut(check.base), others=tuple(map(cut, check.others)))
-
-
 def test_each_test_function_is_a_figure_in_each_format(tmp_path):
-    names = ("train loss", "Tr Sigma", "noise scale")
+    names = ("train loss", "noise scale")
     written = figures(few(make_check(), *names), tmp_path / "new" / "folder")
     assert [path.name for path in written] == [
-        f"{stem}.{kind}" for stem in ("train-loss", "tr-sigma", "noise-scale") for kind in ("png", "pdf")
+        f"{stem}.{kind}" for stem in ("train-loss", "noise-scale") for kind in ("png", "pdf")
     ]
     for path in written:
         start = path.read_bytes()[:5]
         assert start == (b"%PDF-" if path.suffix == ".pdf" else b"\x89PNG\r")
-    with Image.open(written[0]) as two, Image.open(written[4]) as one:
+    with Image.open(written[0]) as two, Image.open(written[2]) as one:
         assert two.height > one.height  # the noise scale is not compared: no panel of gaps
         colours = {tuple(pixel) for _, pixel in two.convert("RGB").getcolors(1 << 24)}
     assert {(0x1D, 0x21, 0x26), (0xC4, 0x62, 0x9A), (0xD9, 0x8E, 0x00)} <= colours
+
+
+def test_runs_that_were_not_judged_have_gaps_without_bands(tmp_path):
+    check = few(unjudged(make_check()), "train loss")
+    flat = np.zeros_like(check.base.trajectory.values["train loss"])
+    still = replace(
+        check, base=replace(check.base, trajectory=replace(check.base.trajectory, values={"train loss": flat}))
+    )
+    heights = []
+    for folder, one in (("gaps", check), ("flat", still)):
+        [path] = figures(one, tmp_path / folder, ["png"])
+        with Image.open(path) as image:
+            heights.append(image.height)
+    assert heights[0] > heights[1]  # a flat curve has no range, and no gap is a share of it
 
 
 def test_the_same_check_gives_the_same_files(tmp_path):

@@ -7,11 +7,11 @@ from importlib import resources
 
 import numpy as np
 import pytest
-from report.fixtures import FUNCTIONS, make_check, with_text
+from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
 from rootscale.lab.check import Check
 from rootscale.report import page, write
-from rootscale.report.words import sentences
+from rootscale.report.words import sentences, settles
 
 HOSTILE = """</script><img src=x onerror="hacked=1"><!-- '&amp;' $task ${data} </style>\u2028"""
 VOID = {"meta", "link", "input", "img", "br"}
@@ -66,18 +66,125 @@ def headings(parsed):
 def test_the_verdict_comes_first_in_plain_sentences(plain):
     start = plain.text[plain.text.index("digits: MLP 64-32-10", 20) :]
     assert start.startswith(
-        "digits: MLP 64-32-10 Same: at B = 16 and under SVAG ell = 2 the run follows B = 4 within 5 % of its range."
-        "Undecided: at B = 64 the run may or may not follow B = 4; about 41 seeds would decide (there are 16)."
-        "Different: at B = 64, linear, the run leaves B = 4 by up to 20.7 % of its range (train loss)."
+        "digits: MLP 64-32-10 Same as B = 4, within 5 % of its range (train loss and test loss):B = 16SVAG ell = 2"
+        "Different from B = 4, by more than 5 % of its range (train loss and test loss):"
+        "B = 64, linear, by up to 20.7 % (train loss)"
+        "Undecided whether the same as B = 4 within 5 % of its range (train loss and test loss):"
+        "B = 64, about 41 seeds would decide (there are 16) base: B = 4"
     )
+
+
+def texts(check):
+    return [str(sentence).replace("\xa0", " ") for sentence in sentences(check)]
 
 
 def test_one_arm_gives_one_sentence():
     check = make_check()
-    one = replace(check, others=check.others[:1])
-    assert [(verdict, text.replace("\xa0", " ")) for verdict, text in sentences(one)] == [
-        ("same", "at B = 16 the run follows B = 4 within 5 % of its range.")
+    assert texts(replace(check, others=check.others[:1])) == [
+        "Same as B = 4, within 5 % of its range (train loss and test loss): B = 16"
     ]
+
+
+def test_the_verdict_is_that_of_the_functions_that_decide_and_the_others_are_followed(plain):
+    arm = make_check().others[0]
+    assert arm.comparison.gaps["gradient norm"].verdict == "different"
+    card = plain.text[plain.text.index("B = 16Same") :]
+    card = card[: card.index("B = 64Undecided")]
+    far = arm.comparison.decisive[0].largest[0]
+    assert card.startswith(f"B = 16Same{100 * far:.1f} % largest gap: train loss, at ")
+    assert "16 runs against 16, bands of ± 3.2 standard errors" in card
+    marked = re.findall(
+        r"(train loss|test loss|test accuracy|gradient norm|Tr Sigma|parameter norm)(decides|followed)", card
+    )
+    assert [role for _, role in marked] == ["decides"] * 2 + ["followed"] * 4
+    assert "gradient normfollowed15" in card
+    assert "decided by train loss and test loss" in plain.text
+
+
+def test_a_verdict_that_rests_on_another_function_shows_that_first():
+    check = make_check()
+    arm = check.others[0]
+    on_norm = replace(arm.comparison, deciding=("gradient norm",))
+    check = replace(check, others=(replace(arm, comparison=on_norm),))
+    parsed = Parsed(page(check))
+    assert parsed.data["functions"][0] == "gradient norm"
+    assert "Different from B = 4, by more than 5 % of its range (gradient norm):B = 16, by up to 15" in parsed.text
+
+
+def test_what_would_decide_is_counted_for_the_functions_that_decide():
+    check = make_check()
+    arm = check.others[0]
+    gaps = dict(arm.comparison.gaps)
+    gaps["train loss"] = replace(gaps["train loss"], verdict="undecided", seeds_needed=24)
+    gaps["gradient norm"] = replace(gaps["gradient norm"], verdict="undecided", seeds_needed=9_000)
+    check = replace(check, others=(replace(arm, comparison=replace(arm.comparison, gaps=gaps)),))
+    assert texts(check)[0].endswith("B = 16: about 24 seeds would decide (there are 16)")
+    assert "9,000 seeds would decide" in Parsed(page(check)).text  # in the list of all
+
+
+def test_a_run_that_comes_back_says_from_when_on():
+    check = make_check()
+    arm = check.others[0]
+    gap = arm.comparison.gaps["train loss"]
+    moved = np.where(np.arange(41) < 11, 0.2, 0.0)
+    gaps = {
+        **arm.comparison.gaps,
+        "train loss": replace(
+            gap, gap=gap.gap + moved, low=gap.low + moved, high=gap.high + moved, verdict="different"
+        ),
+    }
+    back = replace(arm, comparison=replace(arm.comparison, gaps=gaps))
+    parsed = Parsed(page(replace(check, others=(back,))))
+    assert "Later: from 23,000 samples on the band stays within the tolerance" in parsed.text
+    assert settles(arm) == ""  # it was never away
+    assert settles(check.others[2]) == ""  # it does not come back
+
+
+def test_too_few_seeds_for_a_verdict_are_no_error():
+    parsed = Parsed(page(unjudged(make_check())))
+    assert "Not judged: a verdict needs at least 4 seeds; there are 3:B = 16B = 64" in parsed.text
+    for word in ("Same", "Different", "Undecided", "tolerance", "decided by"):
+        assert word not in parsed.text.replace("±", "")
+    card = parsed.text[parsed.text.index("SVAG ell = 2Not judged") :]
+    assert card.startswith(
+        "SVAG ell = 2Not judgedA verdict needs at least 4 seeds; there are 3.train loss at the end 0."
+    )
+    assert parsed.data["tolerance"] is None
+    base, arm = parsed.data["arms"][0], parsed.data["arms"][3]
+    assert base["gaps"] == [None] * 6
+    assert arm["gaps"][0]["low"] is None
+    reference = np.array(base["curves"][0]["mean"])
+    expected = (np.array(arm["curves"][0]["mean"]) - reference) / np.ptp(reference)
+    np.testing.assert_allclose(arm["gaps"][0]["gap"], expected, atol=1e-4)
+    assert 0.15 < max(expected) < 0.3
+
+
+def test_some_arms_may_be_judged_and_others_not():
+    check = make_check()
+    few = unjudged(check).others[0]
+    parsed = Parsed(page(replace(check, others=(few, check.others[2]))))
+    assert "Not judged: a verdict needs at least 4 seeds; there are 3:B = 16" in parsed.text
+    assert "not judged is that of their means, without a band" in parsed.text
+    assert parsed.data["tolerance"] == 0.05
+
+
+def test_a_ramp_shows_all_its_batch_sizes_and_switches():
+    check = make_check()
+    variant = {"kappa": "4", "ramp": [[26_000, "16"]]}
+
+    def ramped(arm):
+        meta = {**arm.trajectory.meta, "variant": variant, "base_plan": {}, "switch_at": 12_000}
+        return replace(arm, trajectory=replace(arm.trajectory, meta=meta))
+
+    ramps = tuple(map(ramped, check.others[1:3]))
+    parsed = Parsed(page(replace(check, others=(*ramps, check.others[3]))))
+    assert parsed.data["switches"] == [{"at": 12_000, "text": "B → 16"}, {"at": 26_000, "text": "B → 64"}]
+    assert [entry["size"] for entry in parsed.data["sizes"]] == [4, 16, 64]
+    assert "switch after 12,000 and 26,000 samples" in parsed.text
+    assert "κ = 16; B = 16 from 12,000 samples on and B = 64 from 26,000 samples on" in parsed.text
+    # Where runs go different ways, only what is common to them is marked.
+    parsed = Parsed(page(replace(check, others=(ramps[0], check.others[0]))))
+    assert parsed.data["switches"] == [{"at": 12_000, "text": "switch"}]
 
 
 def test_all_sections_are_there_in_order(plain):
@@ -90,18 +197,20 @@ def test_all_sections_are_there_in_order(plain):
     assert headings(plain) == ["h1", "h2", "h3", "h3", "h3", "h3", "h2", "h2", "h2", "h2", "h2"]
 
 
-def test_a_card_has_verdict_gap_band_causes_and_guards(plain):
+def test_a_card_has_verdict_gap_band_and_causes_and_the_plan_its_guards(plain):
     card = plain.text[plain.text.index("B = 64, linearDifferent") :]
     card = card[: card.index("All test functions")]
     assert card.startswith(
         "B = 64, linearDifferent20.7 % largest gap: train loss, at 24,000 samplesband 19.3 % to 22 %"
     )
-    for part in (
-        "Likely cause: the linear rule raises",
-        "Likely cause: beta1, beta2",
-        "Guard: the linear rule is for SGD",
-    ):
-        assert part in card
+    assert "Likely cause: the linear rule raises" in card
+    assert "Likely cause: beta1, beta2" in card
+    guard = "Guard: the linear rule is for SGD"
+    assert guard not in card
+    assert guard in plain.text[plain.text.index("What was changed, and why") :]
+    check = make_check()
+    alone = Parsed(page(replace(check, others=(replace(check.others[2], causes=()),)))).text
+    assert guard in alone[: alone.index("All test functions")]
 
 
 def test_plans_are_shown_with_reasons_and_the_way_it_was_made(plain):
@@ -146,17 +255,18 @@ def test_the_page_loads_nothing_and_embeds_plotly_once(plain):
 def test_all_curves_are_in_the_data(plain):
     data, check = plain.data, make_check()
     assert data["functions"] == list(FUNCTIONS[:-1])
-    assert data["switch"] == 12_000
+    assert data["switches"] == [{"at": 12_000, "text": "switch"}]
     for arm, drawn in zip((check.base, *check.others), data["arms"], strict=True):
         assert drawn["label"] == arm.label
         assert drawn["x"][0] == 12_000
         assert drawn["x"][-1] == 52_000
-        for name in FUNCTIONS[:-1]:
+        for i, name in enumerate(FUNCTIONS[:-1]):
             mean, se = arm.trajectory[name]
-            np.testing.assert_allclose(drawn["curves"][name]["mean"], mean, rtol=1e-5)
-            np.testing.assert_allclose(drawn["curves"][name]["se"], se, rtol=1e-5)
-        for name, gap in arm.comparison.gaps.items() if arm.comparison else ():
-            np.testing.assert_allclose(drawn["gaps"][name]["high"], gap.high, rtol=1e-5, atol=1e-9)
+            np.testing.assert_allclose(drawn["curves"][i]["mean"], mean, rtol=1e-5)
+            np.testing.assert_allclose(drawn["curves"][i]["se"], se, rtol=1e-5)
+            if arm.comparison:
+                gap = arm.comparison.gaps[name]
+                np.testing.assert_allclose(drawn["gaps"][i]["high"], gap.high, rtol=1e-5, atol=1e-9)
     assert data["warm"]["x"][-1] == 12_000
 
 
@@ -173,15 +283,15 @@ def test_the_noise_scale_is_a_median_since_single_seeds_may_be_anything(plain):
 
 def test_several_arms_share_a_sentence():
     check = make_check()
-    _, undecided, different, _ = check.others
-    twice = replace(check, others=(undecided, replace(undecided, label="B = 128"), different,
-                                   replace(different, label="nothing")))  # fmt: skip
-    assert [(verdict, text.replace("\xa0", " ")) for verdict, text in sentences(twice)] == [
-        ("undecided", "at B = 64 and at B = 128 the run may or may not follow B = 4; about 41 seeds would decide "
-                      "(there are 16)."),
-        ("different", "the run leaves B = 4 at B = 64, linear, by up to 20.7 % of its range (train loss) and at "
-                      "nothing by up to 20.7 % (train loss)."),
-    ]  # fmt: skip
+    same, undecided, different, svag = check.others
+    again = (replace(undecided, label="B = 128"), replace(different, label="hyperparameters, not the state"))
+    assert texts(replace(check, others=(same, undecided, different, svag, *again))) == [
+        "Same as B = 4, within 5 % of its range (train loss and test loss): B = 16; SVAG ell = 2",
+        "Different from B = 4, by more than 5 % of its range (train loss and test loss): B = 64, linear: by up to "
+        "20.7 % (train loss); hyperparameters, not the state: by up to 20.7 % (train loss)",
+        "Undecided whether the same as B = 4 within 5 % of its range (train loss and test loss): B = 64: about 41 "
+        "seeds would decide (there are 16); B = 128: about 41 seeds would decide (there are 16)",
+    ]
 
 
 def test_text_from_users_is_text_everywhere():
@@ -202,7 +312,7 @@ def test_text_from_users_is_text_everywhere():
 def test_what_is_not_finite_becomes_null():
     check = make_check(seeds=1)  # no standard errors
     parsed = Parsed(page(check))
-    assert parsed.data["arms"][0]["curves"]["train loss"]["se"] == [None] * 41
+    assert parsed.data["arms"][0]["curves"][0]["se"] == [None] * 41
     check = make_check()
     values = {name: np.array(value) for name, value in check.others[0].trajectory.values.items()}
     values["train loss"][:3, 20:] = np.nan
@@ -217,15 +327,15 @@ def test_what_is_not_finite_becomes_null():
     }
     lost = replace(lost, comparison=replace(arm.comparison, gaps=gaps))
     parsed = Parsed(page(replace(check, others=(lost,))))
-    assert parsed.data["arms"][1]["curves"]["train loss"]["mean"][40] is None
-    assert parsed.data["arms"][1]["gaps"]["train loss"]["gap"] == [None] * 41
-    assert "Different: at B = 16 the run leaves B = 4 (16 of 16 runs diverged)." in parsed.text
+    assert parsed.data["arms"][1]["curves"][0]["mean"][40] is None
+    assert parsed.data["arms"][1]["gaps"][0]["gap"] == [None] * 41
+    assert "(train loss and test loss):B = 16, 16 of 16 runs diverged" in parsed.text
     assert "Diverged: 16 of 16 runs diverged" in parsed.text
 
 
 def test_runs_from_scratch_have_no_switch():
     parsed = Parsed(page(make_check(warm=False)))
-    assert parsed.data["switch"] is None
+    assert parsed.data["switches"] == []
     assert parsed.data["warm"] is None
     assert "before the switch" not in parsed.text
     assert "runs from scratch" in parsed.text
@@ -236,8 +346,8 @@ def test_no_number_of_seeds_decides_a_gap_on_the_tolerance():
     arm = check.others[1]
     gaps = {name: replace(gap, seeds_needed=None) for name, gap in arm.comparison.gaps.items()}
     check = replace(check, others=(replace(arm, comparison=replace(arm.comparison, gaps=gaps)),))
-    [(verdict, text)] = sentences(check)
-    assert verdict == "undecided"
+    [text] = texts(check)
+    assert text.startswith("Undecided")
     assert "no number of seeds would decide" in text
 
 
@@ -248,15 +358,19 @@ def test_runs_that_diverge_can_decide_by_themselves():
     values["train loss"][:9, 30:] = np.nan
     lost = replace(arm, label="B = 256", trajectory=replace(arm.trajectory, values=values))
 
-    class Judged(type(arm.comparison)):
-        verdict = "different"
-
-    judged = Judged(arm.comparison.gaps, 0.05, 0.95, (16, 16), False, (9, 0))
-    [(_, text)] = sentences(replace(check, others=(replace(lost, comparison=judged),)))
-    assert text.replace("\xa0", " ") == "at B = 256 the run leaves B = 4 (9 of 16 runs diverged)."
-    Judged.verdict = "undecided"
-    [(_, text)] = sentences(replace(check, others=(replace(lost, comparison=judged),)))
-    assert "9 of 16 runs diverged, of the base 0 of 16: too few to tell" in text
+    told = replace(arm.comparison, diverged=(9, 0))
+    assert told.verdict == "different"
+    [text] = texts(replace(check, others=(replace(lost, comparison=told),)))
+    assert text.endswith("B = 256: 9 of 16 runs diverged")
+    few = replace(arm.comparison, diverged=(1, 0))
+    assert few.verdict == "undecided"
+    [text] = texts(replace(check, others=(replace(lost, comparison=few),)))
+    assert f"about {few.seeds_needed} seeds would decide" in text
+    none = replace(arm.comparison, diverged=(500, 501), seeds=(1001, 1001))
+    assert none.verdict == "undecided"
+    assert none.seeds_needed is None
+    [text] = texts(replace(check, others=(replace(lost, comparison=none),)))
+    assert "500 of 1001 runs diverged, of the base 501 of 1001: too few to tell" in text
 
 
 def test_svag_has_the_plan_of_the_base_and_seeds_are_short():
@@ -272,7 +386,7 @@ def test_a_base_alone_has_no_verdict_and_no_noise_scale_is_said_to_be_missing():
     values = {name: value for name, value in check.base.trajectory.values.items() if name != "noise scale"}
     base = replace(check.base, trajectory=replace(check.base.trajectory, values=values))
     parsed = Parsed(page(Check(check.task, base, (), 0, {})))
-    assert "No verdict: B = 4 was compared with nothing." in parsed.text
+    assert "Not judged: B = 4 was compared with nothing." in parsed.text
     assert "The noise scale was not measured." in parsed.text
     assert parsed.data["noise"] is None
 
@@ -312,7 +426,7 @@ def contrast(a, b):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_curves_stand_out_from_their_ground(scheme):
     css = resources.files("rootscale.report").joinpath("page.css").read_text()
-    blocks = re.findall(r":root \{(.*?)\n *\}", css, re.S)
+    blocks = re.findall(r":root(?:\S*) \{(.*?)\n *\}", css, re.S)
     assert len(blocks) == 2
     colour = dict(re.findall(r"(--[\w-]+): (#\w{6})", blocks[scheme == "dark"]))
     for ground in ("--ground", "--surface"):

@@ -1,58 +1,78 @@
+import gc
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from report.fixtures import make_check
+from report.fixtures import few, make_check, unjudged
 
 from rootscale.cli import main
-from rootscale.lab.check import Check
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def folder(monkeypatch, tmp_path):
-    """A folder that `Check.load` reads."""
-    runs = tmp_path / "runs"
-    runs.mkdir()
-
-    def load(path):
-        assert Path(path) == runs
-        return make_check()
-
-    monkeypatch.setattr(Check, "load", load, raising=False)
-    return runs
+def folder(tmp_path):
+    return few(make_check(), "train loss").save(tmp_path / "runs")
 
 
-def test_report_writes_the_page_and_says_where(folder, tmp_path, capsys):
-    out = tmp_path / "out.html"
-    assert main(["report", str(folder), "-o", str(out)]) == 0
-    assert capsys.readouterr().out.split() == [str(out)]
-    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+def error_of(capsys, *arguments):
+    assert main(["report", *map(str, arguments)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("rootscale report: error: ")
+    assert error.count("\n") == 1
+    return error
 
 
-def test_report_writes_figures_where_asked(folder, tmp_path, capsys):
+def test_report_writes_the_page_and_figures_and_says_where(folder, tmp_path, capsys):
     out = tmp_path / "out.html"
     assert main(["report", str(folder), "-o", str(out), "--pdf", str(tmp_path / "papers")]) == 0
     lines = capsys.readouterr().out.split()
-    assert lines[0] == str(out)
-    assert sorted(lines[1:]) == sorted(map(str, (tmp_path / "papers").iterdir()))
-    assert {Path(line).suffix for line in lines[1:]} == {".pdf"}
+    assert lines == [str(out), str(tmp_path / "papers" / "train-loss.pdf")]
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert Path(lines[1]).read_bytes().startswith(b"%PDF-")
+
+
+def test_a_result_without_verdicts_has_a_report_too(tmp_path):
+    few(unjudged(make_check()), "train loss").save(tmp_path / "runs")
+    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "out.html")]) == 0
+    assert "a verdict needs at least 4 seeds; there are 3" in (tmp_path / "out.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("record", sorted((ROOT / "results").glob("*/check.json")), ids=lambda path: path.parent.name)
+def test_every_committed_result_has_a_report(record, tmp_path):
+    assert main(["report", str(record.parent), "-o", str(tmp_path / "out.html")]) == 0
+    text = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert text.count('<article class="card') == len(json.loads(record.read_text())["arms"]) - 1
 
 
 def test_a_place_that_cannot_be_written_is_one_line(folder, tmp_path, capsys):
-    assert main(["report", str(folder), "-o", str(tmp_path / "missing" / "out.html")]) == 2
-    assert "must be a file in a folder that exists" in capsys.readouterr().err
+    error = error_of(capsys, folder, "-o", tmp_path / "missing" / "out.html")
+    assert "must be a file in a folder that exists" in error
     (tmp_path / "papers").write_text("in the way")
-    assert main(["report", str(folder), "-o", str(tmp_path / "a.html"), "--png", str(tmp_path / "papers")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("rootscale report: error: cannot write ")
-    assert error.count("\n") == 1
+    assert "error: cannot write " in error_of(capsys, folder, "-o", tmp_path / "a.html", "--png", tmp_path / "papers")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # numpy leaves a broken file open
+def test_a_folder_that_holds_no_whole_check_is_one_line(folder, tmp_path, capsys):
+    out = ("-o", tmp_path / "out.html")
+    assert "holds no check.json" in error_of(capsys, tmp_path, *out)
+    assert "cannot read" in error_of(capsys, folder / "check.json", *out)
+    whole = (folder / "arm-1.npz").read_bytes()
+    (folder / "arm-1.npz").write_bytes(whole[:500])
+    assert "does not hold a whole check" in error_of(capsys, folder, *out)
+    (folder / "arm-1.npz").unlink()
+    assert f"cannot read {folder / 'arm-1.npz'}: No such file" in error_of(capsys, folder, *out)
+    (folder / "check.json").write_text('{"arms": []}')
+    assert "does not hold a whole check" in error_of(capsys, folder, *out)
+    assert not (tmp_path / "out.html").exists()
+    gc.collect()
 
 
 def test_the_command_line_imports_neither_plotly_nor_matplotlib_before_it_must():
     code = "import sys, rootscale.cli as c; c._parser(); print(*{'plotly', 'matplotlib', 'torch'} & set(sys.modules))"
-    source = str(Path(__file__).parents[2] / "src")
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": source}
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT / "src")}
     )
     assert done.stdout.strip() == ""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rootscale.compare import Array
 from rootscale.files import whole
 from rootscale.lab.check import Arm, Check
 from rootscale.report import words
@@ -48,6 +49,8 @@ def need_matplotlib() -> Any:
 
 def figures(check: Check, folder: str | os.PathLike[str], formats: Iterable[str] = FORMATS) -> list[Path]:
     """Draws each test function of a check: the mean curves with bands, and below the gaps against the tolerance.
+
+    After a switch in mid-run only what follows it is drawn (of the noise scale, all).
 
     Args:
         check: what was found.
@@ -98,42 +101,54 @@ def _text(text: str) -> str:
 
 
 def _figure(matplotlib: Any, check: Check, name: str) -> Any:
-    compared = [arm for arm in check.others if arm.comparison is not None and name in arm.comparison.gaps]
-    rows = 2 if compared else 1
-    figure = matplotlib.figure.Figure(figsize=(4.8, 2.7 + 1.8 * (rows - 1)), layout="constrained")
+    noise = name == words.NOISE_SCALE
+    arms = list(_styled((check.base, *check.others)))
+    gaps = [] if noise else [(style, found) for arm, style in arms[1:] if (found := _gap(arm, check.base, name))]
+    labels = [arm.label for arm, _ in arms]
+    columns = min(3, max(1, 78 // (8 + max(map(len, labels)))))
+    rows, lines = 2 if gaps else 1, 1 if noise else -(-len(labels) // columns)
+    size = (4.8, 2.5 + 1.8 * (rows - 1) + 0.17 * lines)
+    figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, 1, squeeze=False, sharex=True, height_ratios=(3, 2)[:rows])[:, 0]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(color="#e3e3e0", linewidth=0.6)
-        if check.switch_at and words.clock_name(check.base.trajectory) == "samples seen":
-            axis.axvline(check.switch_at, color=SOFT, linewidth=0.9, linestyle=":")
-    if name == words.NOISE_SCALE:
+        for at, _ in words.switches(check):
+            axis.axvline(at, color=SOFT, linewidth=0.9, linestyle=":")
+    if noise:
         _noise(axes[0], check)
-    if check.warm is not None and name in check.warm.names and name != words.NOISE_SCALE:
-        _curve(axes[0], check.warm, name, WARM, "-", "before the switch")
-    for arm, (colour, dash) in _styled((check.base, *check.others)):
-        if name in arm.trajectory.names and name != words.NOISE_SCALE:
+    for arm, (colour, dash) in arms:
+        if name in arm.trajectory.names and not noise:
             _curve(axes[0], arm.trajectory, name, colour, dash, _text(arm.label))
-        if arm.comparison is not None and name in arm.comparison.gaps:
-            gap = arm.comparison.gaps[name]
-            x = words.clock_of_gap(gap, arm.trajectory)
-            axes[1].fill_between(x, 100 * gap.low, 100 * gap.high, color=colour, alpha=0.17, linewidth=0)
-            axes[1].plot(x, 100 * gap.gap, color=colour, linestyle=dash, linewidth=1.4)
     axes[0].set_ylabel(_text(name))
-    if compared:
-        tolerance = 100 * max(arm.comparison.tolerance for arm in compared if arm.comparison)
-        axes[1].axhspan(-tolerance, tolerance, color=STRIP, alpha=0.13, linewidth=0)
-        for y in (-tolerance, tolerance):
-            axes[1].axhline(y, color=STRIP, linewidth=0.8)
+    for (colour, dash), (x, gap, low, high) in gaps:
+        if low is not None and high is not None:
+            axes[1].fill_between(x, 100 * low, 100 * high, color=colour, alpha=0.17, linewidth=0)
+        axes[1].plot(x, 100 * gap, color=colour, linestyle=dash, linewidth=1.4)
+    if gaps:
         axes[1].axhline(0, color=SOFT, linewidth=0.7)
         axes[1].set_ylabel("gap (% of range)")
+        tolerances = [100 * arm.comparison.tolerance for arm in check.others if arm.comparison]
+        if tolerances:
+            axes[1].axhspan(-max(tolerances), max(tolerances), color=STRIP, alpha=0.13, linewidth=0)
+            for y in (-max(tolerances), max(tolerances)):
+                axes[1].axhline(y, color=STRIP, linewidth=0.8)
     axes[-1].set_xlabel(words.clock_name(check.base.trajectory))
     if words.clock_name(check.base.trajectory) == "samples seen":
         axes[-1].xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         axes[-1].xaxis.set_major_locator(importlib.import_module("matplotlib.ticker").MaxNLocator(6))
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, handlelength=2.8)
+    handles, texts = axes[0].get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside upper center", ncols=columns, frameon=False, handlelength=2.8)
     return figure
+
+
+def _gap(arm: Arm, base: Arm, name: str) -> tuple[Array, Array, Array | None, Array | None] | None:
+    """By the clock: the gap with its band, or that of the means alone where the arm was not compared."""
+    if arm.comparison is None:
+        found = words.mean_gap(arm, base, name)
+        return None if found is None else (words.clock(arm.trajectory), found, None, None)
+    gap = arm.comparison.gaps.get(name)
+    return None if gap is None else (words.clock_of_gap(gap, arm.trajectory), gap.gap, gap.low, gap.high)
 
 
 def _noise(axis: Any, check: Check) -> None:

@@ -5,9 +5,11 @@
   const form = document.querySelector("form.controls");
   const plots = { curve: "curve-plot", gap: "gap-plot", noise: "noise-plot" };
   const element = (name) => document.getElementById(plots[name]);
-  const hidden = new Set(); // arms switched off, and "warm"
+  // Arms switched off, and "warm": what comes after the switch is compared, and has the plots to itself at first.
+  const hidden = new Set(["warm"]);
   const narrow = matchMedia("(max-width: 600px)");
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const paper = document.documentElement.classList;
   const touch = matchMedia("(pointer: coarse)");
 
   // Plotly reads some tags and entities in text: users' text must have neither. Plots have no room for long names.
@@ -16,7 +18,7 @@
   const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colour = (arm) => variable(`--arm-${arm % data.colours}`);
   const dash = (arm) => data.dashes[arm % data.dashes.length];
-  const chosen = () => data.functions[Number(form.elements.function.value)];
+  const chosen = () => Number(form.elements.function.value); // test functions are known by their numbers: names are users'
 
   function faded(hex, alpha) {
     const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -44,8 +46,8 @@
   }
 
   // Mean and band of two standard errors; on a logarithmic axis the band is cut off at `floor`.
-  function curve(run, name, label, hex, style, floor) {
-    const { mean, se } = run.curves[name];
+  function curve(run, number, label, hex, style, floor) {
+    const { mean, se } = run.curves[number];
     const spread = se.map((error) => (error === null ? null : 2 * error));
     const edge = (sign) => mean.map((value, i) => {
       if (value === null || spread[i] === null) return null;
@@ -62,20 +64,19 @@
     ];
   }
 
-  function axes(title, extra) {
+  function axes(title, runs, extra) {
     const [ink, soft, grid, surface, line] = ["--ink", "--soft", "--grid", "--surface", "--line"].map(variable);
-    const runs = before() ? [data.warm, ...data.arms] : data.arms;
     const ends = runs.flatMap((run) => [run.x[0], run.x[run.x.length - 1]]);
     const [first, last] = [Math.min(...ends), Math.max(...ends)];
     const axis = { gridcolor: grid, linecolor: line, zeroline: false, automargin: true, tickfont: { color: soft }, exponentformat: "e" };
-    const counted = data.clock === "samples seen" ? { tickformat: narrow.matches ? "~s" : ",d" } : {};
+    const counted = data.clock === "samples seen" ? { tickformat: narrow.matches || last >= 1e6 ? "~s" : ",d" } : {};
     return {
       font: { family: getComputedStyle(document.body).fontFamily, size: narrow.matches ? 12 : 13, color: ink },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
-      margin: { l: narrow.matches ? 56 : 76, r: 14, t: 26, b: 12 }, // equal on the left, so that the plots are in line
+      margin: { l: narrow.matches ? 64 : 76, r: 14, t: 26, b: 12 }, // equal on the left, so that the plots are in line
       hovermode: narrow.matches ? "closest" : "x unified", dragmode: touch.matches ? false : "zoom",
       hoverlabel: { bgcolor: surface, bordercolor: line, font: { color: ink, size: 13 } },
-      xaxis: { ...axis, ...counted, title: { text: data.clock, font: { color: soft } }, range: [first - (last - first) * 0.01, last], nticks: narrow.matches ? 5 : 9 },
+      xaxis: { ...axis, ...counted, title: { text: data.clock, font: { color: soft } }, range: [first - (last - first) * 0.015, last + (last - first) * 0.005], nticks: narrow.matches ? 5 : 9 },
       yaxis: { ...axis, title: { text: title, font: { color: soft } }, nticks: 7, ...extra },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink },
       shapes: [], annotations: [],
@@ -95,19 +96,21 @@
     return { type: "log", tickvals: ticks, ticktext: ticks.map(text) };
   }
 
-  function markSwitch(layout) {
-    if (data.switch === null) return;
+  function markSwitches(layout) {
     const soft = variable("--soft");
-    layout.shapes.push({ type: "line", x0: data.switch, x1: data.switch, yref: "paper", y0: 0, y1: 1, line: { color: soft, width: 1.5, dash: "dot" } });
-    layout.annotations.push({ x: data.switch, yref: "paper", y: 1, yanchor: "bottom", text: "switch", showarrow: false, font: { color: soft, size: 12 } });
+    for (const { at, text } of data.switches) {
+      layout.shapes.push({ type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: soft, width: 1.5, dash: "dot" } });
+      layout.annotations.push({ x: at, yref: "paper", y: 1, yanchor: "bottom", text, showarrow: false, font: { color: soft, size: 12 } });
+    }
   }
 
   const before = () => data.warm && !hidden.has("warm");
   const shown = () => data.arms.map((arm, i) => [arm, i]).filter(([, i]) => !hidden.has(i));
+  const runs = () => (before() ? [data.warm, ...data.arms] : data.arms);
 
-  function drawCurves(name) {
-    const runs = [...(before() ? [data.warm] : []), ...data.arms].filter((run) => run.curves[name]);
-    const values = runs.flatMap((run) => run.curves[name].mean).filter((value) => value !== null);
+  function drawCurves(number) {
+    const name = data.functions[number];
+    const values = runs().flatMap((run) => run.curves[number]?.mean ?? []).filter((value) => value !== null);
     const smallest = Math.min(...values);
     const log = form.elements.scale[1];
     log.disabled = !(smallest > 0);
@@ -115,66 +118,75 @@
     const logarithmic = log.checked && !log.disabled;
     const floor = logarithmic ? smallest / 2 : null;
     const traces = [];
-    if (before() && data.warm.curves[name]) {
-      traces.push(...curve(data.warm, name, "before the switch", variable("--warm"), "solid", floor));
+    if (before() && data.warm.curves[number]) {
+      traces.push(...curve(data.warm, number, "before the switch", variable("--warm"), "solid", floor));
     }
     for (const [arm, i] of shown()) {
-      if (arm.curves[name]) traces.push(...curve(arm, name, arm.label, colour(i), dash(i), floor));
+      if (arm.curves[number]) traces.push(...curve(arm, number, arm.label, colour(i), dash(i), floor));
     }
-    const layout = axes(plain(name), logarithmic ? logTicks(smallest, Math.max(...values)) : {});
-    markSwitch(layout);
+    const layout = axes(plain(name), runs(), logarithmic ? logTicks(smallest, Math.max(...values)) : {});
+    markSwitches(layout);
     element("curve").setAttribute("aria-label", `${name} of ${data.arms.length} runs against ${data.clock}; the table below has the numbers`);
     return plot("curve", traces, layout);
   }
 
-  function drawGaps(name) {
-    const compared = shown().filter(([arm]) => arm.gaps[name]);
-    const known = data.arms.some((arm) => arm.gaps[name]);
+  function drawGaps(number) {
+    const name = data.functions[number];
+    const compared = shown().filter(([arm]) => arm.gaps[number]);
+    const known = data.arms.some((arm) => arm.gaps[number]);
     element("gap").hidden = !known;
     document.getElementById("gap-none").hidden = known;
     if (!known) return null;
     const traces = [];
+    const ends = [];
+    const percent = (value) => (value === null ? "?" : `${(100 * value).toFixed(1)} %`);
     for (const [arm, i] of compared) {
-      const { x, gap, low, high } = arm.gaps[name];
-      const percent = (value) => (value === null ? "?" : `${(100 * value).toFixed(1)} %`);
-      traces.push(band(x, low, high, colour(i)), {
-        x, y: gap, customdata: low.map((value, j) => `${percent(value)} to ${percent(high[j])}`), type: "scatter", mode: "lines",
-        name: plain(arm.label), line: { color: colour(i), dash: dash(i), width: 2.2 }, hovertemplate: "%{y:.1%} (%{customdata})",
+      const { x, gap, low, high } = arm.gaps[number];
+      const line = {
+        x, y: gap, type: "scatter", mode: "lines", name: plain(arm.label), line: { color: colour(i), dash: dash(i), width: 2.2 },
+        hovertemplate: "%{y:.1%} (not judged)",
+      };
+      ends.push(...gap);
+      if (low) { // else it was not judged, and there is no band
+        ends.push(...low, ...high);
+        traces.push(band(x, low, high, colour(i)));
+        line.customdata = low.map((value, j) => `${percent(value)} to ${percent(high[j])}`);
+        line.hovertemplate = "%{y:.1%} (%{customdata})";
+      }
+      traces.push(line);
+    }
+    const { tolerance } = data;
+    const layout = axes("gap / range", runs(), { tickformat: ".0~%" });
+    const [strip, soft] = [variable("--strip"), variable("--soft")];
+    const across = { type: "line", xref: "paper", x0: 0, x1: 1, layer: "below" };
+    if (tolerance !== null) {
+      layout.shapes.push({ ...across, type: "rect", y0: -tolerance, y1: tolerance, fillcolor: faded(strip, 0.14), line: { width: 0 } });
+      for (const y of [-tolerance, tolerance]) layout.shapes.push({ ...across, y0: y, y1: y, line: { color: strip, width: 1.2 } });
+      layout.annotations.push({
+        xref: "paper", x: 1, xanchor: "right", y: -tolerance, yanchor: "top", text: `${narrow.matches ? "" : "tolerance "}±${Number((100 * tolerance).toPrecision(3))} %`,
+        showarrow: false, font: { color: strip, size: 12 },
       });
+      ends.push(-1.5 * tolerance, 1.5 * tolerance); // the strip is seen whole, whatever the gaps are
     }
-    const tolerance = Math.max(...data.arms.map((arm) => arm.tolerance ?? 0));
-    const layout = axes("gap / range", { tickformat: ".0~%" });
-    const strip = variable("--strip");
-    layout.shapes.push({
-      type: "rect", xref: "paper", x0: 0, x1: 1, y0: -tolerance, y1: tolerance, layer: "below", fillcolor: faded(strip, 0.14),
-      line: { width: 0 },
-    });
-    for (const y of [-tolerance, tolerance]) {
-      layout.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, layer: "below", line: { color: strip, width: 1.2 } });
-    }
-    layout.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: 0, y1: 0, layer: "below", line: { color: variable("--soft"), width: 1 } });
-    // The strip is seen whole, whatever the gaps are.
-    const ends = [...compared.flatMap(([arm]) => [...arm.gaps[name].low, ...arm.gaps[name].high]), -1.5 * tolerance, 1.5 * tolerance];
-    const [low, high] = [Math.min(...ends), Math.max(...ends)];
-    layout.yaxis.range = [low - 0.06 * (high - low), high + 0.06 * (high - low)];
-    layout.annotations.push({
-      xref: "paper", x: 0, xanchor: "left", y: tolerance, yanchor: "bottom", text: `${narrow.matches ? "" : "tolerance "}±${Number((100 * tolerance).toPrecision(3))} %`,
-      showarrow: false, font: { color: strip, size: 12 },
-    });
-    markSwitch(layout);
-    element("gap").setAttribute("aria-label", `Gap of ${name} to ${data.arms[0].label} against ${data.clock}, with the tolerance as a strip; the table below has the numbers`);
+    layout.shapes.push({ ...across, y0: 0, y1: 0, line: { color: soft, width: 1 } });
+    const [least, most] = [Math.min(0, ...ends), Math.max(0, ...ends)];
+    if (most > least) layout.yaxis.range = [least - 0.06 * (most - least), most + 0.06 * (most - least)];
+    markSwitches(layout);
+    const against = tolerance === null ? "" : ", with the tolerance as a strip";
+    element("gap").setAttribute("aria-label", `Gap of ${name} to ${data.arms[0].label} against ${data.clock}${against}; the table below has the numbers`);
     return plot("gap", traces, layout);
   }
 
   function drawNoise() {
     if (!data.noise) return null;
     const traces = [];
-    const runs = [[data.noise.base, data.arms[0].label, colour(0)]];
-    if (before() && data.noise.warm) runs.unshift([data.noise.warm, "before the switch", variable("--warm")]);
-    const means = runs.flatMap(([run]) => run.middle).filter((value) => value > 0);
+    // Also before the switch: how the noise grew is why it came when it did.
+    const measured = [[data.noise.base, data.arms[0].label, colour(0)]];
+    if (data.noise.warm) measured.unshift([data.noise.warm, "before the switch", variable("--warm")]);
+    const means = measured.flatMap(([run]) => run.middle).filter((value) => value > 0);
     const floor = Math.min(...means) / 10;
     const positive = (values) => values.map((value) => (value === null ? null : Math.max(value, floor)));
-    for (const [run, label, hex] of runs) {
+    for (const [run, label, hex] of measured) {
       const range = run.low.map((value, i) => (value === null ? "?" : `${value.toPrecision(3)} to ${run.high[i].toPrecision(3)}`));
       traces.push(band(run.x, positive(run.low), positive(run.high), hex), {
         x: run.x, y: run.middle, customdata: range, type: "scatter", mode: "lines", name: plain(label), line: { color: hex, width: 3 },
@@ -183,7 +195,7 @@
     }
     const ends = [...means, ...data.sizes.map(({ size }) => size)];
     const [low, high] = [Math.min(...ends), Math.max(...ends)];
-    const layout = axes("samples", { ...logTicks(low, high), range: [Math.log10(low) - 0.15, Math.log10(high) + 0.2] });
+    const layout = axes("samples", measured.map(([run]) => run), { ...logTicks(low, high), range: [Math.log10(low) - 0.15, Math.log10(high) + 0.2] });
     for (const { arm, size } of data.sizes) {
       layout.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: size, y1: size, line: { color: colour(arm), width: 2, dash: dash(arm) } });
       layout.annotations.push({
@@ -191,7 +203,7 @@
         font: { color: colour(arm), size: 12 },
       });
     }
-    markSwitch(layout);
+    markSwitches(layout);
     return plot("noise", traces, layout);
   }
 
@@ -202,7 +214,9 @@
       modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
       toImageButtonOptions: { format: "svg", filename: `rootscale-${name}` },
     };
-    return Plotly.react(element(name), traces, layout, config);
+    const target = element(name);
+    if (paper.contains("paper")) Object.assign(layout, { autosize: false, width: target.clientWidth, height: target.clientHeight });
+    return Plotly.react(target, traces, layout, config);
   }
 
   // The horizontal axes of the plots zoom together.
@@ -218,11 +232,11 @@
   }
 
   async function draw() {
-    const name = chosen();
+    const number = chosen();
     for (const table of document.querySelectorAll("#numbers [data-function]")) {
-      table.hidden = data.functions[Number(table.dataset.function)] !== name;
+      table.hidden = Number(table.dataset.function) !== number;
     }
-    await Promise.all([drawCurves(name), drawGaps(name), drawNoise()]);
+    await Promise.all([drawCurves(number), drawGaps(number), drawNoise()]);
     for (const key of Object.keys(plots)) {
       const target = element(key);
       if (!target || !target.on || target.dataset.follows) continue;
@@ -241,6 +255,19 @@
       draw();
     });
   }
+  // On paper it is day, the plans are open, and the plots as wide as the paper: at once, as the browser does not wait.
+  const closed = [];
+  addEventListener("beforeprint", () => {
+    paper.add("paper");
+    for (const details of document.querySelectorAll(".plans details:not([open])")) { closed.push(details); details.open = true; }
+    draw();
+  });
+  addEventListener("afterprint", () => {
+    paper.remove("paper");
+    for (const details of closed.splice(0)) details.open = false;
+    // Plotly keeps a width that it was given until it is told to look again.
+    draw().then(() => Object.keys(plots).map(element).filter((target) => target?.data && !target.hidden).forEach((target) => Plotly.Plots.resize(target)));
+  });
   dark.addEventListener("change", draw);
   narrow.addEventListener("change", draw);
   draw();

@@ -91,12 +91,13 @@ def page(check: Check) -> str:
         task=check.task,
         verdicts=_verdicts(check),
         setting=_setting(check),
-        cards=[_card(i, arm, check.base.label) for i, arm in enumerate(check.others, 1)],
+        cards=[_card(i, arm, check) for i, arm in enumerate(check.others, 1)],
         choices=[_choice(i, name) for i, name in enumerate(words.functions(check))],
         legend=[_toggle(i, arm) for i, arm in enumerate((check.base, *check.others))] + _before(check),
         base=check.base.label,
         clock=words.clock_name(check.base.trajectory),
-        level=_level(check),
+        gaps="Gap against tolerance" if _first(check) else "Gap",
+        bands=_bands(check),
         numbers=[_numbers(i, name, check) for i, name in enumerate(words.functions(check))],
         noise=_noise(check),
         plans=[_plan(i, arm) for i, arm in enumerate(check.others, 1)],
@@ -118,7 +119,7 @@ def _icon(name: str) -> Html:
     return fill('<svg class="mark" aria-hidden="true"><use href="#icon-$name"/></svg>', name=name)
 
 
-def _badge(verdict: Any) -> Html:
+def _badge(verdict: str) -> Html:
     return fill(
         '<span class="badge $verdict">$icon$word</span>', verdict=verdict, icon=_icon(verdict),
         word=words.VERDICTS[verdict],
@@ -152,29 +153,55 @@ def _table(columns: Iterable[str], rows: Iterable[Html], caption: str, classes: 
 
 
 def _verdicts(check: Check) -> list[Html]:
-    lines = [(verdict, words.VERDICTS[verdict], text) for verdict, text in words.sentences(check)]
-    line = '<p class="verdict $verdict">$icon<span><strong>$word:</strong> $text</span></p>'
+    nothing = f": {words.unbroken(check.base.label)} was compared with nothing"
+    found = words.sentences(check) or [words.Sentence("unjudged", nothing, ())]
     return [
-        fill(line, verdict=verdict, icon=_icon(verdict), word=word, text=text)
-        for verdict, word, text in lines
-        or [("undecided", "No verdict", f"{check.base.label} was compared with nothing.")]
-    ]
+        fill(
+            '<div class="verdict $verdict">$icon<div><p><strong>$word</strong>$text$end</p><ul>$arms</ul></div></div>',
+            verdict=sentence.verdict,
+            icon=_icon(sentence.verdict),
+            word=words.VERDICTS[sentence.verdict],
+            text=sentence.text,
+            end=":" if sentence.arms else ".",
+            arms=[
+                fill("<li>$swatch<span><b>$label</b>$said</span></li>", swatch=_swatch(i), label=label,
+                     said=f", {said}" if said else "")
+                for i, label, said in sentence.arms
+            ],
+        )
+        for sentence in found
+    ]  # fmt: skip
 
 
 def _first(check: Check) -> Comparison | None:
     return next((arm.comparison for arm in check.others if arm.comparison is not None), None)
 
 
-def _level(check: Check) -> str:
+def _bands(check: Check) -> Html:
+    """What the bands of the gaps are."""
     comparison = _first(check)
-    return words.percent(comparison.level if comparison else 0.95)
+    alone = "The gap of runs that were not judged is that of their means, without a band."
+    if comparison is None:
+        return Html(alone if check.others else "")
+    return fill(
+        "A band holds the true gap at all times and of all test functions at once, at $level. <b>Same</b>: the band "
+        "lies within the tolerance. <b>Different</b>: it leaves the tolerance entirely at some time. "
+        "<b>Undecided</b>: neither. $alone",
+        level=words.percent(comparison.level),
+        alone=alone if any(arm.comparison is None for arm in check.others) else "",
+    )
 
 
 def _setting(check: Check) -> list[Html]:
     comparison = _first(check)
-    facts = [f"base {check.base.label}", f"{check.base.trajectory.replicas} seeds"]
-    facts.append(f"switch after {show(check.switch_at)} samples" if check.switch_at else "runs from scratch")
+    seeds = check.base.trajectory.replicas
+    facts = [f"base: {words.unbroken(check.base.label)}", f"{seeds} seed{'s' * (seeds != 1)}"]
+    places = [show(at) for at, _ in words.switches(check)] if check.switch_at else []
+    if places and words.clock_name(check.base.trajectory) != "samples seen":
+        places = [show(check.switch_at)]
+    facts.append(f"switch after {words.listed(places)} samples" if places else "runs from scratch")
     if comparison is not None:
+        facts.append(f"decided by {words.listed(words.deciding(check))}")
         facts.append(f"tolerance {words.percent(comparison.tolerance)} of the base curve’s range")
         facts.append(f"{words.percent(comparison.level)} bands, for all times and test functions at once")
     if words.diverged(check.base):
@@ -182,45 +209,77 @@ def _setting(check: Check) -> list[Html]:
     return [fill("<li>$fact</li>", fact=fact) for fact in facts]
 
 
-def _card(i: int, arm: Arm, base: str) -> Html:
-    assert arm.comparison is not None, f"{arm.label} was not compared with the base"
-    found = words.deciding(arm.comparison, arm.trajectory)
+def _card(i: int, arm: Arm, check: Check) -> Html:
+    verdict = words.judged(arm)
+    told = arm.comparison.notes if arm.comparison else ()
     notes = [("cause", "Likely cause", text) for text in arm.causes]
-    notes += [("warning", "Diverged", text) for text in [words.diverged(arm)] if text]
-    notes += [("warning", "Guard", text) for text in arm.guards]
-    notes += [("note", "Note", text) for text in getattr(arm.comparison, "notes", ())]
-    if arm.verdict == "undecided":
+    if words.diverged(arm) and not any("diverged" in note for note in told):
+        notes.append(("warning", "Diverged", words.diverged(arm)))
+    # Causes are likelier than what a guard feared; all guards stand with the plan.
+    notes += [("warning", "Guard", text) for text in arm.guards if not arm.causes]
+    notes += [("note", "Note", text) for text in told]
+    notes += [("note", "Later", text) for text in [words.settles(arm)] if text]
+    if arm.comparison is not None and verdict == "undecided":
         notes.insert(0, ("seeds", "To decide", words.decide(arm.comparison)))
     return fill(
         '<article class="card $verdict"><header><h3>$swatch<span>$label</span></h3>$badge</header>'
-        '$gap<ul class="notes">$notes</ul><details><summary>All test functions</summary>$table</details></article>',
-        verdict=arm.verdict,
+        '$gap<ul class="notes">$notes</ul>$all</article>',
+        verdict=verdict,
         swatch=_swatch(i),
-        label=arm.label,
-        badge=_badge(arm.verdict),
-        gap=_gap(*found, arm.comparison.tolerance, words.clock_name(arm.trajectory)) if found else "",
+        label=words.unbroken(arm.label),
+        badge=_badge(verdict),
+        gap=_unjudged(arm, check) if arm.comparison is None else _worst(arm, arm.comparison),
         notes=[
             fill('<li class="$kind"><b>$name:</b> $text</li>', kind=kind, name=name, text=text)
             for kind, name, text in notes
         ],
-        table=_table(
-            ("test function", "largest gap", "band there", "verdict"),
-            [_gap_row(gap, words.largest(gap, arm.trajectory)) for gap in arm.comparison.gaps.values()],
-            f"Gaps between {arm.label} and {base}, as shares of the range of the base curve",
-        ),
+        all="" if arm.comparison is None else _all_functions(arm, arm.comparison, check),
     )
 
 
-def _gap(gap: Gap, largest: words.Largest | None, tolerance: float, clock: str) -> Html:
+def _worst(arm: Arm, comparison: Comparison) -> Html:
+    found = words.worst(comparison, arm.trajectory)
+    return Html("") if found is None else _gap(*found, comparison.tolerance, arm)
+
+
+def _unjudged(arm: Arm, check: Check) -> Html:
+    """In place of a gap: where the curves end, with their errors."""
+    rows = []
+    for name in words.deciding(check):
+        if name in arm.trajectory.names:
+            ends = [[float(part[-1]) for part in run.trajectory[name]] for run in (arm, check.base)]
+            rows.append(
+                fill("<li>$name at the end <b>$here</b>, of the base $there</li>", name=name,
+                     here=words.with_error(*ends[0]), there=words.with_error(*ends[1]))
+            )  # fmt: skip
+    return fill(
+        '<p class="gap">$why.</p><ul class="ends">$rows</ul>', rows=rows,
+        why=words.too_few([arm]).capitalize(),
+    )  # fmt: skip
+
+
+def _all_functions(arm: Arm, comparison: Comparison, check: Check) -> Html:
+    """Those that decide, and those that are followed, with verdicts of their own."""
+    first = words.deciding(check)
+    gaps = sorted(comparison.gaps.values(), key=lambda gap: gap.name not in first)
+    other, base = comparison.seeds
+    runs = f"{other} pairs of runs with equal seeds" if comparison.paired else f"{other} runs against {base}"
+    width = f", bands of ± {words.number(comparison.critical)} standard errors" if comparison.critical else ""
+    caption = f"Gaps to {words.unbroken(check.base.label)}, as shares of the range of its curve: {runs}{width}"
+    rows = [_gap_row(gap, words.largest(gap, arm.trajectory), gap in comparison.decisive) for gap in gaps]
+    table = _table(("test function", "largest gap, band", "verdict"), rows, caption)
+    return fill("<details><summary>All test functions</summary>$table</details>", table=table)
+
+
+def _gap(gap: Gap, largest: words.Largest | None, tolerance: float, arm: Arm) -> Html:
     if largest is None:
         return fill('<p class="gap">no gap of $name could be measured</p>', name=gap.name)
-    at = f"at {words.number(largest.at)} {clock}" if clock == "samples seen" else f"at time {words.number(largest.at)}"
     return fill(
-        '<p class="gap"><b>$gap</b> largest gap: $name, $at</p>$gauge'
+        '<p class="gap"><b>$gap</b> largest gap: $name, at $at</p>$gauge'
         '<p class="band">band $low to $high; tolerance ±$tolerance</p>',
         gap=words.percent(largest.gap),
         name=gap.name,
-        at=at.replace("samples seen", "samples"),
+        at=words.place(largest.at, arm.trajectory),
         gauge=_gauge(largest, tolerance),
         low=words.percent(largest.low),
         high=words.percent(largest.high),
@@ -249,14 +308,17 @@ def _gauge(largest: words.Largest, tolerance: float) -> Html:
     )
 
 
-def _gap_row(gap: Gap, largest: words.Largest | None) -> Html:
+def _gap_row(gap: Gap, largest: words.Largest | None, decides: bool) -> Html:
+    needed = f"{gap.seeds_needed:,} seeds would decide" if gap.seeds_needed is not None else ""
     return fill(
-        '<tr><th scope="row">$name</th><td class="n">$gap</td><td class="n">$band</td><td>$badge$seeds</td></tr>',
+        '<tr class="$role"><th scope="row">$name<small>$role</small></th><td class="n">$gap<small>$band</small></td>'
+        "<td>$badge<small>$seeds</small></td></tr>",
+        role="decides" if decides else "followed",
         name=gap.name,
         gap=words.percent(largest.gap) if largest else "–",
-        band=f"{words.percent(largest.low)} to {words.percent(largest.high)}" if largest else "–",
+        band=f"{words.percent(largest.low)} to\N{NO-BREAK SPACE}{words.percent(largest.high)}" if largest else "",
         badge=_badge(gap.verdict),
-        seeds=f" {gap.seeds_needed} seeds" if gap.seeds_needed is not None else "",
+        seeds=needed,
     )
 
 
@@ -279,7 +341,7 @@ def _toggle(i: int, arm: Arm) -> Html:
 def _before(check: Check) -> list[Html]:
     if check.warm is None:
         return []
-    button = '<button type="button" data-arm="warm" aria-pressed="true">$swatch before the switch</button>'
+    button = '<button type="button" data-arm="warm" aria-pressed="false">$swatch before the switch</button>'
     return [fill(button, swatch=_line("--warm", "none"))]
 
 
@@ -292,6 +354,7 @@ def _numbers(i: int, name: str, check: Check) -> Html:
         mean, se = arm.trajectory[name]
         gap = arm.comparison.gaps.get(name) if arm.comparison else None
         found = gap and words.largest(gap, arm.trajectory)
+        without = "base" if number == 0 else _badge("unjudged") if arm.comparison is None else "not compared"
         rows.append(
             fill(
                 '<tr><th scope="row">$swatch$label</th><td class="n">$start</td><td class="n">$end</td>'
@@ -301,11 +364,12 @@ def _numbers(i: int, name: str, check: Check) -> Html:
                 start=words.with_error(float(mean[0]), float(se[0])),
                 end=words.with_error(float(mean[-1]), float(se[-1])),
                 gap=found.text if found else "–",
-                badge=_badge(gap.verdict) if gap else "base" if number == 0 else "not compared",
+                badge=_badge(gap.verdict) if gap else without,
             )
         )
     columns = ("run", "at the start", "at the end (± 2 se)", "largest gap (band)", "verdict")
-    table = _table(columns, rows, f"{name}, in numbers")
+    role = " (the verdict rests on it)" if name in words.deciding(check) and _first(check) else ""
+    table = _table(columns, rows, f"{name}, in numbers{role}")
     return fill('<div data-function="$i">$table</div>', i=i, table=table)
 
 
@@ -350,13 +414,22 @@ def _plan(i: int, arm: Arm) -> Html:
     unchanged = "the plan of the base, under SVAG" if arm.kind == "svag" else "no changes were recorded"
     columns = ("quantity", "before", "after", "how", "status", "why")
     return fill(
-        "<details$open><summary>$swatch<span><b>$label</b>: $what</span></summary>$table</details>",
+        "<details$open><summary>$swatch<span><b>$label</b>: $what</span></summary>"
+        '<ul class="notes">$guards</ul>$table</details>',
         open=Html(" open" if i == 1 else ""),
         swatch=_swatch(i),
         label=arm.label,
-        what=f"rule {changes['rule']}, κ = {show(changes['kappa'])}" if changes else unchanged,
+        what=f"rule {changes['rule']}, κ = {show(changes['kappa'])}{_ramp(arm)}" if changes else unchanged,
+        guards=[fill('<li class="warning"><b>Guard:</b> $text</li>', text=text) for text in arm.guards],
         table=_table(columns, rows, f"The plan of {arm.label}, before and after", "plan") if rows else "",
     )
+
+
+def _ramp(arm: Arm) -> str:
+    """The batch sizes on the way, where there are several."""
+    stages = words.stages(arm)
+    ways = [f"B = {words.number(size, 6)} from {words.number(at, 6)} samples on" for at, size in stages]
+    return f"; {words.listed(ways)}" if len(ways) > 1 else ""
 
 
 def _made(check: Check) -> list[Html]:

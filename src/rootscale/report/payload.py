@@ -26,45 +26,50 @@ def script_json(value: Any) -> str:
 
 
 def payload(check: Check) -> dict[str, Any]:
-    """Everything that is drawn; six digits, and null for what is not finite."""
-    base = check.base.trajectory
-    switch = None
-    if check.switch_at:
-        switch = check.switch_at if clock_name(base) == "samples seen" else float(base.times[0])
+    """Everything that is drawn; six digits, and null for what is not finite.
+
+    What belongs to a test function is known by its number, never by its name, which users choose.
+    """
+    base, names = check.base.trajectory, words.functions(check)
+    arms = (check.base, *check.others)
     return {
         "clock": clock_name(base),
-        "switch": switch,
-        "functions": words.functions(check),
+        "switches": [{"at": at, "text": text} for at, text in words.switches(check)],
+        "functions": names,
         "noise": {"warm": _noise(check.warm), "base": _noise(base)} if words.noise(base) else None,
         "sizes": [{"arm": i, "size": size} for i, size in batch_sizes(check)],
-        "warm": None if check.warm is None else _curves(check.warm),
-        "arms": [_arm(arm) for arm in (check.base, *check.others)],
+        "tolerance": max((arm.comparison.tolerance for arm in arms if arm.comparison), default=None),
+        "warm": None if check.warm is None else _curves(check.warm, names),
+        "arms": [
+            {"label": arm.label, "gaps": [_gap(arm, check.base, name) for name in names]}
+            | _curves(arm.trajectory, names)
+            for arm in arms
+        ],
     }
 
 
-def _arm(arm: Arm) -> dict[str, Any]:
-    gaps = {}
+def _gap(arm: Arm, base: Arm, name: str) -> dict[str, Any] | None:
+    """With its band, where there was a comparison; of the means alone where there was none."""
     if arm.comparison is not None:
-        gaps = {
-            name: {
-                "x": _finite(clock_of_gap(gap, arm.trajectory)),
-                "gap": _finite(gap.gap),
-                "low": _finite(gap.low),
-                "high": _finite(gap.high),
-            }
-            for name, gap in arm.comparison.gaps.items()
-        }
-    tolerance = None if arm.comparison is None else arm.comparison.tolerance
-    return {"label": arm.label, "tolerance": tolerance, "gaps": gaps, **_curves(arm.trajectory)}
+        gap = arm.comparison.gaps.get(name)
+        if gap is None:
+            return None
+        parts = {"x": clock_of_gap(gap, arm.trajectory), "gap": gap.gap, "low": gap.low, "high": gap.high}
+        return {key: _finite(part) for key, part in parts.items()}
+    found = None if arm is base else words.mean_gap(arm, base, name)
+    if found is None:
+        return None
+    return {"x": _finite(clock(arm.trajectory)), "gap": _finite(found), "low": None, "high": None}
 
 
-def _curves(trajectory: Trajectory) -> dict[str, Any]:
-    curves = {}
-    for name in trajectory.names:
-        if name == words.NOISE_SCALE:
+def _curves(trajectory: Trajectory, names: Iterable[str]) -> dict[str, Any]:
+    curves: list[dict[str, Any] | None] = []
+    for name in names:
+        if name not in trajectory.names:
+            curves.append(None)
             continue
         mean, se = trajectory[name]
-        curves[name] = {"mean": _finite(mean), "se": _finite(se)}
+        curves.append({"mean": _finite(mean), "se": _finite(se)})
     return {"x": _finite(clock(trajectory)), "curves": curves}
 
 

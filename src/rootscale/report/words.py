@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from rootscale.compare import Array, Comparison, Gap, Verdict
-from rootscale.lab.check import Arm, Check
+from rootscale.compare import FEWEST, Array, Comparison, Gap
+from rootscale.lab.check import LOSSES, Arm, Check
 from rootscale.trajectory import Trajectory
 from rootscale.units import show
 
-#: By verdict: the word, and what the run of an arm does with the base.
-VERDICTS: dict[Verdict, str] = {"same": "Same", "different": "Different", "undecided": "Undecided"}
-_SEVERITY: dict[Verdict, int] = {"same": 0, "undecided": 1, "different": 2}
+#: The words for the verdicts, in the order of the page; the last is for runs that were too few for one.
+VERDICTS = {"same": "Same", "different": "Different", "undecided": "Undecided", "unjudged": "Not judged"}
+_SEVERITY = {"same": 0, "undecided": 1, "different": 2}
 #: The test function that is drawn against the batch sizes, and not with the others.
 NOISE_SCALE = "noise scale"
 
@@ -34,15 +35,14 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    r"""A share in percent, to a tenth; the space does not break.
+    r"""A share in percent, to a tenth (a hundredth where it is less); the space does not break.
 
-    >>> percent(0.05), percent(-0.0163), percent(0.2071), percent(0.0), percent(0.0004)
+    >>> percent(0.05), percent(-0.0163), percent(0.2071), percent(0.00001), percent(0.00038)
     ('5\xa0%', '−1.6\xa0%', '20.7\xa0%', '0\xa0%', '0.04\xa0%')
     """
     value = 100 * share
-    if abs(value) < 0.05:
-        return f"{number(value, 1)}\N{NO-BREAK SPACE}%"
-    return f"{number(round(value, 1 if abs(value) < 100 else 0), 6)}\N{NO-BREAK SPACE}%"
+    places = 2 if abs(value) < 0.05 else 1 if abs(value) < 100 else 0
+    return f"{number(round(value, places) + 0.0, 6)}\N{NO-BREAK SPACE}%"  # + 0.0: no negative zero
 
 
 def with_error(mean: float, se: float) -> str:
@@ -130,23 +130,48 @@ def largest(gap: Gap, trajectory: Trajectory) -> Largest | None:
     return Largest(float(gap.gap[i]), float(gap.low[i]), float(gap.high[i]), float(clock_of_gap(gap, trajectory)[i]))
 
 
-def deciding(comparison: Comparison, trajectory: Trajectory) -> tuple[Gap, Largest | None] | None:
-    """The test function with the largest gap, of those with the verdict of the whole."""
-    found = [(gap, largest(gap, trajectory)) for gap in comparison.gaps.values()]
+def deciding(check: Check) -> tuple[str, ...]:
+    """The test functions on which the verdicts rest; where none was given, those on which they would have."""
+    for arm in check.others:
+        if arm.comparison is not None:
+            return tuple(gap.name for gap in arm.comparison.decisive)
+    names = _followed(check)
+    return tuple(name for name in names if name in LOSSES) or tuple(names[:1])
+
+
+def worst(comparison: Comparison, trajectory: Trajectory) -> tuple[Gap, Largest | None] | None:
+    """Of the test functions that decide, with the severest verdict among them, the one with the largest gap."""
+    found = [(gap, largest(gap, trajectory)) for gap in comparison.decisive]
     found.sort(key=lambda pair: (_SEVERITY[pair[0].verdict], abs(pair[1].gap) if pair[1] else 0), reverse=True)
     return found[0] if found else None
 
 
 def decide(comparison: Comparison) -> str:
-    """What it would take to decide every test function that is undecided."""
-    undecided = [gap.seeds_needed for gap in comparison.gaps.values() if gap.verdict == "undecided"]
-    numbers = [needed for needed in undecided if needed is not None]
-    if not undecided:
-        (lost, lost_base), (runs, runs_base) = comparison.diverged, comparison.seeds
-        return f"{lost} of {runs} runs diverged, of the base {lost_base} of {runs_base}: too few to tell"
-    if len(numbers) < len(undecided):
+    """What it would take to decide."""
+    if comparison.seeds_needed is not None:
+        return f"about {comparison.seeds_needed:,} seeds would decide (there are {min(comparison.seeds)})"
+    if any(gap.verdict == "undecided" and gap.seeds_needed is None for gap in comparison.decisive):
         return "no number of seeds would decide, if the gap is what it seems: it lies on the tolerance"
-    return f"about {max(numbers)} seeds would decide (there are {min(comparison.seeds)})"
+    (lost, lost_base), (runs, runs_base) = comparison.diverged, comparison.seeds
+    return f"{lost} of {runs} runs diverged, of the base {lost_base} of {runs_base}: too few to tell"
+
+
+def settles(arm: Arm) -> str:
+    """From when on a run that is not the same is; empty where that is never, or always."""
+    comparison = arm.comparison
+    if comparison is None or comparison.verdict == "same" or comparison.settled_after is None:
+        return ""
+    time = comparison.settled_after
+    if all(time <= gap.times[0] for gap in comparison.decisive):
+        return ""
+    at = float(np.interp(time, arm.trajectory.times, clock(arm.trajectory)))
+    return f"from {place(at, arm.trajectory)} on the band stays within the tolerance"
+
+
+def place(at: float, trajectory: Trajectory) -> str:
+    """Where on the clock."""
+    counted = clock_name(trajectory) == "samples seen"
+    return f"{number(at)} samples" if counted else f"time {number(at)}"
 
 
 def diverged(arm: Arm) -> str:
@@ -155,60 +180,128 @@ def diverged(arm: Arm) -> str:
     return f"{lost} of {arm.trajectory.replicas} runs diverged" if lost else ""
 
 
-def _unbroken(label: str) -> str:
+def unbroken(label: str) -> str:
     """``B = 4`` stays on one line."""
     return label.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
 
 
-def _under(arm: Arm) -> str:
-    comma = "," if "," in arm.label else ""
-    return f"{'under' if arm.kind == 'svag' else 'at'} {_unbroken(arm.label)}{comma}"
+def judged(arm: Arm) -> str:
+    """The verdict on an arm, or that there is none: a key of `VERDICTS`."""
+    return arm.verdict or "unjudged"
 
 
-def _same(base: str, arms: Sequence[Arm]) -> str:
-    tolerance = max(arm.comparison.tolerance for arm in arms if arm.comparison)
-    return f"{listed([_under(arm) for arm in arms])} the run follows {base} within {percent(tolerance)} of its range."
+def too_few(arms: Iterable[Arm]) -> str:
+    """Why there is no verdict."""
+    runs = sorted({arm.trajectory.replicas for arm in arms})
+    there = f"; there {'is' if runs == [1] else 'are'} {listed([str(n) for n in runs])}" if max(runs) < FEWEST else ""
+    return f"a verdict needs at least {FEWEST} seeds{there}"
 
 
-def _different(base: str, arms: Sequence[Arm]) -> str:
-    distances: list[str] = []
-    for arm in arms:
-        gap, far = (arm.comparison and deciding(arm.comparison, arm.trajectory)) or (None, None)
-        distance = f"({diverged(arm)})"  # which can make the difference by itself
-        if gap is not None and far is not None and gap.verdict == "different":
-            share = "" if distances else " of its range"
-            distance = f"by up to {percent(abs(far.gap))}{share} ({gap.name})"
-        distances.append(distance)
-    if len(arms) == 1:
-        return f"{_under(arms[0])} the run leaves {base} {distances[0]}."
-    ways = [f"{_under(arm)} {distance}" for arm, distance in zip(arms, distances, strict=True)]
-    return f"the run leaves {base} {listed(ways)}."
+@dataclass(frozen=True)
+class Sentence:
+    """A verdict in plain words.
+
+    Args:
+        verdict: a key of `VERDICTS`, whose word the sentence begins with.
+        text: what follows that word.
+        arms: on whom: the number of the arm (0 is the base), its label, and what is to be said of it alone.
+    """
+
+    verdict: str
+    text: str
+    arms: tuple[tuple[int, str, str], ...]
+
+    def __str__(self) -> str:
+        arms = "; ".join(label + (f": {said}" if said else "") for _, label, said in self.arms)
+        return f"{VERDICTS[self.verdict]}{self.text}: {arms}"
 
 
-def _undecided(base: str, arms: Sequence[Arm]) -> str:
-    ways = sorted({decide(arm.comparison) for arm in arms if arm.comparison is not None})
-    what = ways[0] if len(ways) == 1 else "the cards say what would decide"
-    return f"{listed([_under(arm) for arm in arms])} the run may or may not follow {base}; {what}."
+def sentences(check: Check) -> list[Sentence]:
+    """One for each verdict that was given, in the order of `VERDICTS`."""
+    groups: dict[str, list[tuple[int, Arm]]] = {}
+    for i, arm in enumerate(check.others, 1):
+        groups.setdefault(judged(arm), []).append((i, arm))
+    return [_sentence(check, verdict, groups[verdict]) for verdict in VERDICTS if verdict in groups]
 
 
-_SENTENCES = {"same": _same, "different": _different, "undecided": _undecided}
+def _sentence(check: Check, verdict: str, arms: Sequence[tuple[int, Arm]]) -> Sentence:
+    base, names = unbroken(check.base.label), deciding(check)
+    tolerance = max((arm.comparison.tolerance for _, arm in arms if arm.comparison), default=0.0)
+    what = listed(names) if len(names) <= 3 else f"{len(names)} test functions"
+    texts = {
+        "same": f" as {base}, within {percent(tolerance)} of its range ({what})",
+        "different": f" from {base}, by more than {percent(tolerance)} of its range ({what})",
+        "undecided": f" whether the same as {base} within {percent(tolerance)} of its range ({what})",
+        "unjudged": f": {too_few(arm for _, arm in arms)}",
+    }
+    return Sentence(
+        verdict, texts[verdict], tuple((i, unbroken(arm.label), _said(arm, len(names) > 1)) for i, arm in arms)
+    )
 
 
-def sentences(check: Check) -> list[tuple[Verdict, str]]:
-    """The verdict in plain words: one sentence for each verdict that was given, in the order of the arms."""
-    groups: dict[Verdict, list[Arm]] = {}
-    for arm in check.others:
-        if arm.verdict is not None:
-            groups.setdefault(arm.verdict, []).append(arm)
-    return [(verdict, _SENTENCES[verdict](_unbroken(check.base.label), arms)) for verdict, arms in groups.items()]
+def _said(arm: Arm, several: bool) -> str:
+    """What the sentence has to say on one arm; by which test function, where several decide."""
+    if arm.comparison is None or arm.verdict == "same":
+        return ""
+    if arm.verdict == "undecided":
+        return decide(arm.comparison)
+    gap, far = worst(arm.comparison, arm.trajectory) or (None, None)
+    if gap is not None and far is not None and gap.verdict == "different":
+        return f"by up to {percent(abs(far.gap))}" + (f" ({gap.name})" if several else "")
+    return diverged(arm)  # which can make the difference by itself
+
+
+def mean_gap(arm: Arm, base: Arm, name: str) -> Array | None:
+    """The gap of the means of an arm that was not compared, as shares of the range of the base's mean curve.
+
+    None where that is flat, or where one of the two was not followed.
+    """
+    if name not in arm.trajectory.names or name not in base.trajectory.names:
+        return None
+    mean, reference = arm.trajectory[name].mean, base.trajectory[name].mean
+    known = np.isfinite(reference)
+    span = float(np.ptp(reference[known])) if known.any() else 0.0
+    if span == 0:
+        return None
+    times = base.trajectory.times
+    there = np.interp(arm.trajectory.times, times[known], reference[known], left=np.nan, right=np.nan)
+    found: Array = (mean - there) / span
+    return found
+
+
+def stages(arm: Arm) -> list[tuple[float, float]]:
+    """Each batch size of a run, with the samples seen before it; the plan's alone where no others were recorded."""
+    size = float(arm.plan.batch_size.total)
+    variant, plan = arm.trajectory.meta.get("variant"), arm.trajectory.meta.get("base_plan")
+    if not isinstance(variant, Mapping) or not isinstance(plan, Mapping):
+        return [(0.0, size)]
+    ramp = [(float(at), Fraction(kappa)) for at, kappa in variant.get("ramp", ())]
+    # The plan of an arm is that of its last stage.
+    kappas = [Fraction(variant.get("kappa", 1)), *(kappa for _, kappa in ramp)]
+    places = [float(arm.trajectory.meta.get("switch_at", 0)), *(at for at, _ in ramp)]
+    return [(at, size * float(kappa / kappas[-1])) for at, kappa in zip(places, kappas, strict=True)]
+
+
+def switches(check: Check) -> list[tuple[float, str]]:
+    """Where all runs change their batch size, by the clock, and what to write there."""
+    if not check.switch_at:
+        return []
+    base = check.base.trajectory
+    if clock_name(base) != "samples seen":
+        return [(float(base.times[0]), "switch")]
+    ways = [stages(arm) for arm in check.others if arm.kind == "batch size"]
+    found = [(float(check.switch_at), "switch")]
+    if ways and all(way == ways[0] for way in ways) and len(ways[0]) > 1:
+        found = [(at, f"B → {number(size, 6)}") for at, size in ways[0]]
+    return found
 
 
 def batch_sizes(check: Check) -> list[tuple[int, float]]:
-    """The first arm (0 is the base) at each batch size; SVAG's is nominal and left out."""
+    """The first arm (0 is the base) that has each batch size at some time; SVAG's is nominal and left out."""
     sizes: dict[float, int] = {}
     for i, arm in enumerate((check.base, *check.others)):
-        if arm.kind != "svag":
-            sizes.setdefault(float(arm.plan.batch_size.total), i)
+        for _, size in stages(arm) if arm.kind != "svag" else ():
+            sizes.setdefault(size, i)
     return [(i, size) for size, i in sorted(sizes.items())]
 
 
@@ -263,9 +356,14 @@ def noise_dominates(check: Check) -> list[tuple[int, str]]:
     return lines
 
 
-def functions(check: Check) -> list[str]:
-    """The test functions that are followed; the noise scale has a place of its own."""
+def _followed(check: Check) -> list[str]:
     return [name for name in check.base.trajectory.names if name != NOISE_SCALE]
+
+
+def functions(check: Check) -> list[str]:
+    """The test functions, those that decide first; the noise scale has a place of its own."""
+    first = deciding(check)
+    return sorted(_followed(check), key=lambda name: name not in first)
 
 
 def described(value: Any) -> str:
