@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rootscale import convert_cli
+from rootscale.cli import convert as convert_cli
 from rootscale.cli import main
 from rootscale.integrations.configs import FORMATS, convert
 from rootscale.integrations.configs.convert import read

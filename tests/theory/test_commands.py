@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rootscale import theory_cli
+from rootscale.cli import theory as theory_cli
 from rootscale.theory import cases, commands, figures, quadratic
 from rootscale.theory.commands import Setting
 from rootscale.trajectory import Trajectory
@@ -32,7 +32,7 @@ def wide(monkeypatch):
 
 def test_the_arguments_are_parsed_without_importing_torch():
     code = (
-        "import argparse, sys; from rootscale.theory_cli import add_parsers; p = argparse.ArgumentParser(); "
+        "import argparse, sys; from rootscale.cli.theory import add_parsers; p = argparse.ArgumentParser(); "
         "add_parsers(p.add_subparsers()); p.parse_args(['order']); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -31,7 +31,15 @@ from rootscale.hparams import positive
 from rootscale.rules import RULES, Averaging, Rule, get_rule
 from rootscale.training import NoiseMeter, rescale_, schedulers
 from rootscale.training.noise import Noise
-from rootscale.training.rescale import _batchnorm_edits, _Edit, _ema_edit, family_of, _group_edits, _guards, _state_edits
+from rootscale.training.rescale import (
+    _batchnorm_edits,
+    _Edit,
+    _ema_edit,
+    _group_edits,
+    _guards,
+    _state_edits,
+    family_of,
+)
 from rootscale.units import UNITS, show
 
 try:

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rootscale.cli.console import console as make_console
 from rootscale.compare import Gap
 from rootscale.lab import pool
 from rootscale.lab.check import Arm, Check, check
@@ -44,7 +45,7 @@ def run_check(args: argparse.Namespace) -> int:
     variants = [Variant(to / size, rule, tuple(args.keep)) for to in args.to for rule in args.rule]
     total = int(task.plan.samples or 0)
     folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", task.name)
-    console = _console()
+    console = make_console()
     with _progress(console) as on_progress:
         found = check(
             task,
@@ -77,7 +78,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_demo(args: argparse.Namespace) -> int:
     """`rootscale demo`: digits, from B = 4 to 16 and 64 in mid-run, by the rule and by wrong ones, and SVAG."""
-    task, console = digits(samples=40_000), _console()
+    task, console = digits(samples=40_000), make_console()
     console.print(
         f"[bold]Digits[/], a net 64-32-10, Adam, batch size 4. After {show(DEMO_SWITCH)} samples the batch size goes "
         f"from 4 to 16, and after {show(DEMO_MIDDLE)} to 64: by the square root rule with the state converted, and by "
@@ -195,10 +196,6 @@ def _workers(asked: int | None, device: str) -> int:
     if workers > 1:
         torch.set_num_threads(1)
     return workers
-
-
-def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @contextmanager

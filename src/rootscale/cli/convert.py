@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rootscale.cli.console import console as make_console
 from rootscale.rules import RULES
 
 if TYPE_CHECKING:
@@ -92,12 +91,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _show(conversion: Conversion, name: str, target: Path | None) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    # A terminal's own width, and enough for the tables where there is none (a file, a pipe).
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    console = Console(highlight=False, width=width)
+    console = make_console()
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for line in conversion.diff(name).splitlines():
         # A diff is for machines too: no line is folded.

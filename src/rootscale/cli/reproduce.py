@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
 from typing import Any
+
+from rootscale.cli.console import console as make_console
 
 __all__ = ["add_parsers"]
 
@@ -76,8 +76,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     place = Path("build/smoke") if args.smoke else Path()
     out = args.out or place / "results" / folder
     runs = args.runs or place / "runs" / folder
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    console = Console(highlight=False, width=wide)
+    console = make_console()
     console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
     complete = reproduce.reproduce(
         experiment, options, out, runs, minutes=args.minutes, together=args.together, console=console

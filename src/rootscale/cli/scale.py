@@ -1,45 +1,24 @@
-"""The ``rootscale`` command: arguments in, what the library says out."""
+"""`rootscale scale`, `rootscale units` and `rootscale rules`: what the table of units says about a run."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
-from rootscale import convert_cli, lab_cli, report_cli, reproduce_cli, theory_cli
-from rootscale._version import __version__
 from rootscale.changes import ScalingWarning
+from rootscale.cli.console import console
 from rootscale.hparams import OPTIMIZERS
 from rootscale.plan import Plan
 from rootscale.rules import RULES
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.units import TABLE
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
-class _Parser(argparse.ArgumentParser):
-    """Options by their full names only, and errors in one line."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # A terminal's own width, and enough for the tables where there is none (a file, a pipe).
-    return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
-
+__all__ = ["add_parsers"]
 
 #: The options that make up a plan: flag, the key of `Plan.to_dict` it fills (a dot leads into a part), how it is read.
 _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -81,11 +60,8 @@ _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="rootscale", description="Change the batch size of a run and keep its training dynamics.")
-    parser.add_argument("--version", action="version", version=f"rootscale {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-
+def add_parsers(commands: Any) -> None:
+    """Adds the commands to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs one."""
     scale = commands.add_parser(
         "scale",
         usage="rootscale scale --optimizer NAME --lr ETA --batch-size B --to B [option ...]",
@@ -122,12 +98,6 @@ def _parser() -> argparse.ArgumentParser:
     units.set_defaults(handler=_units)
     rules = commands.add_parser("rules", help="the scaling rules and what each converts")
     rules.set_defaults(handler=_rules)
-    convert_cli.add_parsers(commands)
-    lab_cli.add_parsers(commands)
-    theory_cli.add_parsers(commands)
-    report_cli.add_parsers(commands)
-    reproduce_cli.add_parsers(commands)
-    return parser
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -188,7 +158,7 @@ def _scale(args: argparse.Namespace) -> int:
         for warning in changes.warnings:
             print(f"rootscale scale: warning: {warning}", file=sys.stderr)
     else:
-        _console().print(changes)
+        console().print(changes)
     return 0
 
 
@@ -201,7 +171,7 @@ def _units(args: argparse.Namespace) -> int:
         table.add_column(column, overflow="fold", no_wrap=column in ("x becomes", "status"))
     for unit in TABLE:
         table.add_row(unit.label, unit.form.text, unit.status, unit.why, unit.source)
-    _console().print(table)
+    console().print(table)
     return 0
 
 
@@ -215,28 +185,5 @@ def _rules(args: argparse.Namespace) -> int:
     for rule in RULES.values():
         converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
         table.add_row(rule.name, rule.summary, ", ".join(converted))
-    _console().print(table)
+    console().print(table)
     return 0
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; users' mistakes end in one line on stderr and exit code 2."""
-    args = _parser().parse_args(argv)
-    try:
-        code: int = args.handler(args)
-        sys.stdout.flush()
-    except ValueError as error:
-        print(f"rootscale {args.command}: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"rootscale {args.command}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; keep Python from complaining when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
