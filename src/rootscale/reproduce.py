@@ -33,10 +33,10 @@ import numpy as np
 from rootscale.compare import FEWEST, compare
 from rootscale.files import whole
 from rootscale.lab import data
-from rootscale.lab.check import Arm, Check
+from rootscale.lab.check import Arm, Check, arm_of
 from rootscale.lab.engine import Settings, Variant, environment, grid
 from rootscale.lab.models import convnet
-from rootscale.lab.sweep import sweep
+from rootscale.lab.sweep import joined, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.tasks import CIFAR10_STATISTICS, Normalise, image_task, paper_plan
 from rootscale.plan import Plan
@@ -585,7 +585,11 @@ def _store(
     missing: Sequence[str],
 ) -> None:
     command = experiment.command(options)
-    arms = [_arm(line, _joined(list(found[line.label].values()))) for line in lines if found[line.label]]
+    arms = [
+        replace(arm_of(line.task, line.variant, joined(list(found[line.label].values()))), label=line.label)
+        for line in lines
+        if found[line.label]
+    ]
     arms = [arms[0], *(_compared(arms[0], arm) for arm in arms[1:])]
     test_samples = min(EVAL, len(lines[0].task.test))
     table = finals(arms, test_samples)
@@ -597,7 +601,7 @@ def _store(
         "seconds": round(seconds, 1),
         "date": time.strftime("%Y-%m-%d"),
     }
-    before = _joined(list(warm.values())) if warm else None
+    before = joined(list(warm.values())) if warm else None
     Check(lines[0].task.name, arms[0], tuple(arms[1:]), settings.switch_at, made, before).save(out)
     record = {
         "name": experiment.name,
@@ -614,16 +618,6 @@ def _store(
         temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _arm(line: Line, trajectory: Trajectory) -> Arm:
-    variant, base = line.variant, line.task.plan
-    plan = variant.plan(base)
-    kind = "base" if variant == Variant() else "svag" if variant.ell != 1 else "batch size"
-    changes = None
-    if kind == "batch size":
-        changes = base.explain(plan.batch_size, variant.the_rule(base), variant.averaging).to_dict()
-    return Arm(line.label, kind, plan, changes, trajectory, guards=tuple(trajectory.meta.get("guards", ())))
-
-
 def _compared(base: Arm, arm: Arm) -> Arm:
     """With a verdict, where there are seeds enough for one."""
     common = set(base.trajectory.meta["seeds"]) & set(arm.trajectory.meta["seeds"])
@@ -631,19 +625,6 @@ def _compared(base: Arm, arm: Arm) -> Arm:
         return arm
     names = [name for name in base.trajectory.names if name != "noise scale"]
     return replace(arm, comparison=compare(base.trajectory, arm.trajectory, names))
-
-
-def _joined(parts: Sequence[Trajectory]) -> Trajectory:
-    """The runs of several seeds as one trajectory."""
-    first = parts[0]
-    together = {
-        **first.meta,
-        "seeds": [seed for part in parts for seed in part.meta["seeds"]],
-        "diverged_at": [place for part in parts for place in part.meta["diverged_at"]],
-        "seconds": round(sum(float(part.meta["seconds"]) for part in parts), 1),
-    }
-    values = {name: np.concatenate([part.values[name] for part in parts]) for name in first.names}
-    return Trajectory(first.times, values, meta=together)
 
 
 def finals(arms: Sequence[Arm], test_samples: int = EVAL) -> list[Final]:

@@ -23,7 +23,7 @@ from rootscale.rules import default_rule
 from rootscale.trajectory import Trajectory
 from rootscale.units import show
 
-__all__ = ["Arm", "Check", "check"]
+__all__ = ["Arm", "Check", "arm_of", "check"]
 
 #: What the verdict rests on, if nothing else is asked for.
 LOSSES = ("train loss", "test loss")
@@ -246,7 +246,7 @@ def check(
     for variant in tried:
         trajectory = swept.trajectories[variant]
         comparison = compare(base, trajectory, compared, tolerance=tolerance, level=level, deciding=deciding)
-        arm = _arm(task, variant, trajectory)
+        arm = arm_of(task, variant, trajectory)
         arm = replace(arm, comparison=comparison)
         if comparison.verdict == "different":
             causes = tuple(_causes(task, variant, arm, base, common))
@@ -261,13 +261,14 @@ def check(
         "tolerance": tolerance,
         "level": level,
     }
-    result = Check(task.name, _arm(task, Variant(), base), tuple(arms), switch_at, made, swept.warm)
+    result = Check(task.name, arm_of(task, Variant(), base), tuple(arms), switch_at, made, swept.warm)
     if folder is not None:
         result.save(folder)
     return result
 
 
-def _arm(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
+def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
+    """The arm of a variant, not yet compared."""
     plan = variant.plan(task.plan)
     kind = "base" if variant == Variant() else "svag" if variant.ell != 1 else "batch size"
     changes = None

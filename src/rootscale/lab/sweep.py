@@ -39,7 +39,7 @@ from rootscale.lab.engine import Run, Settings, Variant, environment, grid
 from rootscale.lab.task import Task, Tensors
 from rootscale.trajectory import Trajectory
 
-__all__ = ["Progress", "Sweep", "sweep"]
+__all__ = ["Progress", "Sweep", "joined", "sweep"]
 
 #: Where the runs of a sweep can be made.
 ENGINES = ("processes", "ray")
@@ -173,8 +173,8 @@ def sweep(
                 interrupted,
             )
     return Sweep(
-        {variant: _joined([found[id(jobs[variant, group])] for group in groups]) for variant in variants},
-        _joined([found[id(job)] for job in starts.values()]) if starts else None,
+        {variant: joined([found[id(jobs[variant, group])] for group in groups]) for variant in variants},
+        joined([found[id(job)] for job in starts.values()]) if starts else None,
     )
 
 
@@ -290,7 +290,7 @@ def _write_csv(path: Path, trajectory: Trajectory) -> None:
                 writer.writerow([seed, moment, samples, *(values[r, t] for values in trajectory.values.values())])
 
 
-def _joined(parts: Sequence[Trajectory]) -> Trajectory:
+def joined(parts: Sequence[Trajectory]) -> Trajectory:
     """The replicas of several trajectories on one grid."""
     first = parts[0]
     meta = {
