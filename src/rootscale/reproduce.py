@@ -488,7 +488,7 @@ def reproduce(
             try:
                 swept = sweep(
                     line.task, [line.variant], seeds, settings, runs,
-                    together=together, checkpoint_every=60.0, on_progress=on_progress,
+                    together=together, workers=1, checkpoint_every=60.0, on_progress=on_progress,
                 )  # fmt: skip
             except KeyboardInterrupt as error:
                 interrupted = error

@@ -2,9 +2,11 @@
 
 import json
 import os
+import runpy
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +69,12 @@ def test_a_worker_killed_in_mid_run_loses_nothing_and_doubles_nothing(tmp_path):
     equal(found, expected)
     statuses = [json.loads(path.read_text())["status"] for path in tmp_path.glob("*/run.json")]
     assert statuses == ["finished"] * (len(VARIANTS) + 1)
+
+
+def test_the_example_runs(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["ray_sweep.py"])
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "ray_sweep.py"), run_name="__main__")
+    assert "train loss" in capsys.readouterr().out
 
 
 def test_an_error_in_a_run_reaches_the_user(tmp_path):

@@ -134,7 +134,7 @@ def test_users_choose_what_decides(small):
 
 
 def test_processes_give_what_one_gives(tmp_path):
-    alone = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3)
+    alone = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3, workers=1)
     pooled = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3, workers=2, folder=tmp_path)
     for one, other in zip(alone.others, pooled.others, strict=True):
         for name in one.trajectory.names:
@@ -239,7 +239,17 @@ def test_tensorboard_gets_every_point_once_also_after_a_resume(tmp_path):
 
     settings = Settings(grid=(0, 160, 320, 480))
     with pytest.raises(RuntimeError, match="stopped"):
-        sweep(make(), [Variant()], [0, 1], settings, tmp_path, tensorboard=True, checkpoint_every=0, on_progress=stop)
+        sweep(
+            make(),
+            [Variant()],
+            [0, 1],
+            settings,
+            tmp_path,
+            workers=1,
+            tensorboard=True,
+            checkpoint_every=0,
+            on_progress=stop,
+        )
     found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, tensorboard=True).trajectories[Variant()]
     (place,) = tmp_path.iterdir()
     events = accumulator.EventAccumulator(str(place))

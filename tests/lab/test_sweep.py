@@ -37,7 +37,7 @@ def equal(a, b):
 @pytest.mark.parametrize("settings", [SETTINGS, SWITCH])
 def test_a_sweep_with_a_folder_gives_what_one_without_gives_and_skips_what_is_finished(tmp_path, settings):
     kept = sweep(make(), VARIANTS, [0, 1, 2], settings, tmp_path, together=2)
-    equal(kept, sweep(make(), VARIANTS, [0, 1, 2], settings, together=2))
+    equal(kept, sweep(make(), VARIANTS, [0, 1, 2], settings, together=2, workers=1))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
     again = sweep(make(), VARIANTS, [0, 1, 2], settings, tmp_path, together=2)
     equal(again, kept)
@@ -97,7 +97,7 @@ def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(tmp_path):
     context, moments = multiprocessing.get_context("fork"), random.Random(0)
 
     def work():
-        sweep(task, *arguments, tmp_path / "killed", together=2, checkpoint_every=0.0)
+        sweep(task, *arguments, tmp_path / "killed", together=2, workers=1, checkpoint_every=0.0)
 
     kills = 0
     while kills < 20:
@@ -128,11 +128,11 @@ def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_goes_on_from_it(tmp_p
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path, on_progress=interrupt)
+        sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path, workers=1, on_progress=interrupt)
     (begun,) = [path for path in tmp_path.iterdir() if not (path / "trajectory.npz").exists()]
     assert (begun / "checkpoint.pt").exists()
     shares = []
-    resumed = sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path, on_progress=lambda *said: shares.append(said))
+    resumed = sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path, workers=1, on_progress=lambda *said: shares.append(said))
     assert shares[0][1] == 2
     assert shares[0][3] > 0.5
     equal(resumed, sweep(task, VARIANTS, [0, 1], SWITCH))

@@ -178,7 +178,7 @@ def check(
     level: float = 0.95,
     folder: str | Path | None = None,
     together: int = 16,
-    workers: int = 1,
+    workers: int | None = None,
     engine: str = "processes",
     address: str | None = None,
     gpus: float = 0.0,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -21,7 +20,6 @@ from rich.table import Table
 
 from rootscale.cli.console import console as make_console
 from rootscale.compare import Gap
-from rootscale.lab import pool
 from rootscale.lab.check import Arm, Check, check
 from rootscale.lab.engine import Variant
 from rootscale.lab.task import load_task
@@ -60,7 +58,7 @@ def run_check(args: argparse.Namespace) -> int:
             level=args.level,
             folder=folder,
             together=args.together,
-            workers=_workers(args.workers, args.device),
+            workers=args.workers,
             engine=args.engine,
             address=args.address,
             gpus=args.gpus_per_run,
@@ -103,7 +101,7 @@ def run_demo(args: argparse.Namespace) -> int:
             points=30,
             functions=["train loss"],  # 360 test images are too few to tell the test losses of independent runs apart
             folder=args.out,
-            workers=_workers(args.workers, "cpu"),
+            workers=args.workers,
             on_progress=on_progress,
             command=f"rootscale demo --seeds {args.seeds}",
         )
@@ -187,15 +185,6 @@ def _samples(flag: str, text: str, total: int) -> int:
         return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
     except ValueError:
         raise ValueError(f"{flag} takes samples or a share such as 25%, got {text!r}") from None
-
-
-def _workers(asked: int | None, device: str) -> int:
-    if torch.device(device).type != "cpu":
-        return 1
-    workers = asked or pool.default_workers()
-    if workers > 1:
-        torch.set_num_threads(1)
-    return workers
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def sweep(
     folder: str | Path | None = None,
     *,
     together: int = 16,
-    workers: int = 1,
+    workers: int | None = None,
     engine: str = "processes",
     address: str | None = None,
     gpus: float = 0.0,
@@ -112,7 +112,8 @@ def sweep(
         settings: what is measured when, and where; with ``switch_at``, all variants start from one warm start a seed.
         folder: where the runs are kept; None keeps nothing.
         together: how many seeds are trained in one program.
-        workers: processes on this machine's cores (Linux, and not on a GPU).
+        workers: processes on this machine; None is one for each core where that is possible (Linux, not on a GPU), and
+            1 runs everything in this process.
         engine: ``processes``, or ``ray`` for a Ray cluster (extra ``ray``), which needs a folder that its nodes share.
         address, gpus: of the Ray cluster, and how many GPUs a run takes there.
         checkpoint_every: seconds between checkpoints.
@@ -127,6 +128,8 @@ def sweep(
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if len(set(variants)) < len(variants):
         raise ValueError("variants must differ from each other")
+    cpu = torch.device(settings.device).type == "cpu"
+    workers = (pool.default_workers() if cpu else 1) if workers is None else workers
     for variant in variants:
         variant.plans(task.plan)  # before anything is run: there may be no such plan
     groups = [tuple(seeds[i : i + together]) for i in range(0, len(seeds), together)]
@@ -152,7 +155,7 @@ def sweep(
             folder = stack.enter_context(tempfile.TemporaryDirectory())
         keep = _Keeper(Path(folder) if folder is not None else None, checkpoint_every, tensorboard)
         needed = {id(job.warm) for job in jobs.values() if not keep.finished(job)}
-        local = workers > 1 and pool.available() and torch.device(settings.device).type == "cpu"
+        local = workers > 1 and pool.available() and cpu
         if engine == "ray" or local:
             for some in (range(len(starts)), range(len(starts), len(todo))):
                 missing = [i for i in some if not keep.finished(todo[i], id(todo[i]) in needed)]
