@@ -136,6 +136,7 @@ class Settings:
         replacement: draw samples independently, as the theory wants, or by epochs.
         eval_samples: how many training samples, and test samples, measure the losses; all where there are fewer.
         noise: whether to measure gradient norm and Tr Sigma.
+        noise_samples: on how many training samples.
         max_loss: a replica whose train loss exceeds it has diverged; None is 100 times the first one.
         device: where.
         micro: most samples through the model at once.
@@ -148,6 +149,7 @@ class Settings:
     replacement: bool = True
     eval_samples: int = 2048
     noise: bool = True
+    noise_samples: int = 2048
     max_loss: float | None = None
     device: str = "cpu"
     micro: int | None = None
@@ -359,7 +361,7 @@ class Run:
         With batch gradients ``g_k`` of ``b`` samples: ``Tr Sigma = b / (K - 1) sum_k |g_k - g_bar|^2``, and
         ``|g_bar|^2 - Tr Sigma / (K b)`` estimates ``|grad f|^2`` without bias.
         """
-        x, y = self._probes["train"]
+        x, y = (part[: self.settings.noise_samples] for part in self._probes["train"])
         batches = min(NOISE_BATCHES, len(x))
         b = len(x) // batches
         total: list[Tensor] = []
