@@ -51,7 +51,8 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        value, low, high = (show(x) if math.isfinite(x) else str(x) for x in (self.value, self.low, self.high))
+        ends = (self.value, self.low, self.high)  # three digits: an interval has no more to say
+        value, low, high = (show(float(f"{x:.3g}")) if math.isfinite(x) else str(x) for x in ends)
         return f"{value} [{low}, {high}]"
 
 
