@@ -18,5 +18,9 @@ collect_ignore = [
     path
     for name, library in INTEGRATIONS.items()
     if importlib.util.find_spec(library) is None
-    for path in (f"src/rootscale/integrations/{name}.py", f"docs/integrations/{name}.md")
+    for path in (
+        f"src/rootscale/integrations/{name}",
+        f"src/rootscale/integrations/{name}.py",
+        f"docs/integrations/{name}.md",
+    )
 ]

@@ -1,0 +1,85 @@
+"""The noise of the gradient, measured while the `Trainer` trains."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.autograd.graph import register_multi_grad_hook
+
+from rootscale.integrations.transformers.arguments import global_batch_size
+from rootscale.training import NoiseMeter
+
+__all__ = ["NoiseLog"]
+
+
+class NoiseLog:
+    """A `NoiseMeter` fed by the Trainer's own backwards: each micro-batch is a part.
+
+    The Trainer clips the gradient before it tells a callback that the step is complete. So the parts are taken where
+    autograd ends each backward, not at the Trainer's events.
+    """
+
+    def __init__(self, args: Any, model: torch.nn.Module, optimizer: Any, window: int) -> None:
+        size = global_batch_size(args)
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized() and args.world_size > 1
+        if args.fsdp or args.deepspeed:
+            raise ValueError("noise_every needs whole gradients on every device: not with fsdp or deepspeed")
+        if size.accumulation < 2 and not distributed:
+            raise ValueError(
+                "noise_every needs gradient_accumulation_steps >= 2 or several processes to tell noise from gradient"
+            )
+        group = torch.distributed.group.WORLD if distributed else None
+        self._meter = NoiseMeter(optimizer, window, process_group=group)
+        self._samples, self._parts = int(args.train_batch_size), size.accumulation
+        self._seen, self.steps = 0, 0
+        self._part: AbstractContextManager[None] | None = None
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        self._hook = register_multi_grad_hook(parameters, self._backward, mode="any")
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._seen = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._part = self._meter.part(self._samples, 1 / self._parts)
+        self._part.__enter__()
+
+    def _backward(self, gradient: torch.Tensor) -> None:
+        """The first gradient of a backward: look again when all are there, and DistributedDataParallel is done too."""
+        if self._part is not None:
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            queue(lambda: queue(self._over))
+
+    def _over(self) -> None:
+        if self._part is not None:
+            part, self._part = self._part, None
+            part.__exit__(None, None, None)
+            self._seen += 1
+            if self._seen < self._parts:
+                self._open()
+            else:
+                self._meter.update()
+                self.steps += 1
+
+    def end(self) -> None:
+        """A step is over; the last one of an epoch may have had fewer parts, with other weights: it is left out."""
+        if self._part is not None:
+            stop = RuntimeError("left out")
+            self._part.__exit__(RuntimeError, stop, None)
+            self._part = None
+            self._meter._parts.clear()
+
+    def values(self) -> dict[str, float]:
+        """The noise scale with its interval; an end that is not finite is left out."""
+        scale = self._meter.estimate().scale
+        named = {"noise_scale": scale.value, "noise_scale_low": scale.low, "noise_scale_high": scale.high}
+        return {name: value for name, value in named.items() if math.isfinite(value)}
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        self._hook.remove()
+        self._meter.remove()
