@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from rootscale import SGD, Adam, Plan
 from rootscale.training import SVAG, NoiseMeter, advise, optim
 from rootscale.training import noise as module
-from rootscale.training.noise import Interval, Noise, _noise, _share, _student
+from rootscale.training.noise import Interval, Noise, _share, _student, noise_of
 
 
 def problem(n=200):
@@ -81,7 +81,7 @@ def test_nine_intervals_in_ten_and_more_hold_the_truth():
     truth = {"trace": sum(trace), "gradient": sum(square), "scale": sum(trace) / sum(square)}
     hits = dict.fromkeys(truth, 0)
     for window in pairs.reshape(200, 40, 2):
-        found = _noise(window)
+        found = noise_of(window)
         for name, value in truth.items():
             interval = getattr(found, name)
             hits[name] += interval.low <= value <= interval.high
@@ -91,7 +91,7 @@ def test_nine_intervals_in_ten_and_more_hold_the_truth():
 
 def test_a_gradient_that_noise_hides_leaves_the_scale_open_above():
     generator = np.random.default_rng(0)
-    found = _noise(np.stack([10 + generator.normal(size=50), generator.normal(size=50)], 1))
+    found = noise_of(np.stack([10 + generator.normal(size=50), generator.normal(size=50)], 1))
     assert found.scale.high == math.inf
     assert 0 < found.scale.low < 1000
     assert found.gradient.low < 0 < found.gradient.high

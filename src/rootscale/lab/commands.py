@@ -25,7 +25,7 @@ from rootscale.lab.engine import Variant
 from rootscale.lab.task import load_task
 from rootscale.lab.tasks import digits
 from rootscale.plan import Plan
-from rootscale.training.noise import Interval, Noise, advise
+from rootscale.training.noise import advise, noise_of
 from rootscale.units import show
 
 __all__ = ["run_check", "run_demo"]
@@ -113,21 +113,12 @@ def run_demo(args: argparse.Namespace) -> int:
 
 def show_noise(found: Check, plan: Plan, console: Console) -> None:
     """The noise scale when the runs begin, and how far it allows to go."""
-    scale = _noise(found.base.trajectory.values, 0)
-    advice = advise(plan, scale)
-    console.print(f"At the start of the comparison the {escape(str(scale)).replace('steps', 'seeds')}.")
+    values = found.base.trajectory.values
+    trace = values["Tr Sigma"][:, 0]
+    noise = noise_of(np.stack([trace, trace / values["noise scale"][:, 0]], 1))  # |grad f|^2 without bias
+    advice = advise(plan, noise)
+    console.print(f"At the start of the comparison the {escape(str(noise)).replace('steps', 'seeds')}.")
     console.print(f"What that allows: {escape(str(advice))}.\n")
-
-
-def _noise(values: Any, at: int) -> Noise:
-    """Means over seeds at a time, with intervals of two standard errors."""
-
-    def mean(x: Any) -> Interval:
-        middle, error = float(x.mean()), 2 * float(x.std(ddof=1)) / len(x) ** 0.5
-        return Interval(middle, middle - error, middle + error)
-
-    trace, scale = values["Tr Sigma"][:, at], values["noise scale"][:, at]
-    return Noise(mean(trace), mean(trace / scale), mean(scale), len(scale))
 
 
 def show_check(found: Check, console: Console) -> None:

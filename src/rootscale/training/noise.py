@@ -34,7 +34,7 @@ from rootscale.rules import shortest_average
 from rootscale.training.metric import Metric
 from rootscale.units import show
 
-__all__ = ["Advice", "Interval", "Noise", "NoiseMeter", "advise"]
+__all__ = ["Advice", "Interval", "Noise", "NoiseMeter", "advise", "noise_of"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -389,7 +389,7 @@ class NoiseMeter:
         finite = np.isfinite(columns).all(1)
         if finite.sum() < 8:
             raise ValueError(f"at least 8 steps are needed for an interval, got {finite.sum()}{_dropped(finite)}")
-        noise = _noise(columns[finite])
+        noise = noise_of(columns[finite])
         if not self._points:
             return noise
         size = float(self._steps[-1][1]) if batch_size is None else positive("batch_size", batch_size)
@@ -433,8 +433,8 @@ def _share(points: Array, size: float) -> Interval | None:
     return Interval(value, min(low, value), max(high, value))
 
 
-def _noise(pairs: Array) -> Noise:
-    """Means of ``(trace, gradient)`` over steps, with Student's intervals, and Fieller's for their ratio."""
+def noise_of(pairs: Array) -> Noise:
+    """Means of ``(trace, gradient)`` over independent rows (steps, seeds), with Student's intervals, and Fieller's for their ratio."""
     n = len(pairs)
     a, b = (float(x) for x in pairs.mean(0))
     (aa, ab), (_, bb) = (np.cov(pairs.T) / n).tolist()
