@@ -434,7 +434,10 @@ def _share(points: Array, size: float) -> Interval | None:
 
 
 def noise_of(pairs: Array) -> Noise:
-    """Means of ``(trace, gradient)`` over independent rows (steps, seeds), with Student's intervals, and Fieller's for their ratio."""
+    """Means of ``(trace, gradient)`` over independent rows (steps, seeds), and their ratio.
+
+    With Student's intervals, and Fieller's for the ratio.
+    """
     n = len(pairs)
     a, b = (float(x) for x in pairs.mean(0))
     (aa, ab), (_, bb) = (np.cov(pairs.T) / n).tolist()
