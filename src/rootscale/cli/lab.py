@@ -19,7 +19,7 @@ def add_parsers(subparsers: Any) -> None:
         description="Train a task as it is and at other batch sizes, compare the mean trajectories with simultaneous "
         "confidence bands, and say: same, different or undecided, and why. A check that was stopped goes on where it "
         "was. Exit code: 0 same, 1 different, 3 undecided.",
-        epilog="example: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25%% --out runs/mine",
+        epilog="example: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25% --out runs/mine",
     )
     check.add_argument(
         "task", metavar="TASK", help="file.py:name or module:name of a rootscale.lab.Task (or a function that makes "

@@ -167,10 +167,10 @@ def _units(args: argparse.Namespace) -> int:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("quantity", "x becomes", "status", "why", "source"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("x becomes", "status"))
+    for column in ("key", "quantity", "x becomes", "status", "why", "source"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("key", "x becomes", "status"))
     for unit in TABLE:
-        table.add_row(unit.label, unit.form.text, unit.status, unit.why, unit.source)
+        table.add_row(unit.key, unit.label, unit.form.text, unit.status, unit.why, unit.source)
     console().print(table)
     return 0
 
