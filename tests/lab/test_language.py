@@ -1,0 +1,186 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from rootscale.lab import Settings, Variant
+from rootscale.lab.engine import Run
+from rootscale.lab.language import GPTS, Windows, gpt, gpt_net, micro_batch, recipe_plan, token_loss, windows
+from rootscale.lab.sweep import describe
+from rootscale.lab.text import Tokens, Vocabulary, chain, from_text
+
+pytest.importorskip("transformers")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return from_text(chain(20, 6000))
+
+
+def tiny(words, **changes):
+    return gpt(words, **{"model": "gpt-tiny", "length": 16, "epochs": 1, "batch_size": 4, "eta": 5e-2, **changes})
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def test_windows_are_pieces_of_the_text_and_their_targets_lie_one_ahead():
+    data = Windows(torch.arange(100, dtype=torch.uint8), torch.tensor([5, 50]), 8)
+    x, y = data[torch.tensor([[1, 0], [0, 1]])]
+    assert x.shape == y.shape == (2, 2, 8)
+    assert x.dtype == torch.int64
+    assert x[0, 0].tolist() == list(range(50, 58))
+    assert torch.equal(y, x + 1)
+    x, y = Windows(torch.arange(100), torch.tensor([92]), 8, ahead=0)[torch.tensor([0])]
+    assert torch.equal(x, y)
+
+
+def test_the_papers_split_is_nine_to_one_without_overlap_and_always_the_same(words):
+    train, test = windows(words, 16)
+    assert len(train) == int(0.9 * (len(train) + len(test)))
+    starts = torch.cat([train.starts, test.starts])
+    assert torch.equal(starts.sort().values, torch.arange(0, 16 * len(starts), 16))
+    assert torch.equal(train.starts, windows(words, 16)[0].starts)
+    assert (test.starts < 3000).any(), "it should be spread over the text"
+    assert (test.starts > 3000).any()
+
+
+def test_a_corpus_own_split_takes_its_parts():
+    tokens = Tokens("t", {"train": torch.arange(50), "valid": torch.arange(100, 130)}, Vocabulary("byte"))
+    train, test = windows(tokens, 9, "own")
+    assert (len(train), len(test)) == (5, 3)
+    assert test[torch.tensor([0])][0].tolist() == [list(range(100, 109))]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda words: windows(words, 16, "own"), "has no part 'valid', only train; take split='paper'"),
+        (lambda words: windows(words, 16, "half"), "one of paper, own, got 'half'"),
+        (lambda words: windows(words, 10_000), "has 0 windows of 10000 tokens"),
+        (lambda words: windows(words, 0), "at least 1 token, got 0"),
+        (lambda words: gpt_net(10, "gpt-7"), "one of gpt, gpt-6, gpt-4, gpt-tiny, got 'gpt-7'"),
+        (lambda words: recipe_plan("bert"), "must be one of gpt, roberta.*got 'bert'"),
+        (lambda words: tiny(words, epochs=0), "epochs must be positive, got 0"),
+    ],
+)
+def test_mistakes_say_what_would_work(words, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(words)
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_gpt_has_the_hyperparameters_of_the_papers_table():
+    plan = recipe_plan("gpt")
+    adam = plan.optimizer
+    assert (adam.eta, adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (1e-3, 0.9875, 0.996, 2e-8, 1e-4)
+    assert (plan.batch_size.total, plan.steps, plan.schedule.warmup, plan.clip) == (1024, 12_500, 1000, None)
+    rates = [plan.learning_rate(k) for k in (0, 500, 1000, 6750, 12_500)]
+    assert rates == pytest.approx([0, 5e-4, 1e-3, 5e-4, 0])
+
+
+def test_other_batch_sizes_are_converted_by_the_rule():
+    plan = recipe_plan("gpt", batch_size=64, samples=12_500 * 1024)
+    adam = plan.optimizer
+    assert adam.eta == pytest.approx(1e-3 / 4)
+    assert (1 - adam.beta1, 1 - adam.beta2, adam.eps) == pytest.approx((0.0125 / 16, 0.004 / 16, 8e-8))
+    assert (plan.steps, plan.schedule.warmup) == (200_000, 16_000)
+    assert plan.at(1024).optimizer.beta1 == pytest.approx(0.9875)
+    small = recipe_plan("gpt", batch_size=16, samples=4000, reference=4)
+    assert (small.optimizer.eta, small.optimizer.beta1) == pytest.approx((2e-3, 0.95))
+    assert (small.steps, small.schedule.warmup) == (250, 20)
+
+
+# -- GPT -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_net_is_that_of_transformers_and_has_the_papers_size():
+    assert GPTS["gpt"] == (12, 768, 12)
+    net = gpt_net(40, "gpt-tiny", 16).eval()
+    tokens = torch.randint(40, (3, 16))
+    torch.testing.assert_close(net(tokens), net.net(tokens).logits)
+    config = net.net.config
+    assert (config.resid_pdrop, config.embd_pdrop, config.attn_pdrop) == (0.1, 0.1, 0.1)
+    with torch.device("meta"):
+        large = gpt_net(50_257)
+    assert large.net.config.n_inner == 3072
+    assert large.net.lm_head.weight is large.net.transformer.wte.weight
+    count = sum(p.numel() for p in large.parameters())
+    # GPT-2's 124,439,808, with 47 more tokens and 128 instead of 1,024 positions
+    assert count == 124_439_808 + 47 * 768 - (1024 - 128) * 768
+
+
+def test_net_and_data_are_one_graph_each(words):
+    """So that torch.compile and CUDA graphs can hold them."""
+    task = tiny(words)
+    net, index = task.model(), torch.arange(4)
+    x, y = torch.compile(lambda index: task.train[index], backend="eager", fullgraph=True)(index)
+    assert torch.equal(x, task.train[index][0])
+    assert torch.equal(y, task.train[index][1])
+    logits = torch.compile(net.eval(), backend="eager", fullgraph=True)(x)
+    torch.testing.assert_close(logits, net(x))
+
+
+def test_a_token_does_not_see_those_after_it():
+    net = gpt_net(40, "gpt-tiny", 16).eval()
+    tokens = torch.randint(40, (1, 16))
+    other = tokens.clone()
+    other[0, 10] = (other[0, 10] + 1) % 40
+    before, after = net(tokens), net(other)
+    torch.testing.assert_close(before[:, :10], after[:, :10])
+    assert not torch.allclose(before[:, 10:], after[:, 10:])
+
+
+def test_the_loss_of_a_sample_is_the_mean_over_its_tokens():
+    outputs, targets = torch.randn(3, 5, 7), torch.randint(7, (3, 5))
+    expected = -outputs.log_softmax(-1).gather(-1, targets[..., None]).mean((1, 2))
+    torch.testing.assert_close(token_loss(outputs, targets), expected)
+
+
+def test_a_small_gpt_learns_which_word_follows(words):
+    task = tiny(words, epochs=4, dropout=0.0)
+    total = int(task.plan.samples)
+    found = Run(task, Variant(), [0], Settings(grid=(0, total), noise=False, eval_samples=64)).finish()
+    start, end = found.values["test loss"][0]
+    assert start == pytest.approx(math.log(words.vocabulary.size), abs=0.2)
+    assert end < start - 0.7
+    assert found.values["test accuracy"][0, -1] > 0.4
+
+
+def test_parts_of_a_batch_make_the_gradient_of_the_whole(words):
+    task = tiny(words, dropout=0.0)
+    settings = Settings(grid=(0, 64), eval_samples=48)
+    whole, parts = (
+        Run(task, Variant(4), [0], Settings(**{**settings.__dict__, "micro": micro})).finish() for micro in (None, 3)
+    )
+    for name in whole.names:
+        assert parts.values[name] == pytest.approx(whole.values[name], rel=2e-3, abs=1e-5), name
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_replicas_train_together_as_they_do_alone(words):
+    task = tiny(words, dropout=0.0)
+    settings = Settings(grid=(0, 32), eval_samples=16, noise=False)
+    both = Run(task, Variant(), [0, 1], settings).finish().values["train loss"]
+    alone = [Run(task, Variant(), [seed], settings).finish().values["train loss"][0] for seed in (0, 1)]
+    assert both == pytest.approx(np.array(alone), rel=1e-4)
+
+
+def test_what_decides_a_run_is_seen_by_the_sweep(words):
+    tasks = [tiny(words), tiny(words, dropout=0.0), tiny(words, length=8), tiny(from_text(chain(20, 6000, seed=1)))]
+    descriptions = [str(describe(task)) for task in tasks]
+    assert len(set(descriptions)) == 4
+    assert str(describe(tiny(words))) == descriptions[0]
+
+
+def test_as_many_sequences_at_once_as_the_vocabulary_allows():
+    for length, vocabulary in ((128, 267_735), (64, 33_278), (128, 256)):
+        micro = micro_batch(length, vocabulary)
+        assert micro * length * vocabulary <= 2**31
+        assert micro == 512 or 2 * micro * length * vocabulary > 2**31
+    assert Fraction(micro_batch(128, 50_257)) == 256
