@@ -14,7 +14,7 @@ from rootscale.reproduce import experiments, experiments_folder, load_file
 
 pytest.importorskip("transformers")
 torch.set_num_threads(1)
-MADE_OF_LINES = ["gpt-wikitext", "gpt-enwik8", "gpt-switch", "gpt-svag"]
+MADE_OF_LINES = ["gpt-wikitext", "gpt-enwik8", "gpt-switch", "gpt-svag", "roberta-mlm", "roberta-svag"]
 
 
 @lru_cache(maxsize=1)
@@ -100,6 +100,27 @@ def test_gpt_smoke_learns_and_its_perplexities_are_told(tmp_path, monkeypatch, c
         f"| B = 4 | 1 | {Check.load(out).base.trajectory.values['train loss'][0, -1]:.3f} | {loss[-1]:.3f} |" in table
     )
     assert len(table.splitlines()) == 6
+
+
+def test_roberta_smoke_runs_the_whole_path(tmp_path, monkeypatch):
+    out = run("roberta-mlm", tmp_path, monkeypatch)
+    record = json.loads((out / "experiment.json").read_text())
+    assert [final["batch_size"] for final in record["final"]] == [4, 8, 8, 8]
+    loss = Check.load(out).base.trajectory.values["test loss"][0]
+    assert loss[-1] < loss[0] - 0.3
+
+
+def test_roberta_runs_have_the_papers_hyperparameters_at_1024(texts):
+    experiment = experiments()["roberta-mlm"]
+    lines, settings = experiment.lines(experiment.options(device="cuda"))
+    adam = lines[2].variant.plan(lines[2].task.plan).optimizer
+    assert lines[2].variant.kappa == 16
+    at = lines[1].variant.plan(lines[1].task.plan)
+    assert at.batch_size.total == 1024
+    found = (at.optimizer.eta, at.optimizer.beta1, at.optimizer.beta2, at.optimizer.eps)
+    assert found == pytest.approx((1e-3, 0.99375, 0.996, 2e-6))
+    assert adam.eta == pytest.approx(2e-3)
+    assert settings.micro == 512
 
 
 def test_mistakes_are_answered_in_one_line(tmp_path, monkeypatch, capsys):

@@ -82,6 +82,7 @@ FILES = (
     "cifar10_vk",
     "mlp_sde",
     "gpt_wikitext",
+    "roberta_mlm",
 )
 
 

@@ -7,7 +7,21 @@ import torch
 
 from rootscale.lab import Settings, Variant
 from rootscale.lab.engine import Run
-from rootscale.lab.language import GPTS, Windows, gpt, gpt_net, micro_batch, recipe_plan, token_loss, windows
+from rootscale.lab.language import (
+    GPTS,
+    Windows,
+    encoder_net,
+    gpt,
+    gpt_net,
+    hash_uniforms,
+    hide,
+    micro_batch,
+    recipe_plan,
+    roberta,
+    roberta_net,
+    token_loss,
+    windows,
+)
 from rootscale.lab.sweep import describe
 from rootscale.lab.text import Tokens, Vocabulary, chain, from_text
 
@@ -184,3 +198,125 @@ def test_as_many_sequences_at_once_as_the_vocabulary_allows():
         assert micro * length * vocabulary <= 2**31
         assert micro == 512 or 2 * micro * length * vocabulary > 2**31
     assert Fraction(micro_batch(128, 50_257)) == 256
+
+
+# -- masked language models ------------------------------------------------------------------------------------------
+
+
+def masked(words, **changes):
+    options = {"model": "roberta-tiny", "length": 18, "epochs": 1, "batch_size": 4, "reference": 4, "eta": 1e-2}
+    return roberta(words, **{**options, **changes})
+
+
+def test_roberta_has_the_hyperparameters_of_the_papers_table():
+    plan = recipe_plan("roberta")
+    adam = plan.optimizer
+    assert (adam.eta, adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (1e-3, 0.99375, 0.996, 2e-6, 1e-4)
+    assert (plan.batch_size.total, plan.steps, plan.schedule.warmup, plan.clip) == (1024, 92_000, 5520, None)
+
+
+def test_tokens_are_hidden_as_roberta_does():
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1000, (2000, 40), generator=generator)
+    vocabulary, n, k = 1000, 40, 6
+    rows = hide(tokens, torch.rand(2000, n + 2 * k, generator=generator), vocabulary)
+    assert rows.shape == (2000, 3, 42)
+    seen, original, told = rows.unbind(1)
+    assert torch.equal(original[:, 1:-1], tokens)
+    assert told[:, [0, -1]].sum() == 0
+    assert (told.sum(1) == k).all()
+    assert (seen[:, 0] == 1001).all()
+    assert (seen[:, -1] == 1002).all()
+    inner, changed = seen[:, 1:-1], told[:, 1:-1] == 1
+    assert torch.equal(inner[~changed], tokens[~changed]), "only what is to be told changes"
+    hidden = inner[changed] == 1003
+    kept = inner[changed] == tokens[changed]
+    assert hidden.float().mean() == pytest.approx(0.8, abs=0.015)
+    assert kept.float().mean() == pytest.approx(0.1, abs=0.015)
+    assert (inner[changed][~hidden] < 1000).all()
+    places = told[:, 1:-1].float().mean(0)
+    assert places == pytest.approx(torch.full((n,), k / n), abs=0.04), "all places alike"
+
+
+def test_numbers_from_tokens_are_spread_evenly_and_differ_between_windows():
+    tokens = torch.randint(50, (500, 16), generator=torch.Generator().manual_seed(0))
+    tokens[1] = tokens[0].flip(0)
+    numbers = hash_uniforms(tokens, 20)
+    assert torch.equal(numbers[:10], hash_uniforms(tokens[:10], 20))
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert len(numbers.unique()) > 9_900
+    assert numbers.mean() == pytest.approx(0.5, abs=0.01)
+    assert numbers.var() == pytest.approx(1 / 12, abs=0.003)
+    assert abs(torch.corrcoef(numbers.T).fill_diagonal_(0)).max() < 0.2
+
+
+def test_training_hides_other_tokens_every_time_and_measurements_the_same(words):
+    task = masked(words)
+    x, _ = task.train[torch.arange(8)]
+    fixed = task.prepare(x)
+    assert torch.equal(fixed, task.prepare(x))
+    first, second = (task.augment(fixed, torch.rand(8, task.draws)) for _ in range(2))
+    for rows in (fixed, first, second):
+        assert torch.equal(rows[:, 1], fixed[:, 1])
+        assert (rows[:, 2].sum(-1) == 2).all()
+    assert not torch.equal(first[:, 2], second[:, 2])
+
+
+def test_the_loss_is_the_cross_entropy_where_something_is_to_be_told(words):
+    task = masked(words)
+    net = task.model().eval()
+    rows = task.prepare(task.train[torch.arange(5)][0])
+    out = net(rows)
+    logits = net.encoder.net(rows[:, 0], position_ids=torch.arange(18)[None]).logits
+    losses = torch.nn.functional.cross_entropy(logits.mT, rows[:, 1], reduction="none")
+    expected = (losses * rows[:, 2]).sum(1) / rows[:, 2].sum(1)
+    torch.testing.assert_close(task.loss(out, rows[:, 1]), expected)
+    right = ((logits.argmax(-1) == rows[:, 1]) * rows[:, 2]).sum(1) / 2
+    torch.testing.assert_close(task.metrics["accuracy"](out, rows[:, 1]), right)
+
+
+def test_roberta_large_has_the_papers_size():
+    with torch.device("meta"):
+        net = roberta_net(50_265)
+    config = net.encoder.net.config
+    assert (config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (24, 1024, 4096)
+    assert config.max_position_embeddings == 128
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
+    assert net.told == 19
+    assert sum(p.numel() for p in net.parameters()) == pytest.approx(355e6, rel=0.01)
+
+
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_padding_is_not_seen(words, prenorm):
+    net = encoder_net(30, "roberta-tiny", 12, 0.1, prenorm).eval()
+    tokens = torch.randint(30, (2, 12))
+    there = torch.arange(12) < torch.tensor([[7], [12]])
+    other = torch.where(there, tokens, (tokens + 1) % 30)
+    before, after = net(tokens, there), net(other, there)
+    torch.testing.assert_close(before[there], after[there])
+    torch.testing.assert_close(before[1], net(tokens)[1])
+
+
+def test_a_masked_model_is_one_graph(words):
+    task = masked(words)
+    net = task.model().eval()
+
+    def batch(index, uniforms):
+        return task.augment(task.prepare(task.train[index][0]), uniforms)
+
+    index, uniforms = torch.arange(4), torch.rand(4, task.draws)
+    rows = torch.compile(batch, backend="eager", fullgraph=True)(index, uniforms)
+    assert torch.equal(rows, batch(index, uniforms))
+    torch.testing.assert_close(torch.compile(net, backend="eager", fullgraph=True)(rows), net(rows))
+
+
+def test_a_small_roberta_learns_and_the_noise_is_measured():
+    words = from_text(chain(10, 3000, 0.95))
+    task = masked(words, epochs=12, dropout=0.0, batch_size=8, reference=8)
+    total = int(task.plan.samples)
+    found = Run(task, Variant(), [0], Settings(grid=(0, total), eval_samples=64)).finish()
+    start, end = found.values["test loss"][0]
+    assert start == pytest.approx(math.log(words.vocabulary.total), abs=0.4)
+    assert end < start - 0.7
+    assert (found.values["noise scale"] > 0).all()

@@ -1,9 +1,16 @@
-"""Language models as tasks: GPT as in the paper, on any text (`rootscale.lab.text`).
+"""Language models as tasks: GPT and RoBERTa as in the paper, on any text (`rootscale.lab.text`).
 
 A sample is a window of tokens, and its loss the mean over its tokens, so that the losses that the engine measures are
 the train and validation log-perplexity. The nets are those of ``transformers`` (extra ``transformers``), randomly
 initialised; their layers are called one by one, since the library's own ``forward`` looks at the values of masks, which
 cannot be part of a CUDA graph.
+
+A masked language model hides other tokens every time it sees a window. A `Task` may change inputs only, by ``augment``,
+and its loss sees outputs and targets only; so the inputs are three rows, ``[3, length]``: the tokens with some hidden,
+the tokens themselves, and which ones are to be told. The net computes logits where something is to be told (15 % of
+the places, which saves most of the memory) and gives ``[loss, right or wrong]`` for each of those places. ``prepare``
+hides tokens by a hash of the window, so that runs are measured on the same places every time; ``augment`` hides others
+in training, by the engine's uniforms.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ from torch.nn import functional as F
 from rootscale import hparams
 from rootscale.changes import ScalingWarning
 from rootscale.lab.task import Task
-from rootscale.lab.text import Tokens
+from rootscale.lab.text import SPECIAL, Tokens, Vocabulary
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Schedule
 
@@ -32,13 +39,23 @@ __all__ = [
     "GPT",
     "GPTS",
     "RECIPES",
+    "ROBERTAS",
     "SPLITS",
+    "Encoder",
+    "MaskedLM",
     "Recipe",
     "Windows",
     "gpt",
     "gpt_net",
+    "hash_uniforms",
+    "hidden_count",
+    "hide",
+    "masked_accuracy",
+    "masked_loss",
     "micro_batch",
     "recipe_plan",
+    "roberta",
+    "roberta_net",
     "token_accuracy",
     "token_loss",
     "windows",
@@ -316,6 +333,242 @@ def gpt(
     )
     name = f"{recipe}-{model if isinstance(model, str) else 'own'}-{tokens.name}-{length}-{split}"
     return Task(name, plan, make, token_loss, train, test, {"accuracy": token_accuracy})
+
+
+# -- masked language models ------------------------------------------------------------------------------------------
+
+#: Layers, width and heads; ``roberta-large`` is the paper's.
+ROBERTAS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {
+        "roberta-large": (24, 1024, 16),
+        "roberta-base": (12, 768, 12),
+        "roberta-small": (6, 512, 8),
+        "roberta-tiny": (2, 32, 2),
+    }
+)
+#: Of the tokens that are to be told, these shares are hidden, or replaced by a random token; the rest is left.
+HIDDEN, REPLACED = 0.8, 0.1
+
+
+def hidden_count(length: int, rate: float = 0.15) -> int:
+    """How many of so many tokens are to be told: the same number in every window, at least 1.
+
+    >>> hidden_count(126)
+    19
+    """
+    return max(1, round(rate * length))
+
+
+def hide(tokens: Tensor, uniforms: Tensor, vocabulary: Vocabulary | int, rate: float = 0.15) -> Tensor:
+    """Three rows of each window of n tokens, with begin and end around it: ``[..., 3, n + 2]``.
+
+    The rows are the tokens with some hidden, the tokens, and 1 where one is to be told. Of ``n + 2 k`` uniforms, the
+    first n choose the k places (the largest are taken), the next k what is done there, the last k by which tokens.
+
+    Args:
+        tokens: ``[..., n]``.
+        uniforms: ``[..., n + 2 k]`` with k of `hidden_count`.
+        vocabulary: of the tokens, or how many ordinary ones it has.
+        rate: the share of tokens that are to be told; RoBERTa's is .15, the paper says nothing else.
+    """
+    size = vocabulary if isinstance(vocabulary, int) else vocabulary.size
+    n = tokens.shape[-1]
+    k = hidden_count(n, rate)
+    places = uniforms[..., :n].topk(k, -1).indices
+    what, which = uniforms[..., n : n + k], uniforms[..., n + k : n + 2 * k]
+    own = tokens.gather(-1, places)
+    other = (which * size).long().clamp(max=size - 1)
+    mask = torch.full_like(own, size + SPECIAL.index("mask"))
+    put = torch.where(what < HIDDEN, mask, torch.where(what < HIDDEN + REPLACED, other, own))
+    told = torch.zeros_like(tokens).scatter(-1, places, torch.ones_like(own))
+    rows = torch.stack([tokens.scatter(-1, places, put), tokens, told], -2)
+    begin = torch.full_like(rows[..., :1], size + SPECIAL.index("begin"))
+    end = torch.full_like(rows[..., :1], size + SPECIAL.index("end"))
+    edge = torch.ones_like(rows[..., :1]).cumsum(-2) < 3  # begin and end are never to be told
+    return torch.cat([begin * edge, rows, end * edge], -1)
+
+
+def hash_uniforms(tokens: Tensor, draws: int) -> Tensor:
+    """Numbers in [0, 1) that depend on the tokens only: ``[..., draws]``, spread like random ones."""
+    low = 0xFFFFFFFF
+    places = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
+    key = _mixed((tokens * 0x9E3779B1 + places * 0x85EBCA77) & low).sum(-1, keepdim=True) & low
+    numbers = torch.arange(draws, device=tokens.device) * 0x27D4EB2F
+    return (_mixed(_mixed(key) ^ _mixed(numbers & low)) >> 8).float() / 2**24
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """The last part of MurmurHash3, on 32 bits."""
+    low = 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & low
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & low
+    return x ^ (x >> 16)
+
+
+def hide_always_alike(tokens: Tensor, vocabulary: int, rate: float) -> Tensor:
+    """`hide` by `hash_uniforms`: for measurements."""
+    n = tokens.shape[-1]
+    return hide(tokens, hash_uniforms(tokens, n + 2 * hidden_count(n, rate)), vocabulary, rate)
+
+
+def hide_anew(rows: Tensor, uniforms: Tensor, vocabulary: int, rate: float) -> Tensor:
+    """`hide` other tokens of the same windows: for training."""
+    return hide(rows[..., 1, 1:-1], uniforms, vocabulary, rate)
+
+
+class Encoder(nn.Module):
+    """RoBERTa's net of ``transformers`` with its head: tokens [n, length] to what the last layer gives.
+
+    Args:
+        config: a ``RobertaConfig``, or a ``RobertaPreLayerNormConfig`` for a net with LayerNorm before each part.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.first = config.model_type == "roberta-prelayernorm"
+        if self.first:
+            library = _transformers("roberta_prelayernorm.modeling_roberta_prelayernorm")
+            self.net = library.RobertaPreLayerNormForMaskedLM(config)
+        else:
+            self.net = _transformers("roberta.modeling_roberta").RobertaForMaskedLM(config)
+
+    def forward(self, tokens: Tensor, there: Tensor | None = None) -> Tensor:
+        """Features [n, length, width]; ``there`` is False for padding."""
+        body = self.net.base_model
+        places = torch.arange(tokens.shape[-1], device=tokens.device)[None]
+        hidden = body.embeddings(input_ids=tokens, position_ids=places)
+        mask = None if there is None else there[:, None, None, :].expand(-1, 1, tokens.shape[-1], -1)
+        for layer in body.encoder.layer:
+            hidden = _first(layer(hidden, mask))
+        out: Tensor = body.LayerNorm(hidden) if self.first else hidden
+        return out
+
+    def extra_repr(self) -> str:
+        """What the layers do not show."""
+        return f"heads={self.net.config.num_attention_heads}, first={self.first}"
+
+
+class MaskedLM(nn.Module):
+    """A masked language model: rows of `hide` [n, 3, length] to ``[n, k, 2]``, loss and 1 or 0 at each place to tell.
+
+    Args:
+        encoder: the net.
+        told: how many places there are in each window.
+    """
+
+    def __init__(self, encoder: Encoder, told: int) -> None:
+        super().__init__()
+        self.encoder, self.told = encoder, told
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Losses and whether the largest output is right."""
+        seen, tokens, told = rows.unbind(-2)
+        places = told.topk(self.told, -1).indices
+        hidden = self.encoder(seen)
+        hidden = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
+        logits = self.encoder.net.lm_head(hidden)
+        targets = tokens.gather(-1, places)
+        losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view(targets.shape)
+        return torch.stack([losses, (logits.argmax(-1) == targets).to(losses.dtype)], -1)
+
+    def extra_repr(self) -> str:
+        """What the layers do not show."""
+        return f"told={self.told}"
+
+
+def masked_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss of each window of a `MaskedLM`: its log-perplexity."""
+    return outputs[..., 0].mean(-1)
+
+
+def masked_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of hidden tokens of each window that a `MaskedLM` tells."""
+    return outputs[..., 1].mean(-1)
+
+
+def encoder_net(
+    vocabulary: int, model: str = "roberta-large", length: int = 128, dropout: float = 0.1, prenorm: bool = True
+) -> Encoder:
+    """An encoder of `ROBERTAS`, randomly initialised, for so many tokens (those of `SPECIAL` included)."""
+    if model not in ROBERTAS:
+        raise ValueError(f"model must be one of {', '.join(ROBERTAS)}, got {model!r}")
+    layers, width, heads = ROBERTAS[model]
+    library, name = (
+        ("roberta_prelayernorm.configuration_roberta_prelayernorm", "RobertaPreLayerNormConfig")
+        if prenorm
+        else ("roberta.configuration_roberta", "RobertaConfig")
+    )
+    config = getattr(_transformers(library), name)(
+        vocab_size=_filled(vocabulary), max_position_embeddings=length, num_hidden_layers=layers, hidden_size=width,
+        intermediate_size=4 * width, num_attention_heads=heads, hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout, type_vocab_size=1, pad_token_id=None, bos_token_id=None,
+        eos_token_id=None, use_cache=False, attn_implementation="sdpa",
+    )  # fmt: skip
+    return Encoder(config)
+
+
+def roberta_net(
+    vocabulary: int,
+    model: str = "roberta-large",
+    length: int = 128,
+    dropout: float = 0.1,
+    prenorm: bool = True,
+    rate: float = 0.15,
+) -> nn.Module:
+    """A `MaskedLM` of `ROBERTAS`."""
+    return MaskedLM(encoder_net(vocabulary, model, length, dropout, prenorm), hidden_count(length - 2, rate))
+
+
+def roberta(
+    tokens: Tokens,
+    *,
+    model: str = "roberta-large",
+    length: int = 128,
+    split: str = "paper",
+    epochs: float | None = None,
+    batch_size: int = 1024,
+    recipe: str = "roberta",
+    eps: float | None = None,
+    eta: float | None = None,
+    dropout: float = 0.1,
+    rate: float = 0.15,
+    prenorm: bool = True,
+    reference: int | None = None,
+) -> Task:
+    """A masked language model on a text, as in the paper: RoBERTa-large, sequences of 128, Adam (`RECIPES`).
+
+    Args:
+        tokens: of the text (`rootscale.lab.text.tokenise`).
+        model: one of `ROBERTAS`.
+        length: of a sequence, begin and end included.
+        split: as for `windows`.
+        epochs: the length of the run; None is the paper's number of sequences, 94 million.
+        batch_size: to which the paper's hyperparameters at 1024 are converted.
+        recipe: ``roberta``, or ``roberta-svag`` for the paper's SVAG experiment.
+        eps, eta: others than the paper's, at batch size 1024.
+        dropout: of activations and attention.
+        rate: the share of tokens that are to be told.
+        prenorm: with LayerNorm before each part of a layer, as in the code that the paper used; after it, 24 layers
+            hardly train at its learning rate.
+        reference: as for `recipe_plan`.
+    """
+    if length < 4:
+        raise ValueError(f"sequences of a masked model must have at least 4 tokens, got {length}")
+    train, test = windows(tokens, length - 2, split, ahead=0)
+    samples = _samples(len(train), epochs, batch_size)
+    size, n = tokens.vocabulary.size, length - 2
+    return Task(
+        f"{recipe}-{model}-{'' if prenorm else 'postnorm-'}{tokens.name}-{length}-{split}",
+        recipe_plan(recipe, batch_size=batch_size, samples=samples, eps=eps, eta=eta, reference=reference),
+        partial(roberta_net, tokens.vocabulary.total, model, length, dropout, prenorm, rate),
+        masked_loss,
+        train,
+        test,
+        {"accuracy": masked_accuracy},
+        prepare=partial(hide_always_alike, vocabulary=size, rate=rate),
+        augment=partial(hide_anew, vocabulary=size, rate=rate),
+        draws=n + 2 * hidden_count(n, rate),
+    )
 
 
 def _samples(windows: int, epochs: float | None, batch_size: int) -> int | None:
