@@ -123,6 +123,31 @@ def test_roberta_runs_have_the_papers_hyperparameters_at_1024(texts):
     assert settings.micro == 512
 
 
+def test_glue_smoke_fine_tunes_every_pretrained_model(tmp_path, monkeypatch, capsys):
+    out = run("glue", tmp_path, monkeypatch)
+    record = json.loads((out / "glue.json").read_text())
+    assert record["complete"]
+    assert {run["task"] for run in record["runs"]} == {"CoLA", "MRPC", "STS-B"}
+    assert len(record["runs"]) == 2 * 3 * 2
+    scores = [run["score"] for run in record["runs"] if (run["pretrained_at"], run["task"]) == (4, "CoLA")]
+    assert f"| 4 | {max(scores):.3f} |" in (out / "README.md").read_text()
+    found = experiments()["glue"].stored(out)
+    assert "which says nothing about the claim" in found.words
+    assert found.figure.exists()
+    assert experiments()["glue"].stored(tmp_path / "nowhere") is None
+
+
+def test_the_best_of_the_grid_is_taken_for_every_seed_and_then_the_mean():
+    module = load_file(experiments_folder() / "glue.py")
+    runs = [(256, 0, 0.5), (256, 0, 0.7), (256, 1, 0.9), (1024, 0, 0.6), (1024, 1, None)]
+    runs = [{"pretrained_at": size, "seed": seed, "task": "RTE", "score": score} for size, seed, score in runs]
+    table = module.best({"runs": runs})
+    assert table == {256: {"RTE": (pytest.approx(0.8), pytest.approx(0.1))}, 1024: {"RTE": (0.6, None)}}
+    assert module.spreads(table) == {"RTE": pytest.approx(0.2)}
+    assert module.PAPER[4096]["RTE"] == 0.675
+    assert module.PAPER[8192]["CoLA"] == 0.626
+
+
 def test_mistakes_are_answered_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ROOTSCALE_DATA", raising=False)

@@ -83,6 +83,7 @@ FILES = (
     "mlp_sde",
     "gpt_wikitext",
     "roberta_mlm",
+    "glue",
 )
 
 

@@ -1,3 +1,4 @@
+import lzma
 import math
 from fractions import Fraction
 
@@ -8,14 +9,21 @@ import torch
 from rootscale.lab import Settings, Variant
 from rootscale.lab.engine import Run
 from rootscale.lab.language import (
+    GLUE,
     GPTS,
+    Point,
+    Score,
     Windows,
+    encode_texts,
     encoder_net,
+    glue,
     gpt,
     gpt_net,
     hash_uniforms,
     hide,
     micro_batch,
+    pretrain,
+    read_glue,
     recipe_plan,
     roberta,
     roberta_net,
@@ -23,6 +31,7 @@ from rootscale.lab.language import (
     windows,
 )
 from rootscale.lab.sweep import describe
+from rootscale.lab.task import Tensors
 from rootscale.lab.text import Tokens, Vocabulary, chain, from_text
 
 pytest.importorskip("transformers")
@@ -320,3 +329,135 @@ def test_a_small_roberta_learns_and_the_noise_is_measured():
     assert start == pytest.approx(math.log(words.vocabulary.total), abs=0.4)
     assert end < start - 0.7
     assert (found.values["noise scale"] > 0).all()
+
+
+# -- GLUE ------------------------------------------------------------------------------------------------------------
+
+WORDS = Vocabulary("word", ("<unk>", "<eos>", *(f"w{i}" for i in range(10))))
+PAD, BEGIN, END = (WORDS.special(name) for name in ("pad", "begin", "end"))
+
+
+def write_glue(folder, name, rows, split="train", opener=open, suffix=""):
+    (folder / "glue" / name).mkdir(parents=True, exist_ok=True)
+    with opener(folder / "glue" / name / f"{split}.tsv{suffix}", "wb") as file:
+        file.write(("\n".join("\t".join(row) for row in rows) + "\n").encode())
+
+
+def test_files_of_glue_are_read_as_they_are_published(tmp_path):
+    header = [f"c{i}" for i in range(10)]
+    write_glue(tmp_path, "CoLA", [["gj04", "1", "", 'w1 "w2 w3'], ["gj04", "0", "*", "w3"]], "train", lzma.open, ".xz")
+    assert read_glue(tmp_path, "CoLA") == ([('w1 "w2 w3',), ("w3",)], [1.0, 0.0])
+    write_glue(tmp_path, "RTE", [header[:4], ["0", "a", "b", "entailment"], ["1", "c", "d", "not_entailment"]])
+    assert read_glue(tmp_path / "glue", "RTE") == ([("a", "b"), ("c", "d")], [1.0, 0.0])
+    write_glue(tmp_path, "STS-B", [header, [*"0123456", "a", "b", "2.5"]], "dev")
+    assert read_glue(tmp_path / "glue" / "STS-B", "STS-B", "dev") == ([("a", "b")], [2.5])
+    row = [*"01234567", "a", "b", "x", "neutral"]
+    write_glue(tmp_path, "MNLI", [[*header, "l", "gold"], row], "dev_matched")
+    assert read_glue(tmp_path, "MNLI", "dev") == ([("a", "b")], [2.0])
+
+
+def test_a_broken_file_of_glue_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no train.tsv .* of MRPC in"):
+        read_glue(tmp_path, "MRPC")
+    write_glue(tmp_path, "MRPC", [["h"], ["1", "2", "3"]])
+    with pytest.raises(ValueError, match=r"MRPC/train.tsv must have lines of at least 5 columns .* got 0 of 1"):
+        read_glue(tmp_path, "MRPC")
+    write_glue(tmp_path, "CoLA", [["x", "yes", "", "w1"]])
+    with pytest.raises(ValueError, match=r"labels of .*CoLA/train.tsv \(column 1\) must be one of 0, 1"):
+        read_glue(tmp_path, "CoLA")
+    with pytest.raises(ValueError, match=r"one of CoLA, SST-2, .* got 'COLA'"):
+        read_glue(tmp_path, "COLA")
+
+
+def test_sentences_and_pairs_are_put_together_as_roberta_does():
+    ids = {f"w{i}": WORDS.encode(f"w{i}")[0] for i in range(10)}
+    rows = encode_texts([("w1 w2",), ("w1 w2 w3 w4 w5 w6 w7 w8 w9",)], WORDS, 8)
+    assert rows[0].tolist() == [BEGIN, ids["w1"], ids["w2"], END, PAD, PAD, PAD, PAD]
+    assert rows[1].tolist() == [BEGIN, *(ids[f"w{i}"] for i in range(1, 7)), END]
+    (pair,) = encode_texts([("w1 w2 w3 w4 w5", "w6")], WORDS, 8)
+    assert pair.tolist() == [BEGIN, ids["w1"], ids["w2"], ids["w3"], END, END, ids["w6"], END], "the longer is cut"
+
+
+def test_the_grid_is_that_of_the_papers_table():
+    assert {name: len(task.grid()) for name, task in GLUE.items()} == {
+        "CoLA": 24, "SST-2": 24, "MRPC": 24, "STS-B": 24, "QQP": 4, "MNLI": 4, "QNLI": 4, "RTE": 24,
+    }  # fmt: skip
+    assert Point(16, 3e-5, 5) in GLUE["RTE"].grid()
+    assert {point.batch_size for point in GLUE["QQP"].grid()} == {32}
+
+
+def test_scores_are_those_of_glue():
+    class Fixed(torch.nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            self.outputs = torch.nn.Parameter(outputs)
+
+        def forward(self, x):
+            return self.outputs[x[:, 0]]
+
+    index = torch.arange(6)[:, None]
+    told, true = torch.tensor([1, 1, 0, 0, 1, 0]), torch.tensor([1, 0, 0, 0, 1, 1])
+    model = Fixed(torch.nn.functional.one_hot(told, 2).float())
+    scores = {name: Score(name, Tensors(index, true), 4)(model) for name in ("accuracy", "F1", "Matthews correlation")}
+    assert scores == pytest.approx({"accuracy": 4 / 6, "F1": 4 / 6, "Matthews correlation": 1 / 3})
+    numbers = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    rising = Score("Spearman correlation", Tensors(index, numbers))
+    assert rising(Fixed(numbers.exp()[:, None])) == pytest.approx(1)
+    assert rising(Fixed(-numbers[:, None])) == pytest.approx(-1)
+    assert rising(Fixed(torch.zeros(6, 1))) == 0
+    assert math.isnan(rising(Fixed(torch.full((6, 1), math.nan))))
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    """A task of the form of CoLA: whether the sentence begins with w1."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 256), ("dev", 64)):
+        first = np.where(generator.random(count) < 0.5, 1, generator.integers(2, 10, size=count))
+        rest = generator.integers(10, size=(count, 3))
+        rows = [
+            ["s", str(int(a == 1)), "", " ".join(f"w{i}" for i in (a, *b))] for a, b in zip(first, rest, strict=True)
+        ]
+        write_glue(tmp_path, "CoLA", rows, split)
+    return tmp_path
+
+
+def test_fine_tuning_starts_from_the_pretrained_encoder_and_learns(sentences, tmp_path):
+    text_of_pretraining = from_text(chain(10, 1500, 0.95))
+    vocabulary = text_of_pretraining.vocabulary
+    before = masked(text_of_pretraining, epochs=2)
+    path = tmp_path / "models" / "a.pt"
+    assert pretrain(before, Variant(2), 0, Settings(grid=(0, int(before.plan.samples)), noise=False), path)
+    options = {"point": Point(16, 1e-2, 8), "model": "roberta-tiny", "length": 18}
+    task = glue("CoLA", sentences, vocabulary, pretrained=path, **options)
+    held = torch.load(path, weights_only=True)
+    for name, value in task.model().encoder.state_dict().items():
+        assert torch.equal(value, held[f"encoder.{name}"])
+    other = glue("CoLA", sentences, vocabulary, **options)
+    assert other.name != task.name, "the sweep must not mix them up"
+    adam, steps = task.plan.optimizer, task.plan.steps
+    assert (adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (0.9, 0.98, 1e-6, 0.1)
+    assert (steps, task.plan.schedule.warmup) == (128, Fraction(768, 100))
+    total = int(task.plan.samples)
+    found = Run(task, Variant(), [0], Settings(grid=(0, total), replacement=False, noise=False)).finish()
+    assert found.values["Matthews correlation"][0, -1] > 0.8
+
+
+def test_pretraining_that_is_stopped_goes_on_to_the_same_end(words, tmp_path):
+    task = masked(words, epochs=0.3)
+    settings = Settings(grid=(0, int(task.plan.samples)), noise=False, eval_samples=16)
+    assert pretrain(task, Variant(), 0, settings, tmp_path / "whole.pt")
+    calls = []
+
+    def stop():
+        calls.append(None)
+        return len(calls) % 7 == 0
+
+    rounds = 1
+    while not pretrain(task, Variant(), 0, settings, tmp_path / "cut.pt", stop=stop):
+        assert not (tmp_path / "cut.pt").exists()
+        rounds += 1
+    assert rounds > 2
+    whole, cut = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
+    assert all(torch.equal(value, cut[name]) for name, value in whole.items())
+    assert {path.name for path in tmp_path.iterdir()} == {"whole.pt", "whole.npz", "cut.pt", "cut.npz"}

@@ -15,12 +15,17 @@ in training, by the engine's uniforms.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
+from itertools import product
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -30,21 +35,32 @@ from torch.nn import functional as F
 
 from rootscale import hparams
 from rootscale.changes import ScalingWarning
-from rootscale.lab.task import Task
+from rootscale.files import whole
+from rootscale.lab import text
+from rootscale.lab.engine import Run, Settings, Variant
+from rootscale.lab.task import Task, Tensors
+from rootscale.lab.tasks import accuracy, cross_entropy
 from rootscale.lab.text import SPECIAL, Tokens, Vocabulary
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Schedule
 
 __all__ = [
+    "GLUE",
     "GPT",
     "GPTS",
     "RECIPES",
     "ROBERTAS",
     "SPLITS",
+    "Classifier",
     "Encoder",
+    "Glue",
     "MaskedLM",
+    "Point",
     "Recipe",
+    "Score",
     "Windows",
+    "encoder_net",
+    "glue",
     "gpt",
     "gpt_net",
     "hash_uniforms",
@@ -53,6 +69,8 @@ __all__ = [
     "masked_accuracy",
     "masked_loss",
     "micro_batch",
+    "pretrain",
+    "read_glue",
     "recipe_plan",
     "roberta",
     "roberta_net",
@@ -569,6 +587,348 @@ def roberta(
         augment=partial(hide_anew, vocabulary=size, rate=rate),
         draws=n + 2 * hidden_count(n, rate),
     )
+
+
+# -- GLUE ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Glue:
+    """A task of GLUE: how its tsv files are read, how it is judged, and the paper's grid for it.
+
+    Args:
+        texts: columns of the sentence, or of two.
+        label: its column.
+        labels: the classes as they are written; none for a number to be told.
+        metric: one of `SCORES`.
+        header: whether the first line names the columns.
+        dev: the name of the file to test with.
+        batch_sizes, etas, epochs: of the grid, from the appendix's table.
+    """
+
+    texts: tuple[int, ...]
+    label: int
+    labels: tuple[str, ...]
+    metric: str
+    header: bool = True
+    dev: str = "dev"
+    batch_sizes: tuple[int, ...] = (16, 32)
+    etas: tuple[float, ...] = (1e-5, 3e-5, 5e-5, 8e-5)
+    epochs: tuple[int, ...] = (3, 5, 10)
+
+    def grid(self) -> list[Point]:
+        """All points of it."""
+        return [Point(*point) for point in product(self.batch_sizes, self.etas, self.epochs)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Of the grid: batch size, peak learning rate and epochs of a fine-tuning."""
+
+    batch_size: int
+    eta: float
+    epochs: int
+
+
+_LARGE: dict[str, Any] = {"batch_sizes": (32,), "etas": (5e-5, 8e-5), "epochs": (3, 5)}
+_ENTAILED = ("not_entailment", "entailment")
+#: The tasks of the paper's table, in its order.
+GLUE: Mapping[str, Glue] = MappingProxyType(
+    {
+        "CoLA": Glue((3,), 1, ("0", "1"), "Matthews correlation", header=False),
+        "SST-2": Glue((0,), 1, ("0", "1"), "accuracy"),
+        "MRPC": Glue((3, 4), 0, ("0", "1"), "F1"),
+        "STS-B": Glue((7, 8), 9, (), "Spearman correlation"),
+        "QQP": Glue((3, 4), 5, ("0", "1"), "F1", **_LARGE),
+        "MNLI": Glue((8, 9), -1, ("contradiction", "entailment", "neutral"), "accuracy", dev="dev_matched", **_LARGE),
+        "QNLI": Glue((1, 2), 3, _ENTAILED, "accuracy", **_LARGE),
+        "RTE": Glue((1, 2), 3, _ENTAILED, "accuracy"),
+    }
+)
+
+
+def read_glue(
+    folder: str | os.PathLike[str], name: str, split: str = "train"
+) -> tuple[list[tuple[str, ...]], list[float]]:
+    """Sentences (or pairs) and labels of a task of GLUE, from its tsv file: plain, .xz or .gz.
+
+    Args:
+        folder: that holds ``glue/NAME``, or ``NAME``, or the files.
+        name: one of `GLUE`.
+        split: ``train`` or ``dev``.
+    """
+    if name not in GLUE:
+        raise ValueError(f"a task of GLUE must be one of {', '.join(GLUE)}, got {name!r}")
+    if split not in ("train", "dev"):
+        raise ValueError(f"split must be train or dev, got {split!r}")
+    task, root = GLUE[name], Path(folder).expanduser()
+    file = f"{task.dev if split == 'dev' else split}.tsv"
+    places = [root / "glue" / name, root / name, *([root] if root.name == name else [])]
+    path = next((found for place in places if (found := text._existing(place / file))), None)
+    if path is None:
+        raise ValueError(f"there is no {file} (plain, .xz or .gz) of {name} in {', '.join(map(str, places))}")
+    lines = [line.rstrip("\r\n").split("\t") for line in text._lines([path])]
+    lines = [line for line in (lines[1:] if task.header else lines) if line != [""]]
+    needed = max(*task.texts, task.label) + 1
+    whole_lines = [line for line in lines if len(line) >= needed]
+    if not whole_lines or len(whole_lines) < 0.99 * len(lines):  # a few of QQP's are broken as published
+        raise ValueError(
+            f"{path} must have lines of at least {needed} columns with tabs between, got {len(whole_lines)} "
+            f"of {len(lines)}"
+        )
+    try:
+        told = [line[task.label] for line in whole_lines]
+        labels = [float(task.labels.index(label) if task.labels else label) for label in told]
+    except ValueError:
+        wanted = f"one of {', '.join(task.labels)}" if task.labels else "numbers"
+        raise ValueError(f"labels of {path} (column {task.label}) must be {wanted}") from None
+    return [tuple(line[column] for column in task.texts) for line in whole_lines], labels
+
+
+def encode_texts(texts: Sequence[tuple[str, ...]], vocabulary: Vocabulary, length: int) -> Tensor:
+    """Tokens of sentences, ``begin A end``, or of pairs, ``begin A end end B end``, filled up with padding.
+
+    What is too long is cut at its end, the longer sentence of a pair first.
+    """
+    begin, end, pad = (vocabulary.special(name) for name in ("begin", "end", "pad"))
+    out = torch.full((len(texts), length), pad)
+    for row, sentences in zip(out, texts, strict=True):
+        parts = [vocabulary.encode(sentence) for sentence in sentences]
+        room = length - 2 * len(parts)
+        while sum(map(len, parts)) > room:
+            longest = max(parts, key=len)
+            longest.pop()
+        numbers = [begin]
+        for i, part in enumerate(parts):
+            numbers += [*([end] if i else []), *part, end]
+        row[: len(numbers)] = torch.tensor(numbers)
+    return out
+
+
+class Classifier(nn.Module):
+    """An encoder with RoBERTa's head on the first token: tokens [n, length] to outputs [n, classes].
+
+    Args:
+        encoder: the net; what only its head for hidden tokens uses is fixed.
+        classes: outputs; 1 for a number.
+        pad: the token that is not there.
+        dropout: before and in the head.
+    """
+
+    def __init__(self, encoder: Encoder, classes: int, pad: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.encoder, self.pad = encoder, pad
+        head = encoder.net.lm_head
+        for fixed in (head.dense, head.layer_norm):
+            fixed.requires_grad_(False)
+        head.bias.requires_grad_(False)
+        width = encoder.net.config.hidden_size
+        self.head = nn.Sequential(
+            nn.Dropout(dropout), nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, classes)
+        )
+        for layer in self.head:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=encoder.net.config.initializer_range)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Outputs of each class."""
+        outputs: Tensor = self.head(self.encoder(tokens, tokens != self.pad)[:, 0])
+        return outputs
+
+
+def classifier_net(
+    vocabulary: int,
+    model: str,
+    length: int,
+    classes: int,
+    pad: int,
+    dropout: float,
+    prenorm: bool,
+    pretrained: str | None,
+) -> nn.Module:
+    """A `Classifier`, with the encoder that `pretrain` stored."""
+    encoder = encoder_net(vocabulary, model, length, dropout, prenorm)
+    if pretrained is not None:
+        state = torch.load(pretrained, map_location="cpu", weights_only=True)
+        encoder.load_state_dict(
+            {name.removeprefix("encoder."): value for name, value in state.items() if name.startswith("encoder.")}
+        )
+    return Classifier(encoder, classes, pad, dropout)
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of each sample's only output."""
+    return (outputs[..., 0] - targets).square()
+
+
+def _matthews(told: Any, true: Any) -> float:
+    return float(_library("sklearn.metrics").matthews_corrcoef(true, told))
+
+
+def _f1(told: Any, true: Any) -> float:
+    return float(_library("sklearn.metrics").f1_score(true, told, zero_division=0.0))
+
+
+def _accuracy(told: Any, true: Any) -> float:
+    return float(_library("sklearn.metrics").accuracy_score(true, told))
+
+
+def _spearman(told: Any, true: Any) -> float:
+    if len(set(told.tolist())) < 2:  # it is not defined, and nothing has been learned
+        return 0.0
+    return float(_library("scipy.stats").spearmanr(told, true).statistic)
+
+
+#: How answers are judged: functions of what was told (class or number) and what is true.
+SCORES: Mapping[str, Callable[[Any, Any], float]] = MappingProxyType(
+    {"Matthews correlation": _matthews, "F1": _f1, "accuracy": _accuracy, "Spearman correlation": _spearman}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """One number for a model's answers to all of some data; a function of `Task`.
+
+    Args:
+        metric: one of `SCORES`.
+        data: inputs and targets.
+        at_once: samples through the model at once.
+    """
+
+    metric: str
+    data: Tensors
+    at_once: int = 256
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> float:
+        """Of this model."""
+        device = next(model.parameters()).device
+        starts = range(0, len(self.data), self.at_once)
+        parts = [self.data.inputs[start : start + self.at_once].to(device) for start in starts]
+        outputs = torch.cat([model(part).float().cpu() for part in parts])
+        if not torch.isfinite(outputs).all():
+            return float("nan")
+        told = outputs[:, 0] if outputs.shape[1] == 1 else outputs.argmax(1)
+        return SCORES[self.metric](told.numpy(), self.data.targets.numpy())
+
+
+def glue(
+    name: str,
+    folder: str | os.PathLike[str],
+    vocabulary: Vocabulary,
+    *,
+    point: Point,
+    model: str = "roberta-large",
+    pretrained: str | os.PathLike[str] | None = None,
+    length: int = 128,
+    dropout: float = 0.1,
+    prenorm: bool = True,
+) -> Task:
+    """Fine-tuning on a task of GLUE by the appendix's table: betas .9 and .98, eps 1e-6, weight decay .1, dropout .1.
+
+    The learning rate rises linearly in the first 6 % of the steps and then falls linearly to 0. The task's function is
+    the metric of GLUE on the dev data.
+
+    Args:
+        name: one of `GLUE`.
+        folder: as for `read_glue`.
+        vocabulary: of the pre-training.
+        point: of the grid (`Glue.grid`).
+        model, length, dropout, prenorm: of the encoder, as in pre-training.
+        pretrained: file of `pretrain`; None is a random encoder.
+    """
+    train, dev = _glue_data(name, os.fspath(folder), vocabulary, length)
+    task = GLUE[name]
+    steps = point.epochs * max(1, len(train) // point.batch_size)
+    plan = Plan(
+        hparams.AdamW(point.eta, 0.9, 0.98, 1e-6, weight_decay=0.1),
+        BatchSize(point.batch_size),
+        steps=steps,
+        schedule=Schedule("linear", warmup=Fraction(6 * steps, 100)),
+    )
+    source = None if pretrained is None else os.fspath(pretrained)
+    # The sweep sees a model's shape but not its values: they are part of the name.
+    values = "random" if source is None else hashlib.sha256(Path(source).read_bytes()).hexdigest()[:10]
+    classes, pad = len(task.labels) or 1, vocabulary.special("pad")
+    return Task(
+        f"glue-{name}-{model}-{values}",
+        plan,
+        partial(classifier_net, vocabulary.total, model, length, classes, pad, dropout, prenorm, source),
+        cross_entropy if task.labels else squared_error,
+        train,
+        dev,
+        {"accuracy": accuracy} if task.labels else {},
+        {task.metric: Score(task.metric, dev)},
+    )
+
+
+@lru_cache(maxsize=16)
+def _glue_data(name: str, folder: str, vocabulary: Vocabulary, length: int) -> tuple[Tensors, Tensors]:
+    """Of train and dev; a grid asks for them often."""
+    parts = []
+    for split in ("train", "dev"):
+        texts, labels = read_glue(folder, name, split)
+        targets = torch.tensor(labels)
+        inputs = encode_texts(texts, vocabulary, length)
+        parts.append(Tensors(inputs, targets.long() if GLUE[name].labels else targets))
+    return parts[0], parts[1]
+
+
+def pretrain(
+    task: Task,
+    variant: Variant,
+    seed: int,
+    settings: Settings,
+    path: str | os.PathLike[str],
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    every: float = 60.0,
+) -> bool:
+    """Train a model and store its parameters in a file; what was begun is gone on with.
+
+    Args:
+        task, variant, seed, settings: of the run (`rootscale.lab.Run`).
+        path: of the file; beside it are a checkpoint while it runs, and its trajectory (.npz) at the end.
+        stop: asked after every step; if it says so, a checkpoint is written and the rest is left for another time.
+        every: seconds between checkpoints.
+
+    Returns:
+        Whether the file is there.
+    """
+    path = Path(path)
+    if path.exists():
+        return True
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint = path.with_suffix(".checkpoint")
+    run = Run(task, variant, [seed], settings)
+    if checkpoint.exists():
+        run.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True))
+    saved = time.monotonic()
+    with torch.random.fork_rng():
+        while not run.done:
+            run.advance()
+            stopping = stop()
+            if stopping or time.monotonic() - saved > every:
+                with whole(checkpoint) as temporary:
+                    torch.save(run.state_dict(), temporary)
+                saved = time.monotonic()
+            if stopping:
+                return False
+    if None not in run.diverged:
+        raise ValueError(f"the run {task.name} at {variant.label(task.plan)} diverged: there is no model to go on with")
+    run.trajectory().save(path.with_suffix(".npz"))
+    with whole(path) as temporary:
+        torch.save({name: value.cpu() for name, value in run.learner.replica(0).state_dict().items()}, temporary)
+    checkpoint.unlink(missing_ok=True)
+    return True
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ValueError(f"the scores of GLUE need {name}; pip install 'rootscale[lab]'") from None
 
 
 def _samples(windows: int, epochs: float | None, batch_size: int) -> int | None:
