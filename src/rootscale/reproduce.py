@@ -84,6 +84,7 @@ FILES = (
     "gpt_wikitext",
     "roberta_mlm",
     "glue",
+    "imagenet_resnet50",
 )
 
 
