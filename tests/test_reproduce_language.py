@@ -19,8 +19,16 @@ from rootscale.lab.text import Tokens, Vocabulary
 from rootscale.reproduce import experiments, experiments_folder, load_file
 
 pytest.importorskip("transformers")
-torch.set_num_threads(1)
 MADE_OF_LINES = ["gpt-wikitext", "gpt-enwik8", "gpt-switch", "gpt-svag", "roberta-mlm", "roberta-svag"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Nets this small are slower on more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=1)

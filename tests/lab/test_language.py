@@ -35,7 +35,15 @@ from rootscale.lab.task import Tensors
 from rootscale.lab.text import Tokens, Vocabulary, chain, from_text
 
 pytest.importorskip("transformers")
-torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Nets this small are slower on more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,22 @@ def test_wikitext_is_read_in_its_published_layouts(tmp_path, place, pattern, ope
         assert set(words) == {"a", "b", "c", "d", "<unk>", "<eos>"}
 
 
+def test_other_folders_of_text_keep_their_parts_and_their_name(tmp_path):
+    write(tmp_path / "mine", "{}.txt")
+    (tmp_path / "mine" / "test.txt").unlink()
+    found = corpus(tmp_path / "mine")
+    assert (found.name, set(found.parts), found.kind) == ("mine", {"train", "valid"}, "bpe")
+    write(tmp_path / "wt", "wiki.{}.tokens")
+    found = corpus(tmp_path / "wt")
+    assert (found.name, set(found.parts)) == ("wt", {"train", "valid", "test"})
+    (tmp_path / "many" / "deep").mkdir(parents=True)
+    (tmp_path / "many" / "b.txt").write_text("b\n" * 50)
+    (tmp_path / "many" / "deep" / "a.txt").write_text("a\n" * 50)
+    tokens = tokenise(corpus(tmp_path / "many"), "word", cache=tmp_path / "cache")
+    assert tokens.vocabulary.words[int(tokens.parts["train"][0])] == "b"
+    assert {part: len(numbers) for part, numbers in tokens.parts.items()} == {"train": 180, "valid": 10, "test": 10}
+
+
 def test_words_are_ordered_by_how_often_they_come_and_rare_ones_are_unknown():
     tokens = from_text("b a a\nb a c\n", size=4)
     assert tokens.vocabulary.words == ("a", "b", "<eos>", "<unk>")

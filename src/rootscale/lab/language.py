@@ -664,10 +664,10 @@ def read_glue(
     task, root = GLUE[name], Path(folder).expanduser()
     file = f"{task.dev if split == 'dev' else split}.tsv"
     places = [root / "glue" / name, root / name, *([root] if root.name == name else [])]
-    path = next((found for place in places if (found := text._existing(place / file))), None)
+    path = next((found for place in places if (found := text.existing(place / file))), None)
     if path is None:
         raise ValueError(f"there is no {file} (plain, .xz or .gz) of {name} in {', '.join(map(str, places))}")
-    lines = [line.rstrip("\r\n").split("\t") for line in text._lines([path])]
+    lines = [line.rstrip("\r\n").split("\t") for line in text.read_lines([path])]
     lines = [line for line in (lines[1:] if task.header else lines) if line != [""]]
     needed = max(*task.texts, task.label) + 1
     whole_lines = [line for line in lines if len(line) >= needed]

@@ -117,7 +117,8 @@ class Corpus:
 def corpus(folder: str | os.PathLike[str] | None = None, name: str | None = None) -> Corpus:
     """The corpus in a folder: WikiText-103, WikiText-2 or enwik8 in their published layout, or any text files.
 
-    Files may be compressed (.xz, .gz). A folder of other text has files ``*.txt``, at any depth.
+    Files may be compressed (.xz, .gz). A folder of other text has ``train.txt`` and ``valid.txt`` (and ``test.txt``),
+    or any files ``*.txt``, at any depth, which are taken in the order of their names.
 
     Args:
         folder: that holds the files, or the folder of the corpus; None is ``ROOTSCALE_DATA``.
@@ -137,11 +138,17 @@ def corpus(folder: str | os.PathLike[str] | None = None, name: str | None = None
         raise ValueError(f"a corpus must be one of {', '.join(CORPORA)}, got {name!r}")
     for wanted in CORPORA if name is None else (name,):
         for layout in CORPORA[wanted]:
-            own = root.name in layout.folders or name is not None
-            for place in (*(root / below for below in layout.folders), *((root,) if own else ())):
-                found = {part: _existing(place / file) for part, file in layout.parts.items()}
-                if all(found.values()):
-                    return Corpus(wanted, {part: (path,) for part, path in found.items() if path}, layout.kind, place)
+            # Files with names of their own are known in any folder; train.txt may be anything.
+            known = root.name in layout.folders or name is not None
+            here = known or layout.parts.get("train", "").startswith("wiki.")
+            for place in (*(root / below for below in layout.folders), *((root,) if here else ())):
+                found = _found(place, layout.parts)
+                if len(found) == len(layout.parts):
+                    label = wanted if known or place != root or "all" in found else root.resolve().name
+                    return Corpus(label, found, layout.kind, place)
+    found = _found(root, _parts("{}.txt"))
+    if name is None and {"train", "valid"} <= set(found):
+        return Corpus(root.resolve().name or "text", found, "bpe", root)
     files = sorted(path for suffix in SUFFIXES for path in root.rglob(f"*.txt{suffix}") if path.is_file())
     if name is not None or not files:
         names = [layout.parts.get("train", layout.parts.get("all", "")) for layout in CORPORA[name or "wikitext-103"]]
@@ -152,7 +159,14 @@ def corpus(folder: str | os.PathLike[str] | None = None, name: str | None = None
     return Corpus(root.resolve().name or "text", {"all": tuple(files)}, "bpe", root)
 
 
-def _existing(path: Path) -> Path | None:
+def _found(place: Path, names: Mapping[str, str]) -> dict[str, tuple[Path, ...]]:
+    """The files of those parts that are there."""
+    paths = {part: existing(place / name) for part, name in names.items()}
+    return {part: (path,) for part, path in paths.items() if path is not None}
+
+
+def existing(path: Path) -> Path | None:
+    """The file, or a compressed one in its place."""
     found = (path.with_name(path.name + suffix) for suffix in SUFFIXES)
     return next((one for one in found if one.is_file()), None)
 
@@ -337,10 +351,10 @@ def _keep(text: Corpus, kind: str, size: int | None, folder: Path, stem: str) ->
             raise PermissionError(f"no permission to write to {folder}")
     except OSError as error:
         raise ValueError(f"token numbers cannot be kept: {error}; name another folder in {CACHE}") from None
-    vocabulary = _vocabulary(kind, size, lambda: _lines(text.files))
+    vocabulary = _vocabulary(kind, size, lambda: read_lines(text.files))
     parts: dict[str, NDArray[Any]] = {}
     for part, paths in text.parts.items():
-        parts[part] = _bytes(paths) if kind == "byte" else vocabulary.lines(_lines(paths))
+        parts[part] = _bytes(paths) if kind == "byte" else vocabulary.lines(read_lines(paths))
     if "all" in parts:
         numbers = parts.pop("all")
         parts = {part: numbers[int(a * len(numbers)) : int(b * len(numbers))] for part, (a, b) in SHARES.items()}
@@ -405,7 +419,8 @@ def _open(path: Path) -> IO[bytes]:
     return stream
 
 
-def _lines(paths: Sequence[Path]) -> Iterator[str]:
+def read_lines(paths: Sequence[Path]) -> Iterator[str]:
+    """The lines of files, one after the other."""
     for path in paths:
         try:
             with _open(path) as file:
