@@ -387,7 +387,7 @@ def hide(tokens: Tensor, uniforms: Tensor, vocabulary: Vocabulary | int, rate: f
         tokens: ``[..., n]``.
         uniforms: ``[..., n + 2 k]`` with k of `hidden_count`.
         vocabulary: of the tokens, or how many ordinary ones it has.
-        rate: the share of tokens that are to be told; RoBERTa's is .15, the paper says nothing else.
+        rate: the share of tokens that are to be told; RoBERTa's is .15, and the paper does not say.
     """
     size = vocabulary if isinstance(vocabulary, int) else vocabulary.size
     n = tokens.shape[-1]
