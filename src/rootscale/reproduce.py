@@ -74,7 +74,18 @@ SMOKE = 16
 #: Images of the test set that measure the accuracy (all of CIFAR-10's), and as many of the training set.
 EVAL = 10_000
 #: The files of ``experiments/`` that declare some, the most important first.
-FILES = ("cifar10_switch", "cifar10_scaling", "cifar10_svag", "cifar10_ablations", "cifar10_vk", "mlp_sde")
+FILES = (
+    "cifar10_switch",
+    "cifar10_scaling",
+    "cifar10_svag",
+    "cifar10_ablations",
+    "cifar10_vk",
+    "mlp_sde",
+    "gpt_wikitext",
+    "roberta_mlm",
+    "glue",
+    "imagenet_resnet50",
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,282 @@
+"""GPT: the square root rule, SVAG and a switch in mid-run, on WikiText, enwik8 or any folder of text.
+
+The claim. 12-layer GPT on WikiText-103 with Adam, batch sizes 1,024 to 8,192 under the square root rule: "We achieve a
+validation log perplexity of 5 ± 0.1 for all the batch sizes under consideration", with aligned trajectories and
+gradient norms (appendix "Square Root Scaling Experiments", WikiText-103). "SVAG converges and closely tracks Adam" on
+it, sequences of 64, betas .9 and .98 (appendix "SVAG Experiments"). The paper has no switch in mid-run.
+
+Setting. The appendix's table: lr 1e-3, betas .9875 and .996, eps 2e-8, weight decay 1e-4 at batch size 1,024, dropout
+.1, 12,500 steps of which 1,000 are a linear warm-up, then linear decay to 0; sequences of 128, windows of the text
+drawn with replacement, divided 9:1 at random. The smallest batch size that is asked for is the base; it has the table's
+values converted to it by the rule. ``--epochs`` sets the length, and the warm-up keeps its share; 18 epochs of
+WikiText-103 are the paper's 12,500 steps. Against the rule, at the largest batch: the learning rate alone, and linear
+scaling. ``gpt-wikitext`` takes WikiText-103, or else WikiText-2 (words; small enough to be learned by heart), or any
+text files.
+
+Cost. Not measured yet; the minutes of the list are an estimate for one seed, from 0.5 million tokens a second.
+
+    rootscale reproduce gpt-enwik8 --device cuda --data FOLDER
+    rootscale reproduce gpt-wikitext --epochs 18 --device cuda --data FOLDER
+    python experiments/gpt_wikitext.py results/gpt-enwik8      # the table of log-perplexities
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache, partial
+from math import lcm
+from pathlib import Path
+
+import numpy as np
+
+from rootscale.lab import Check, Settings, Task, Variant, grid
+from rootscale.lab.language import gpt, micro_batch
+from rootscale.lab.text import Tokens, chain, corpus, from_text, tokenise
+from rootscale.plan import Plan
+from rootscale.reproduce import Experiment, Final, Line, Options, percent
+from rootscale.units import show
+
+#: Batch sizes of a smoke test are this many times smaller.
+SHRINK = 256
+#: Windows of each part that measure losses, gradient and noise.
+EVAL = 1024
+#: Shares of the run at which the batch size changes.
+SWITCHES = (Fraction(40, 100), Fraction(55, 100), Fraction(70, 100))
+FUNCTIONS = ("train loss", "test loss", "gradient norm", "Tr Sigma")
+
+
+@lru_cache(maxsize=4)
+def tokens_of(folder: str | None, name: str | None) -> Tokens:
+    """A corpus as numbers; it is read once."""
+    return tokenise(corpus(folder, name))
+
+
+@lru_cache(maxsize=1)
+def generated() -> Tokens:
+    """A text for smoke tests."""
+    return from_text(chain(30, 4000), name="chain")
+
+
+def size_of(options: Options, size: int) -> int:
+    """What a batch size is in this experiment: a smoke test makes all of them smaller."""
+    if options.smoke and size % SHRINK:
+        raise ValueError(f"batch sizes of a smoke test must be multiples of {SHRINK}, got {size}")
+    return size // SHRINK if options.smoke else size
+
+
+def sizes_of(options: Options) -> list[int]:
+    """The batch sizes in order; the first is the base."""
+    return sorted(size_of(options, size) for size in options.batch_sizes)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A GPT on a text.
+
+    Args:
+        name: of the corpus; None is WikiText or any text.
+        recipe: of the hyperparameters.
+        length: of the sequences.
+    """
+
+    name: str | None = None
+    recipe: str = "gpt"
+    length: int = 128
+
+    def task(self, options: Options, batch_size: int) -> Task:
+        """At the base batch size."""
+        tokens = generated() if options.smoke else tokens_of(options.data, self.name)
+        return gpt(
+            tokens,
+            model="gpt-tiny" if options.smoke else options.model,
+            length=16 if options.smoke else self.length,
+            epochs=options.epochs,
+            batch_size=batch_size,
+            recipe=self.recipe,
+            eps=options.eps,
+            eta=5e-3 if options.smoke else None,
+            reference=1024 // SHRINK if options.smoke else None,
+        )
+
+
+def settings_for(
+    options: Options, task: Task, sizes: Sequence[int], switch_at: int = 0, vocabulary: int | None = None
+) -> Settings:
+    """What the runs have in common: on a GPU no more sequences at once than its memory takes."""
+    stop, largest = task.plan.samples, max(sizes)
+    assert stop is not None
+    points = min(options.points, int(stop - switch_at) // (2 * largest))
+    if points < 2:
+        raise ValueError(
+            f"{int(stop):,} sequences are fewer than four steps at batch size {largest:,}: ask for more epochs or "
+            "smaller batches"
+        )
+    micro = None if vocabulary is None or options.smoke else micro_batch(task.train.length, vocabulary)
+    return Settings(
+        grid=grid(int(stop), points, switch_at, sizes),
+        switch_at=switch_at,
+        eval_samples=32 if options.smoke else EVAL,
+        device=options.device,
+        micro=micro,
+        fast=options.device.startswith("cuda"),
+    )
+
+
+def vocabulary_of(setting: Setting, options: Options) -> int | None:
+    """Of the text; a smoke test needs no limit."""
+    return None if options.smoke else tokens_of(options.data, setting.name).vocabulary.size
+
+
+def scaling(setting: Setting, options: Options) -> tuple[list[Line], Settings]:
+    """The base, each batch size under the rule, and two other rules at the largest."""
+    sizes = sizes_of(options)
+    task = setting.task(options, sizes[0])
+    lines = [Line(f"B = {sizes[0]:,}", task)]
+    lines += [Line(f"B = {size:,}", task, Variant(Fraction(size, sizes[0]))) for size in sizes[1:]]
+    if len(sizes) > 1:
+        to = Fraction(sizes[-1], sizes[0])
+        lines.append(Line(f"B = {sizes[-1]:,}, learning rate only", task, Variant(to, rule="sqrt-eta")))
+        lines.append(Line(f"B = {sizes[-1]:,}, linear", task, Variant(to, rule="linear")))
+    return lines, settings_for(options, task, sizes, vocabulary=vocabulary_of(setting, options))
+
+
+def svag(setting: Setting, options: Options) -> tuple[list[Line], Settings]:
+    """The discrete run, and SVAG for each ell."""
+    (size,) = sizes_of(options)[:1]
+    task = setting.task(options, size)
+    made = [Line(f"SVAG, ℓ = {show(ell)}", task, Variant(ell=ell)) for ell in options.ells if ell != 1]
+    settings = settings_for(options, task, [size], vocabulary=vocabulary_of(setting, options))
+    return [Line("discrete (ℓ = 1)", task), *made], settings
+
+
+def switch(setting: Setting, options: Options) -> tuple[list[Line], Settings]:
+    """The batch kept, converted, the half-measures, and a ramp through all sizes."""
+    sizes = sizes_of(options)
+    if len(sizes) < 3:
+        raise ValueError(f"a switch with a ramp needs three or more batch sizes, got {list(options.batch_sizes)}")
+    task = setting.task(options, sizes[0])
+    start, places = switch_places(task.plan, sizes)
+    kappas = [Fraction(size, sizes[0]) for size in sizes]
+    stages = tuple(zip(places, kappas[2:], strict=True))
+    to, arrow = kappas[-1], f"{sizes[0]:,} → {sizes[-1]:,}"
+    lines = [
+        Line(f"B = {sizes[0]:,} kept", task),
+        Line(f"{arrow}, everything converted", task, Variant(to)),
+        Line(f"{arrow}, hyperparameters only", task, Variant(to, keep=("v", "step_counter"))),
+        Line(f"{arrow}, learning rate only", task, Variant(to, rule="sqrt-eta")),
+        Line(f"{arrow}, state zeroed", task, Variant(to, zero_state=True)),
+        Line(f"{' → '.join(f'{size:,}' for size in sizes)}", task, Variant(kappas[1], ramp=stages)),
+    ]
+    return lines, settings_for(options, task, sizes, start, vocabulary_of(setting, options))
+
+
+def switch_places(plan: Plan, sizes: Sequence[int]) -> tuple[int, list[int]]:
+    """Samples before the switch, and before each further one of the ramp, in whole steps of all batch sizes."""
+    samples = plan.samples
+    assert samples is not None
+    start = int(samples * SWITCHES[0]) // sizes[0] * sizes[0]
+    unit = lcm(*sizes)
+    shares = [SWITCHES[1] + (SWITCHES[2] - SWITCHES[1]) * i for i in range(len(sizes) - 2)]
+    return start, [start + max(i + 1, round((samples * share - start) / unit)) * unit for i, share in enumerate(shares)]
+
+
+def gaps(finals: Sequence[Final]) -> str:
+    """The largest gap of each curve to the base's."""
+    parts = [
+        f"{final.label}: " + ", ".join(f"{name} {percent(final.curves.get(name))}" for name in FUNCTIONS)
+        for final in finals[1:]
+    ]
+    return "largest gap to the base, over the range of its curve (the losses are log-perplexities): " + "; ".join(parts)
+
+
+def perplexities(folder: Path) -> str:
+    """The log-perplexities at the end of stored runs, as a table in Markdown: mean over seeds, and less the base's."""
+    check = Check.load(folder)
+    rows = ["| run | seeds | train log-perplexity | validation log-perplexity | less the base's | within ± 0.1 |"]
+    rows.append("|---|---|---|---|---|---|")
+    base = check.base.trajectory.values["test loss"][:, -1]
+    for arm in (check.base, *check.others):
+        train, test = (arm.trajectory.values[f"{part} loss"][:, -1] for part in ("train", "test"))
+        kept = np.isfinite(test)
+        if not kept.any():
+            rows.append(f"| {arm.label} | {len(test)} | diverged | diverged | | no |")
+            continue
+        gap = float(test[kept].mean() - base[np.isfinite(base)].mean())
+        last = ["", ""] if arm is check.base else [f"{gap:+.3f}", "yes" if abs(gap) <= 0.1 and kept.all() else "no"]
+        values = [f"{train[kept].mean():.3f}", f"{test[kept].mean():.3f}"]
+        rows.append(f"| {' | '.join([arm.label, str(len(test)), *values, *last])} |")
+    return "\n".join(rows)
+
+
+def _experiment(
+    name: str,
+    title: str,
+    claim: str,
+    source: str,
+    minutes: float,
+    lines: Callable[[Options], tuple[list[Line], Settings]],
+    defaults: Options,
+    smoke: dict[str, object],
+) -> Experiment:
+    models = ("gpt-6", "gpt-4")
+    return Experiment(
+        name, title, claim, source, minutes, defaults, lines, gaps, models, smoke={"eps": defaults.eps, **smoke}
+    )
+
+
+#: The appendix's eps at batch size 1,024.
+EPS = 2e-8
+_RULE = "Validation log-perplexity 5 ± 0.1 at all batch sizes (WikiText-103); trajectories and gradient norms are close"
+_SVAG = "SVAG converges and closely tracks Adam"
+_SWITCH = "Not in the paper: a change of batch size in mid-run, all of it converted, goes on as if nothing had changed"
+_SCALING = "Section 5, figure on large scale experiments; appendix, Square Root Scaling Experiments, WikiText-103"
+
+EXPERIMENTS = [
+    _experiment(
+        "gpt-enwik8",
+        "GPT on enwik8",
+        _RULE,
+        _SCALING,
+        30,
+        partial(scaling, Setting("enwik8")),
+        Options(epochs=2, batch_sizes=(64, 256, 1024), eps=EPS, model="gpt", points=30),
+        {"batch_sizes": (1024, 4096), "epochs": 2},
+    ),
+    _experiment(
+        "gpt-switch",
+        "GPT on enwik8, a switch in mid-run",
+        _SWITCH,
+        "Theorem for Adam, which asks for a warm start",
+        30,
+        partial(switch, Setting("enwik8")),
+        Options(epochs=2, batch_sizes=(64, 256, 1024), eps=EPS, model="gpt", points=30),
+        {"batch_sizes": (1024, 2048, 4096), "epochs": 2},
+    ),
+    _experiment(
+        "gpt-svag",
+        "SVAG: GPT on enwik8",
+        _SVAG,
+        "Appendix, SVAG Experiments, WikiText-103 (GPT)",
+        30,
+        partial(svag, Setting("enwik8", "gpt-svag", 64)),
+        Options(epochs=1, batch_sizes=(1024,), eps=EPS, model="gpt", ells=(1.0, 2.0), points=20),
+        {"epochs": 1, "ells": (1.0, 2.0)},
+    ),
+    _experiment(
+        "gpt-wikitext",
+        "GPT on WikiText",
+        _RULE,
+        _SCALING,
+        400,
+        partial(scaling, Setting()),
+        Options(epochs=18, batch_sizes=(1024, 2048, 4096, 8192), eps=EPS, model="gpt"),
+        {"batch_sizes": (1024, 4096), "epochs": 4},
+    ),
+]
+
+
+if __name__ == "__main__":
+    print(perplexities(Path(sys.argv[1])))
