@@ -240,7 +240,15 @@ def _styles(count: int) -> list[tuple[str, Any]]:
 
 
 def _epoch(record: Mapping[str, Any]) -> int:
+    """The samples that are one on the axis of a figure: an epoch of CIFAR-10, or else a million."""
+    if not record["name"].startswith("cifar10"):
+        return 1_000_000
     return 512 if record["options"]["smoke"] else 50_000
+
+
+def _time(record: Mapping[str, Any]) -> str:
+    """The name of that axis."""
+    return "epochs" if record["name"].startswith("cifar10") else "million samples"
 
 
 def curves(entry: Entry, path: Path) -> None:
@@ -260,7 +268,7 @@ def curves(entry: Entry, path: Path) -> None:
         if name == NOISE:
             for size, style in _sizes(arms):
                 axis.axhline(size, color=style[0], linewidth=0.8, alpha=0.6)
-        axis.set_xlabel("epochs", fontsize=8)
+        axis.set_xlabel(_time(record), fontsize=8)
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
     _legend(figure, axes[0, 0], columns)
@@ -339,7 +347,7 @@ def noise(stored: Sequence[Entry], path: Path) -> None:
         for size, (colour, _) in _sizes(arms):
             axis.axhline(size, color=colour, linewidth=0.8, alpha=0.6)
         axis.set_yscale("log")
-        axis.set_xlabel("epochs", fontsize=8)
+        axis.set_xlabel(_time(record), fontsize=8)
         axis.set_title(
             entry.experiment.title.partition(": ")[2] + "".join(map(", {}".format, _changes(entry))), fontsize=9
         )

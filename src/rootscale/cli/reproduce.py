@@ -32,7 +32,7 @@ def add_parsers(subparsers: Any) -> None:
     change.add_argument("--batch-sizes", type=int, nargs="+", metavar="B", help="of the runs; the base is 256")
     change.add_argument("--seeds", type=int, metavar="N", help="runs of each kind; a verdict needs 4")
     change.add_argument("--eps", type=float, help="of the optimizer; 1e-8 and 1e-30 in the paper")
-    change.add_argument("--model", choices=["vgg16", "resnet56"], help="where the experiment leaves a choice")
+    change.add_argument("--model", metavar="NAME", help="where the experiment leaves a choice")
     change.add_argument("--ells", type=float, nargs="+", metavar="ELL", help="of SVAG")
     change.add_argument("--points", type=int, metavar="N", help="at which runs are measured")
     change.add_argument(

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +354,7 @@ def _board(place: Path, run: Run) -> Callable[[Run], None]:
 # -- what decides a run's result ------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4)  # it makes a model, and is asked for by every run
 def describe(task: Task) -> dict[str, Any]:
     """What a task is, as far as that can be seen: plan, data, model and the source of its functions."""
     with torch.random.fork_rng(devices=[]):
