@@ -14,7 +14,6 @@ on two cores, three on a GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from rootscale.compare import compare
-from rootscale.files import whole
+from rootscale.files import write_json
 from rootscale.lab import Settings, Task, Variant, grid, pool, sweep
 from rootscale.lab.check import LOSSES
 from rootscale.lab.engine import environment
@@ -186,8 +185,7 @@ def main() -> None:
         "seeds": args.seeds,
         "results": results,
     }
-    with whole(args.out / "verdict.json") as temporary:
-        temporary.write_text(json.dumps(made, indent=2) + "\n")
+    write_json(args.out / "verdict.json", made)
     null = max(one["counts"]["different"] for name, one in results.items() if name.endswith("null pairs"))
     wrong = [one["counts"]["same"] for one in results.values() if one["gap"] >= 2 * TOLERANCE]
     decided = np.mean([one["counts"]["different"] for one in results.values() if one["gap"] >= 2 * TOLERANCE])

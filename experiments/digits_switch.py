@@ -29,7 +29,7 @@ from rich.progress import track
 from rich.table import Table
 
 from rootscale import ScalingWarning, __version__
-from rootscale.files import whole
+from rootscale.files import write_json
 
 PLAIN: dict[str, Any] = {"batch": 4}
 WITH_BATCHNORM: dict[str, Any] = {"batch": 32, "lr": 1e-3, "betas": (0.98, 0.998), "batchnorm": 0.02}
@@ -69,8 +69,7 @@ def gaps(seed: int) -> dict[str, float]:
 def save(path: Path, data: dict[str, Any]) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as temporary:
-        temporary.write_text(json.dumps(data, indent=2) + "\n")
+    write_json(path, data)
 
 
 def table(runs: dict[str, dict[str, float]]) -> Table:

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.files import whole
+from rootscale.files import whole, write_json
 from rootscale.lab import Settings, Task, Variant, sweep
 from rootscale.lab.data import VARIABLE
 from rootscale.lab.engine import environment
@@ -141,8 +141,7 @@ def run_all(plan: Plan, out: Path, runs: Path, command: str, minutes: float | No
         "date": time.strftime("%Y-%m-%d"),
         **environment(plan.device),
     }
-    with whole(out / "glue.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(out / "glue.json", record, indent=1, allow_nan=False)
     with whole(out / "README.md") as temporary:
         temporary.write_text(page(record), encoding="utf-8")
     return complete

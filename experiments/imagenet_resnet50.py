@@ -46,15 +46,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rootscale import hparams
-from rootscale.files import whole
+from rootscale.files import whole, write_json
 from rootscale.lab import Settings, Variant, data, grid
 from rootscale.lab.engine import environment
 from rootscale.lab.learner import make_optimizer
 from rootscale.lab.models import convnet
 from rootscale.lab.models import resnet50 as library_resnet50
-from rootscale.lab.stream import generator
 from rootscale.lab.tasks import Normalise, image_task
 from rootscale.plan import BatchSize, Plan
+from rootscale.positions import generator
 from rootscale.reproduce import Experiment, Final, Line, Options, Stored, accuracies, points_of
 from rootscale.schedule import Schedule
 
@@ -485,8 +485,7 @@ def _write(
         "date": time.strftime("%Y-%m-%d"),
         **environment(str(device)),
     }
-    with whole(args.out / "imagenet.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(args.out / "imagenet.json", record, indent=1)
     for run in found:
         last = "diverged" if run["diverged"] else f"{100 * run['test accuracy'][-1]:.2f} %"
         print(f"B = {run['batch_size']:,}, seed {run['seed']}: test accuracy {last}, {run['seconds']:.0f} s")

@@ -1,14 +1,18 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all; and a Python file as a module."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-__all__ = ["whole"]
+__all__ = ["load_file", "whole", "write_json"]
 
 
 @contextmanager
@@ -31,3 +35,20 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def write_json(path: str | os.PathLike[str], data: Any, **options: Any) -> None:
+    """Write data as JSON text; the options are those of `json.dumps`."""
+    with whole(path) as temporary:
+        temporary.write_text(json.dumps(data, **{"indent": 2, **options}) + "\n", encoding="utf-8")
+
+
+def load_file(path: Path, name: str) -> Any:
+    """A Python file as a module of that name."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

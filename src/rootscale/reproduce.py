@@ -13,12 +13,10 @@ stopped at any time and goes on from there.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -30,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rootscale import files
 from rootscale.compare import FEWEST, compare
-from rootscale.files import whole
+from rootscale.files import write_json
 from rootscale.lab import data
 from rootscale.lab.check import Arm, Check, arm_of
 from rootscale.lab.engine import Settings, Variant, environment, grid
@@ -299,15 +298,8 @@ def experiments() -> Mapping[str, Experiment]:
 
 
 def load_file(path: Path) -> Any:
-    """A Python file as a module."""
-    name = f"rootscale_experiments_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    """A file of the experiments as a module."""
+    return files.load_file(path, f"rootscale_experiments_{path.stem}")
 
 
 # -- what experiments are made of ------------------------------------------------------------------------------------
@@ -543,7 +535,7 @@ class _Progress:
     """A bar on a terminal, and a line for every run that is finished."""
 
     def __init__(self, console: Console | None, total: int) -> None:
-        self.console, self.total, self.told = console, total, 0.0
+        self.console, self.total = console, total
 
     def __enter__(self) -> tuple[Callable[[str, float], None], Callable[[str], None]]:
         if self.console is None:
@@ -565,9 +557,7 @@ class _Progress:
         return self._tell, partial(self.console.print, markup=False, highlight=False)
 
     def _tell(self, what: str, done: float) -> None:
-        if time.monotonic() - self.told > 0.1:  # a run may take hundreds of steps a second
-            self.bar.update(self.row, description=what, completed=done)
-            self.told = time.monotonic()
+        self.bar.update(self.row, description=what, completed=done)
 
     def __exit__(self, *error: object) -> None:
         if self.console is not None:
@@ -625,8 +615,7 @@ def _store(
         "missing": list(missing),
         **made,
     }
-    with whole(out / "experiment.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(out / "experiment.json", record, indent=1, allow_nan=False)
 
 
 def _compared(base: Arm, arm: Arm) -> Arm:

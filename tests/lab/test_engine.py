@@ -45,40 +45,34 @@ def test_replicas_in_one_program_are_the_single_runs(model, variant):
         close(together, Run(task, VARIANTS[variant], [seed], SETTINGS).finish(), [r])
 
 
-def test_a_run_is_what_a_users_own_loop_does():
-    task = make()
-    found = Run(task, Variant(), [7], SETTINGS).finish()
-    torch.manual_seed(7)
+def by_hand(task, stages, seed=7):
+    """The train loss after a user's own loop: stages of (kappa, batch size, steps), each begun with `rescale_`."""
+    torch.manual_seed(seed)
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.98, 0.998))
-    stream = Stream(200, [7])
-    for step in range(120):
-        x, y = task.train[stream.indices(4 * step, 4 * step + 4)[0]]
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    loss = nn.functional.cross_entropy(model(task.train.inputs), task.train.targets).item()
-    assert found.values["train loss"][0, -1] == pytest.approx(loss, rel=1e-9)
-
-
-def test_a_switch_in_mid_run_is_what_rescale_does():
-    task = make()
-    found = Run(task, Variant(4), [7], replace(SETTINGS, grid=(160, 320, 480), switch_at=160)).finish()
-    torch.manual_seed(7)
-    model = mlp()
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.98, 0.998))
-    stream, position = Stream(200, [7]), 0
-    for size, steps in ((4, 40), (16, 20)):
-        if size == 16:
-            rescale_(optimizer, 4)
+    stream, position = Stream(200, [seed]), 0
+    for kappa, size, steps in stages:
+        if kappa != 1:
+            rescale_(optimizer, kappa)
         for _ in range(steps):
             x, y = task.train[stream.indices(position, position + size)[0]]
             position += size
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
-    loss = nn.functional.cross_entropy(model(task.train.inputs), task.train.targets).item()
-    assert found.values["train loss"][0, -1] == pytest.approx(loss, rel=1e-9)
+    return nn.functional.cross_entropy(model(task.train.inputs), task.train.targets).item()
+
+
+def test_a_run_is_what_a_users_own_loop_does():
+    task = make()
+    found = Run(task, Variant(), [7], SETTINGS).finish()
+    assert found.values["train loss"][0, -1] == pytest.approx(by_hand(task, [(1, 4, 120)]), rel=1e-9)
+
+
+def test_a_switch_in_mid_run_is_what_rescale_does():
+    task = make()
+    found = Run(task, Variant(4), [7], replace(SETTINGS, grid=(160, 320, 480), switch_at=160)).finish()
+    assert found.values["train loss"][0, -1] == pytest.approx(by_hand(task, [(1, 4, 40), (4, 16, 20)]), rel=1e-9)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -236,17 +230,5 @@ def test_mistakes_are_explained():
 def test_a_ramp_is_several_switches():
     task = make()
     found = Run(task, Variant(2, ramp=((320, 8),)), [7], replace(SETTINGS, grid=(160, 480), switch_at=160)).finish()
-    torch.manual_seed(7)
-    model = mlp()
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.98, 0.998))
-    stream, position = Stream(200, [7]), 0
-    for kappa, size, steps in ((1, 4, 40), (2, 8, 20), (4, 32, 5)):
-        rescale_(optimizer, kappa)
-        for _ in range(steps):
-            x, y = task.train[stream.indices(position, position + size)[0]]
-            position += size
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-    loss = nn.functional.cross_entropy(model(task.train.inputs), task.train.targets).item()
+    loss = by_hand(task, [(1, 4, 40), (2, 8, 20), (4, 32, 5)])
     assert found.values["train loss"][0, -1] == pytest.approx(loss, rel=1e-9)

@@ -421,7 +421,7 @@ class RescaleCallback(Callback):
             return
         parts, self._parts = self._parts, 0
         if parts * _ranks(trainer) < 2:  # no accumulation, or the last batch of an epoch by itself
-            self._meter._parts.clear()
+            self._meter.discard()
             return
         self._meter.update()
         if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]

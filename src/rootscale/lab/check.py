@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.compare import Comparison, Verdict, compare
-from rootscale.files import whole
+from rootscale.compare import FEWEST, Comparison, Verdict, compare
+from rootscale.files import write_json
 from rootscale.lab.engine import Settings, Variant, environment, grid
 from rootscale.lab.sweep import Progress, sweep
 from rootscale.lab.task import Task
@@ -129,8 +129,7 @@ class Check:
             "arms": arms,
             "made": dict(self.made),
         }
-        with whole(folder / "check.json") as temporary:
-            temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        write_json(folder / "check.json", record, allow_nan=False)
         return folder
 
     @classmethod
@@ -220,8 +219,8 @@ def check(
     if not tried:
         raise ValueError("nothing to compare: give kappas, ells or variants that differ from the plan itself")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if len(numbers) < 4:
-        raise ValueError(f"at least 4 seeds are needed for a verdict, got {len(numbers)}")
+    if len(numbers) < FEWEST:
+        raise ValueError(f"at least {FEWEST} seeds are needed for a verdict, got {len(numbers)}")
     sizes = [int(Fraction(task.plan.batch_size.total) * kappa) for v in (Variant(), *tried) for kappa in v.kappas]
     size = sizes[0]
     total = task.plan.samples

@@ -25,9 +25,10 @@ from torch import Tensor
 from rootscale._version import __version__
 from rootscale.changes import ScalingWarning
 from rootscale.lab.learner import Learner
-from rootscale.lab.stream import Stream, generator
+from rootscale.lab.stream import Stream
 from rootscale.lab.task import Task
 from rootscale.plan import Plan
+from rootscale.positions import generator
 from rootscale.rules import Averaging, Rule, get_rule
 from rootscale.trajectory import Trajectory
 from rootscale.units import show

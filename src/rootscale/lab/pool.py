@@ -97,17 +97,10 @@ def _work(number: int, job: Job, said: Any, parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     torch.set_num_threads(1)  # the thread pool of the parent does not survive a fork
-    last = -1.0
-
-    def tell(share: float) -> None:
-        nonlocal last
-        if share >= last + 0.01 or share == 1:
-            last = share
-            said.put((number, share))
 
     code = 0
     try:
-        job(tell, stop)
+        job(lambda share: said.put((number, share)), stop)
     except KeyboardInterrupt:
         code = 130
     except BaseException as error:

@@ -9,19 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from rootscale.positions import BLOCK, Blocks, generator, samples
+
 __all__ = ["Stream"]
-
-BLOCK = 8192
-
-
-def generator(*key: int) -> torch.Generator:
-    """Random numbers that belong to these whole numbers; streams of different keys are independent."""
-    state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state))
 
 
 class Stream:
@@ -48,37 +41,26 @@ class Stream:
     ) -> None:
         self.n, self.seeds, self.replacement, self.lane = n, seeds, replacement, lane
         self.device = device
-        self.length = BLOCK if replacement else n
-        self._blocks: dict[tuple[int, int], Tensor] = {}
+        self._indices = self._blocks(0, lambda source: samples(n, replacement, source))
+        self._uniforms: Blocks | None = None
 
     def indices(self, start: int, stop: int) -> Tensor:
         """The sample numbers at the positions from start to stop, ``[R, stop - start]``."""
-        return self._get(0, start, stop, self._draw)
+        return self._indices.between(start, stop)
 
     def uniforms(self, start: int, stop: int, draws: int) -> Tensor:
-        """So many numbers in [0, 1) for each position, ``[R, stop - start, draws]``."""
+        """So many numbers in [0, 1) for each position, ``[R, stop - start, draws]``; always as many."""
+        if self._uniforms is None:
+            self._uniforms = self._blocks(1, lambda source: torch.rand(self._length, draws, generator=source))
+        return self._uniforms.between(start, stop)
 
-        def draw(source: torch.Generator) -> Tensor:
-            return torch.rand(self.length, draws, generator=source)
+    @property
+    def _length(self) -> int:
+        return BLOCK if self.replacement else self.n
 
-        return self._get(1, start, stop, draw)
+    def _blocks(self, kind: int, draw: Callable[[torch.Generator], Tensor]) -> Blocks:
+        def block(number: int) -> Tensor:
+            rows = [draw(generator(seed, 2 * self.lane + kind, number)) for seed in self.seeds]
+            return torch.stack(rows).to(self.device)
 
-    def _draw(self, source: torch.Generator) -> Tensor:
-        if self.replacement:
-            return torch.randint(self.n, (self.length,), generator=source)
-        return torch.randperm(self.n, generator=source)
-
-    def _get(self, kind: int, start: int, stop: int, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        blocks = range(start // self.length, (stop - 1) // self.length + 1)
-        parts = [self._block(kind, block, draw) for block in blocks]
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        first = start - blocks[0] * self.length
-        return whole[:, first : first + stop - start]
-
-    def _block(self, kind: int, block: int, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        if (kind, block) not in self._blocks:
-            for old in [key for key in self._blocks if key[0] == kind and key[1] < block - 1]:
-                del self._blocks[old]
-            rows = [draw(generator(seed, 2 * self.lane + kind, block)) for seed in self.seeds]
-            self._blocks[kind, block] = torch.stack(rows).to(self.device)
-        return self._blocks[kind, block]
+        return Blocks(self._length, block, dim=1)

@@ -14,6 +14,7 @@ import csv
 import hashlib
 import inspect
 import json
+import math
 import os
 import platform
 import re
@@ -33,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rootscale.files import whole
+from rootscale.files import whole, write_json
 from rootscale.lab import pool
 from rootscale.lab.engine import Run, Settings, Variant, environment, grid
 from rootscale.lab.task import Task, Tensors
@@ -43,6 +44,8 @@ __all__ = ["Progress", "Sweep", "joined", "sweep"]
 
 #: Where the runs of a sweep can be made.
 ENGINES = ("processes", "ray")
+#: Progress is told this often, or when this much more is done: a run may take thousands of steps a second.
+TELL_SECONDS, TELL_SHARE = 0.1, 0.01
 #: Called with what is being run, which of how many runs it is, and how far it is, from 0 to 1.
 Progress = Callable[[str, int, int, float], object]
 
@@ -231,17 +234,20 @@ class _Keeper:
             place.mkdir(parents=True, exist_ok=True)
             if (place / "checkpoint.pt").exists():
                 run.load_state_dict(_read(place / "checkpoint.pt"))
-            _write_json(place / "run.json", {**_facts(job), "status": "running"})
+            write_json(place / "run.json", {**_facts(job), "status": "running"})
         board = _board(place, run) if self.tensorboard and place is not None else None
-        saved = time.monotonic()
+        saved, told, share = time.monotonic(), -math.inf, -1.0
         with torch.random.fork_rng():
             while not run.done:
                 run.advance()
                 if board is not None:
                     board(run)
-                tell(run.progress)
+                now, progress = time.monotonic(), run.progress
+                if now - told > TELL_SECONDS or progress - share >= TELL_SHARE or progress == 1:
+                    told, share = now, progress
+                    tell(progress)
                 stopping = interrupted.is_set()
-                if place is not None and (stopping or time.monotonic() - saved > self.every):
+                if place is not None and (stopping or now - saved > self.every):
                     _checkpoint(place, run)
                     saved = time.monotonic()
                 if stopping:
@@ -253,7 +259,7 @@ class _Keeper:
             _write_csv(place / "trajectory.csv", trajectory)
             trajectory.save(place / "trajectory.npz")  # from here on it is finished
             status = "diverged" if None not in run.diverged else "finished"
-            _write_json(place / "run.json", {**_facts(job), "status": status, "seconds": round(run.seconds, 1)})
+            write_json(place / "run.json", {**_facts(job), "status": status, "seconds": round(run.seconds, 1)})
             if not keep_state:
                 (place / "checkpoint.pt").unlink(missing_ok=True)
         return trajectory, run.learner.state_dict() if keep_state else None
@@ -276,11 +282,6 @@ def _read(path: Path) -> Any:
 def _checkpoint(place: Path, run: Run) -> None:
     with whole(place / "checkpoint.pt") as temporary:
         torch.save(run.state_dict(), temporary)
-
-
-def _write_json(path: Path, data: Any) -> None:
-    with whole(path) as temporary:
-        temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_csv(path: Path, trajectory: Trajectory) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from rootscale.files import load_file
 from rootscale.plan import Plan
 
 __all__ = ["Data", "Task", "Tensors", "load_task"]
@@ -146,13 +146,8 @@ def load_task(where: str) -> Task:
         path = Path(source)
         if not path.is_file():
             raise ValueError(f"there is no file {source}")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
         sys.path.insert(0, str(path.parent.resolve()))
-        spec.loader.exec_module(module)
+        module = load_file(path, path.stem)
     else:
         try:
             module = importlib.import_module(source)

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 import torch
 from torch import distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
@@ -24,6 +23,7 @@ from torch.utils.data import Sampler
 from rootscale.changes import Changes
 from rootscale.hparams import number, positive
 from rootscale.plan import BatchSize, Plan
+from rootscale.positions import BLOCK, Blocks, generator, samples
 from rootscale.rules import Averaging, Rule, get_rule, shortest_average
 from rootscale.training import schedulers
 from rootscale.training.noise import Noise
@@ -34,9 +34,6 @@ __all__ = ["BatchSchedule", "ScheduledRun", "ScheduledSampler"]
 
 Item = TypeVar("Item")
 Stages = tuple[tuple[int, int], ...]
-
-#: Samples drawn with replacement are made in blocks of this many.
-_BLOCK = 8192
 
 
 def _whole(name: str, value: Any, least: int = 1) -> int:
@@ -191,35 +188,16 @@ class _Order:
 
     def __init__(self, n: int, seed: int, shuffle: bool, replacement: bool) -> None:
         self.n, self.seed, self.shuffle, self.replacement = n, seed, shuffle, replacement
-        self.length = _BLOCK if replacement else n
-        self._blocks: dict[int, torch.Tensor] = {}
+        self._blocks = Blocks(BLOCK if replacement else n, self._draw)
 
     def indices(self, start: int, stop: int) -> list[int]:
-        found: list[int] = []
-        while start < stop:
-            block, first = divmod(start, self.length)
-            last = min(self.length, first + stop - start)
-            found += self._block(block)[first:last].tolist()
-            start += last - first
+        found: list[int] = self._blocks.between(start, stop).tolist()
         return found
-
-    def _block(self, block: int) -> torch.Tensor:
-        if not self.shuffle and not self.replacement:
-            block = 0
-        if block not in self._blocks:
-            for old in [key for key in self._blocks if abs(key - block) > 1]:
-                del self._blocks[old]
-            self._blocks[block] = self._draw(block)
-        return self._blocks[block]
 
     def _draw(self, block: int) -> torch.Tensor:
         if not self.shuffle and not self.replacement:
             return torch.arange(self.n)
-        state = np.random.SeedSequence((self.seed, int(self.replacement), block)).generate_state(1, np.uint64)[0]
-        source = torch.Generator().manual_seed(int(state))
-        if self.replacement:
-            return torch.randint(self.n, (self.length,), generator=source)
-        return torch.randperm(self.n, generator=source)
+        return samples(self.n, self.replacement, generator(self.seed, int(self.replacement), block))
 
 
 class ScheduledSampler(Sampler[list[int]]):

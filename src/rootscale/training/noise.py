@@ -321,6 +321,10 @@ class NoiseMeter:
             self._held, self._size = [], 0
 
     @torch.no_grad()
+    def discard(self) -> None:
+        """Leave the parts of this step out: it did not come to its end."""
+        self._parts.clear()
+
     def update(self) -> None:
         """The parts of a step are complete: take its estimates. Call it before ``.grad`` is changed or cleared."""
         parts, self._parts = self._parts, []

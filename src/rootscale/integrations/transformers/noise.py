@@ -71,7 +71,7 @@ class NoiseLog:
             stop = RuntimeError("left out")
             self._part.__exit__(RuntimeError, stop, None)
             self._part = None
-            self._meter._parts.clear()
+            self._meter.discard()
 
     def values(self) -> dict[str, float]:
         """The noise scale with its interval; an end that is not finite is left out."""
