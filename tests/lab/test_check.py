@@ -13,7 +13,7 @@ from torch import nn
 from rootscale import SGD, Adam, Plan
 from rootscale.cli import main
 from rootscale.lab import Check, Variant, check, load_task
-from rootscale.lab.pool import run_all
+from rootscale.lab.pool import available, run_all
 from rootscale.lab.tasks import digits
 
 TASK = """
@@ -133,6 +133,13 @@ def test_users_choose_what_decides(small):
         check(make(), [2], seeds=6, points=4, functions=["loss"])
 
 
+@pytest.fixture
+def forks():
+    if not available():
+        pytest.skip("this process cannot be forked: a test before this one has loaded JAX")
+
+
+@pytest.mark.usefixtures("forks")
 def test_processes_give_what_one_gives(tmp_path):
     alone = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3, workers=1)
     pooled = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3, workers=2, folder=tmp_path)
@@ -141,6 +148,7 @@ def test_processes_give_what_one_gives(tmp_path):
             assert np.array_equal(one.trajectory.values[name], other.trajectory.values[name])
 
 
+@pytest.mark.usefixtures("forks")
 def test_the_error_of_a_process_reaches_the_user():
     def broken():
         raise ValueError("no such weights")

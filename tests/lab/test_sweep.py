@@ -13,6 +13,7 @@ import pytest
 from problems import make, mlp
 
 from rootscale.lab import Settings, Variant, sweep
+from rootscale.lab.pool import available
 from rootscale.lab.sweep import describe
 from rootscale.trajectory import Trajectory
 
@@ -90,6 +91,8 @@ def test_what_decides_the_result_decides_the_folder():
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(tmp_path):
+    if not available():
+        pytest.skip("this process cannot be forked: a test before this one has loaded JAX")
     task, arguments = make("everything"), (VARIANTS, [0, 1, 2], SWITCH)
     began = time.monotonic()
     expected = sweep(task, *arguments, tmp_path / "whole", together=2)

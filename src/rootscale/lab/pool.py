@@ -25,8 +25,8 @@ Job = Callable[[Callable[[float], object], threading.Event], object]
 
 
 def available() -> bool:
-    """Whether processes can be forked here; not where CUDA is in use, nor on macOS or Windows."""
-    return sys.platform == "linux" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    """Whether processes can be forked here; not where CUDA or JAX is in use, nor on macOS or Windows."""
+    return sys.platform == "linux" and "jax" not in sys.modules and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def default_workers() -> int:
