@@ -103,8 +103,8 @@ def plain_loop(task: Task, batch: int, device: str) -> Callable[[], None]:
     return step
 
 
-def throughput(seconds: float, models: list[str], batches: list[int]) -> dict[str, float]:
-    """Images a second, and the ratios to the plain loop."""
+def throughput(seconds: float, models: list[str], batches: list[int], quick: bool = False) -> dict[str, float]:
+    """Images a second, and the ratios to the plain loop; ``quick``: only of the fast path."""
     device, found = torch.device("cuda"), {}
     images = patterns(50_000, 100, 10, 32, 60.0, 0)
     table = Table("model", "batch size", "how", "images/s", "ratio", title=torch.cuda.get_device_name())
@@ -126,6 +126,8 @@ def throughput(seconds: float, models: list[str], batches: list[int]) -> dict[st
                 ways["the same, 3 replicas"] = lambda task=task, batch=batch: stepper(  # type: ignore[misc]
                     SideBySide([FastLearner(task, [seed], device) for seed in range(3)]), batch
                 )
+            if quick:
+                ways = {name: ways[name] for name in ("DataLoader, eager", "graph, compiled")}
             base = 0.0
             for name, make in ways.items():
                 began = time.perf_counter()
@@ -153,9 +155,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--models", nargs="+", default=["resnet56", "vgg16"])
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[256, 16384])
+    parser.add_argument("--quick", action="store_true", help="on a GPU: only the plain loop and the fast path")
     args = parser.parse_args()
     cpu = args.device == "cpu"
-    found = ensemble(args.repeats) if cpu else throughput(args.seconds, args.models, args.batch_sizes)
+    found = ensemble(args.repeats) if cpu else throughput(args.seconds, args.models, args.batch_sizes, args.quick)
     print(f"{args.device}, torch {torch.__version__}")
     print(" ".join(f"{name}={value:.2f}" for name, value in found.items()))
 

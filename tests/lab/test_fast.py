@@ -87,3 +87,38 @@ def test_a_resumed_run_goes_on_as_it_was():
     second = run(task, Variant(4), settings, learner=exact)
     second.load_state_dict(first.state_dict())
     close(second.finish(), whole, 2e-2, 2e-3)
+
+
+def language(dropout):
+    pytest.importorskip("transformers")
+    from rootscale.lab.language import gpt
+    from rootscale.lab.text import chain, from_text
+
+    made = from_text(chain(30, 40_000), name="chain")
+    return gpt(made, model="gpt-tiny", length=16, epochs=1, batch_size=16, dropout=dropout, eta=3e-3, reference=16)
+
+
+@pytest.mark.parametrize("micro", [None, 8])
+def test_a_language_model_trains_in_a_graph_as_it_does_without(micro):
+    task, settings = language(0.0), replace(SETTINGS, micro=micro)
+    plain = run(task, Variant(4), settings).finish()
+    assert plain.values["train loss"][0, -1] < 0.95 * plain.values["train loss"][0, 0]
+    close(run(task, Variant(4), replace(settings, fast=True)).finish(), plain, 0.1, 0.02)
+
+
+def test_dropout_in_a_graph_is_other_at_every_step_and_the_same_after_a_stop():
+    task = language(0.5)
+    settings = replace(SETTINGS, fast=True)
+    whole = run(task, Variant(), settings).finish()
+    first = run(task, Variant(), settings)
+    for _ in range(25):
+        first.advance()
+    torch.cuda.synchronize()
+    second = run(task, Variant(), settings)
+    second.load_state_dict(first.state_dict())
+    close(second.finish(), whole, 2e-2, 2e-3)
+    fixed = run(task, Variant(), settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "manual_seed", lambda seed, own=torch.manual_seed: own(1))
+        other = fixed.finish()
+    assert not np.allclose(other.values["train loss"][0, -1], whole.values["train loss"][0, -1], rtol=1e-4)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rootscale.changes import Changes
-from rootscale.lab.learner import Batches, Learner, Named, make_optimizer
+from rootscale.lab.learner import Batches, Learner, make_optimizer
 from rootscale.lab.task import Task
 from rootscale.rules import Averaging, Rule
 
@@ -39,7 +40,7 @@ class FastLearner(Learner):
 
     Args:
         task, seeds, device, micro, amp: as for `Learner`.
-        compile: whether the model goes through ``torch.compile``.
+        compile: whether model and loss go through ``torch.compile``.
     """
 
     def __init__(
@@ -59,10 +60,9 @@ class FastLearner(Learner):
         for group in self.optimizer.param_groups:
             group["capturable"] = True
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
-        self._compiled = self.model
         if compile and _can_compile():
             torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
-            self._compiled = torch.compile(self.model, dynamic=False)  # type: ignore[assignment]
+            self.losses = torch.compile(self.losses, dynamic=False)  # type: ignore[method-assign]
             self.batch = torch.compile(self.batch, dynamic=False)  # type: ignore[method-assign]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager = 0
@@ -131,11 +131,9 @@ class FastLearner(Learner):
         if self.svag is not None and done is not None:
             self.svag.done = done
 
-    def _plain(self, params: Named, buffers: Named, x: Tensor) -> Tensor:
-        if self.model.training and params is self.params and buffers is self.buffers:
-            output: Tensor = self._compiled(x[0])
-            return output[None]
-        return super()._plain(params, buffers, x)
+    def _update(self, batches: Batches, clip: float | None) -> None:
+        with _fastest_convolutions():
+            super()._update(batches, clip)
 
     # What looks at the parameters waits for the steps.
 
@@ -155,6 +153,17 @@ class FastLearner(Learner):
         """As `Learner.state_dict`."""
         self.join()
         return super().state_dict()
+
+
+@contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms for a convolution the first time it comes; a graph keeps the one it found."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _can_compile() -> bool:
