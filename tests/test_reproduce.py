@@ -17,7 +17,7 @@ from rootscale.cli import main
 from rootscale.lab import Arm, Check, Settings, Task, Variant
 from rootscale.lab.data import Images
 from rootscale.lab.task import Tensors
-from rootscale.reproduce import Experiment, Line, Options, experiments, finals
+from rootscale.reproduce import End, Experiment, Line, Options, experiments, finals, told_gap
 from rootscale.trajectory import Trajectory
 
 ALL = list(experiments())
@@ -78,12 +78,13 @@ def stored(folder):
 def test_smoke_runs_the_whole_path_and_keeps_only_small_files(smoke):
     out = smoke / "results" / "cifar10-vgg16-adam"
     record = json.loads((out / "experiment.json").read_text())
-    assert [final["batch_size"] for final in record["final"]] == [16, 64, 256]
+    table = reproduce.finals_of(out)
+    assert [final.batch_size for final in table] == [16, 64, 256]
     assert record["missing"] == []
     assert record["command"] == "rootscale reproduce cifar10-vgg16-adam --smoke"
     assert {"versions", "hardware", "seconds", "seeds", "claim", "source"} <= set(record)
-    assert 0.15 < record["final"][0]["accuracy"] <= 1, "it should learn something"
-    assert record["final"][0]["accuracy"] == stored(out)["B = 16"].values["test accuracy"][0, -1]
+    assert 0.15 < table[0].accuracy.value <= 1, "it should learn something"
+    assert table[0].accuracy.value == stored(out)["B = 16"].values["test accuracy"][0, -1]
     assert sum(path.stat().st_size for path in out.iterdir()) < 100_000
     assert not list(out.glob("*.pt"))
 
@@ -128,7 +129,7 @@ def test_stopped_after_some_time_it_goes_on_to_the_same_end(tmp_path, monkeypatc
         assert calls < 50
         if (tmp_path / "cut" / "experiment.json").exists():
             record = json.loads((tmp_path / "cut" / "experiment.json").read_text())
-            done = sum(final["seeds"] for final in record["final"])
+            done = sum(final.seeds for final in reproduce.finals_of(tmp_path / "cut"))
             assert done + len(record["missing"]) == 4
     assert calls > 4
     whole, cut = stored(tmp_path / "whole"), stored(tmp_path / "cut")
@@ -166,8 +167,8 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
     real, calls = reproduce.sweep, []
 
     def sweep(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 2:
+        calls.append(args[1])
+        if calls == [(), [Variant()], [Variant(Fraction(2))]]:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
@@ -308,38 +309,59 @@ def arm(label, accuracy, seeds=None, size=256, loss=None):
 
 def test_one_seed_has_the_binomial_error():
     base, other = finals([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
-    assert base.se == pytest.approx(0.003)
-    assert base.gap is None
-    assert other.gap == pytest.approx(-0.02)
-    assert other.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
+    assert base.accuracy == End(0.9, pytest.approx(0.003))
+    assert other.accuracy.gap == pytest.approx(-0.02)
+    assert other.accuracy.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
     assert other.batch_size == 512
 
 
+def test_one_seed_has_no_error_of_the_loss():
+    base, other = finals([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
+    assert base.end("train loss") == End(1.0)
+    assert other.end("train loss") == End(1.5, None, 0.5, None)
+    assert told_gap("train loss", other.end("train loss")) == "+0.500, one seed"
+    assert other.end("perplexity") == End()
+
+
 def test_several_seeds_have_the_error_of_paired_differences():
-    base, other = finals([arm("a", [0.90, 0.92, 0.94]), arm("b", [0.91, 0.89], seeds=[2, 1])])
-    assert base.se == pytest.approx(0.02 / math.sqrt(3))
-    assert other.gap == pytest.approx(np.mean([0.91 - 0.94, 0.89 - 0.92]))
-    assert other.gap_se == pytest.approx(0, abs=1e-9)
+    losses = [1.0, 1.2, 1.4]
+    base, other = finals(
+        [arm("a", [0.90, 0.92, 0.94], loss=losses), arm("b", [0.91, 0.89], seeds=[2, 1], loss=[1.7, 1.3])], 100
+    )
+    assert base.accuracy.se == pytest.approx(0.02 / math.sqrt(3))
+    assert other.accuracy.gap == pytest.approx(np.mean([0.91 - 0.94, 0.89 - 0.92]))
+    assert other.accuracy.gap_se == pytest.approx(0, abs=1e-9)
+    assert base.end("train loss") == End(pytest.approx(1.2), pytest.approx(0.2 / math.sqrt(3)))
+    assert other.end("train loss") == End(*map(pytest.approx, (1.5, 0.2, (0.3 + 0.1) / 2, 0.1)))
 
 
 def test_diverged_runs_are_counted_and_left_out():
     _, part, gone = finals(
-        [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)]
+        [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)],
+        100,
     )
-    assert (part.diverged, part.accuracy, part.gap) == (1, 0.8, pytest.approx(-0.1))
+    assert (part.diverged, part.accuracy.value, part.accuracy.gap) == (1, 0.8, pytest.approx(-0.1))
     assert part.curves["train loss"] == (pytest.approx(0.5), None)
-    assert (gone.diverged, gone.accuracy, gone.gap, gone.curves) == (2, None, None, {})
-    json.dumps(gone.to_dict(), allow_nan=False)
+    assert (gone.diverged, gone.accuracy, gone.end("train loss"), gone.curves) == (2, End(), End(), {})
+    assert told_gap("test accuracy", gone.accuracy) == "diverged"
+
+
+def test_a_base_that_diverged_leaves_no_gap():
+    _, other = finals([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
+    assert (other.accuracy.value, other.accuracy.gap) == (0.9, None)
+    assert told_gap("test accuracy", other.accuracy) == "not known"
 
 
 def test_the_claim_of_three_points_is_judged_up_to_8192():
     experiment = experiments()["cifar10-vgg16-adam"]
     runs = [arm("B = 256", [0.93]), arm("B = 4,096", [0.91], size=4096), arm("B = 16,384", [0.80], size=16384)]
-    assert experiment.words(finals(runs)).endswith("gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points")
+    assert experiment.words(finals(runs, 10_000)).endswith(
+        "gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points"
+    )
     runs[1] = arm("B = 4,096", [0.89], size=4096)
-    assert experiment.words(finals(runs)).endswith("beyond the paper's 3 points")
+    assert experiment.words(finals(runs, 10_000)).endswith("beyond the paper's 3 points")
     runs[1] = arm("B = 4,096", [np.nan], size=4096)
-    assert "B = 4,096: diverged" in experiment.words(finals(runs))
+    assert "B = 4,096: diverged" in experiment.words(finals(runs, 10_000))
 
 
 # -- what is made of stored results ----------------------------------------------------------------------------------
