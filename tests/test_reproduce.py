@@ -1,6 +1,10 @@
+import io
 import json
 import math
+import os
 import shlex
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from fractions import Fraction
@@ -11,6 +15,7 @@ import numpy as np
 import pytest
 import results
 import torch
+from rich.console import Console
 
 from rootscale import Adam, Plan, reproduce
 from rootscale.cli import main
@@ -149,6 +154,8 @@ def test_four_seeds_are_compared_and_fewer_get_no_verdict(tmp_path):
         assert reproduce.reproduce(tiny(), Options(epochs=1, seeds=seeds), out, tmp_path / "runs")
         (arm,) = Check.load(out).others
         assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 4)
+    assert list(arm.comparison.deciding) == ["train loss", "test loss"]
+    assert "test accuracy" in arm.comparison.gaps
 
 
 def test_seeds_trained_together_end_as_they_do_alone(tmp_path):
@@ -177,6 +184,158 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
         reproduce.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
     assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == ["doubled, seed 0"]
     assert list(stored(tmp_path / "out")) == ["kept"]
+
+
+def runs_in(folder):
+    return sorted(path.parent.name.rpartition("-seeds")[0] for path in folder.rglob("trajectory.npz"))
+
+
+def test_only_some_lines_are_made_and_all_that_are_finished_are_collected(tmp_path):
+    asked = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
+    assert reproduce.reproduce(*asked, only=["doub"])
+    assert not (tmp_path / "out").exists(), "there is no base yet to compare with"
+    assert runs_in(tmp_path / "runs") == ["b-4", "b-4", "b-8", "b-8"], "two warm starts, two runs"
+    assert reproduce.reproduce(*asked, only=["kept"])
+    assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
+    assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == []
+    assert reproduce.reproduce(tiny(), asked[1], tmp_path / "alone", tmp_path / "others")
+    for label, trajectory in stored(tmp_path / "alone").items():
+        assert np.array_equal(stored(tmp_path / "out")[label].values["train loss"], trajectory.values["train loss"])
+
+
+def test_a_text_that_is_a_label_stands_for_that_line_alone():
+    lines = [Line(label, None) for label in ("B = 4", "B = 16", "B = 16, linear")]
+    assert reproduce._asked(lines, ["B = 16"]) == {"B = 16"}
+    assert reproduce._asked(lines, ["16"]) == {"B = 16", "B = 16, linear"}
+    assert reproduce._asked(lines, ["lin", "B = 4"]) == {"B = 4", "B = 16, linear"}
+    assert reproduce._asked(lines, []) == {"B = 4", "B = 16", "B = 16, linear"}
+    with pytest.raises(ValueError, match=r"got 'B = 5'; there are B = 4; B = 16; B = 16, linear"):
+        reproduce._asked(lines, ["B = 4", "B = 5"])
+
+
+def test_a_terminal_has_a_bar_and_lines_above_it(tmp_path):
+    said = Console(file=io.StringIO(), width=100, force_terminal=True, force_interactive=True)
+    reproduce.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs", console=said)
+    text = said.file.getvalue()
+    assert "doubled, seed 0 " in text
+    assert "100%" in text
+    assert "2 of 2: doubled, seed 0: test accuracy " in text
+
+
+def test_in_no_time_nothing_is_run_and_what_is_finished_is_collected(tmp_path):
+    options, runs = Options(epochs=1, seeds=2), tmp_path / "runs"
+    assert not reproduce.reproduce(tiny(), options, tmp_path / "none", runs, minutes=0)
+    assert not (tmp_path / "none").exists()
+    assert runs_in(runs) == []
+    reproduce.reproduce(tiny(), options, tmp_path / "first", runs, only=["kept"])
+    there = runs_in(runs)
+    assert not reproduce.reproduce(tiny(), options, tmp_path / "part", runs, minutes=0)
+    assert list(stored(tmp_path / "part")) == ["kept"]
+    missing = ["doubled, seed 0", "doubled, seed 1"]
+    assert json.loads((tmp_path / "part" / "experiment.json").read_text())["missing"] == missing
+    assert runs_in(runs) == there
+    reproduce.reproduce(tiny(), options, tmp_path / "first", runs)
+    assert reproduce.reproduce(tiny(), options, tmp_path / "all", runs, minutes=0)
+    assert list(stored(tmp_path / "all")) == ["kept", "doubled"]
+
+
+@pytest.mark.parametrize("what", ["doubled", "before the switch: clouds"])
+def test_a_run_that_another_process_makes_is_left_to_it(tmp_path, what):
+    experiment, options = tiny(), Options(epochs=1, seeds=1)
+    settings, clock = experiment.lines(options)[1], reproduce._Clock(math.inf)
+    other = reproduce._Runs(experiment, options, settings, tmp_path / "runs", 1, clock)
+    said = Console(file=io.StringIO(), width=200)
+    with other._lock(what, range(1)) as mine:
+        assert mine
+        assert not reproduce.reproduce(
+            experiment, options, tmp_path / "out", tmp_path / "runs", minutes=0.01, console=said
+        )
+    if what == "doubled":
+        assert "2 of 2: doubled, seed 0: left to another process" in said.file.getvalue()
+        assert list(stored(tmp_path / "out")) == ["kept"]
+    else:  # it was waited for, as long as there was time
+        assert runs_in(tmp_path / "runs") == []
+    assert reproduce.reproduce(experiment, options, tmp_path / "out", tmp_path / "runs")
+    assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
+
+
+def test_two_processes_share_an_experiment(tmp_path, monkeypatch, capsys):
+    words = "reproduce cifar10-vgg16-adam --smoke --epochs 2 --out results".split()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-m", "rootscale", *words, "--only", *only], cwd=tmp_path, env=environment,
+            stdout=subprocess.PIPE, text=True,
+        )
+        for only in (["B = 16"], ["B = 64", "B = 256"])
+    ]  # fmt: skip
+    told = [process.communicate(timeout=120)[0] for process in begun]
+    assert [process.returncode for process in begun] == [0, 0]
+    assert ["1 of 1: B = 16, seed 0" in text for text in told] == [True, False]
+    assert all("finished what --only asks for" in text for text in told)
+    # Both end about now; who came last had seen all.
+    assert json.loads((tmp_path / "results" / "experiment.json").read_text())["missing"] == []
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("made before") == 3
+    assert list(stored(tmp_path / "results")) == ["B = 16", "B = 64", "B = 256"]
+
+
+def test_models_are_kept_where_the_experiment_says_so(tmp_path, monkeypatch):
+    real, seen = reproduce.sweep, []
+
+    def sweep(*args, **kwargs):
+        seen.append(kwargs.pop("keep_models", None))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(reproduce, "sweep", sweep)
+    for keep in (False, True):
+        experiment = replace(tiny(), keep_models=keep)
+        reproduce.reproduce(experiment, Options(epochs=1, seeds=1), tmp_path / str(keep), tmp_path / f"runs-{keep}")
+        assert set(seen) == {True if keep else None}
+        seen.clear()
+
+
+def test_a_script_is_told_where_and_how_long(tmp_path, monkeypatch):
+    seen = []
+
+    def script(options, out, runs, minutes):
+        seen.append((options, out, runs, minutes))
+        return minutes is None
+
+    experiment = replace(tiny(), name="mine", lines=None, words=None, script=script, takes=("device", "data", "seeds"))
+    monkeypatch.setattr(reproduce, "experiments", lambda: {"mine": experiment})
+    monkeypatch.chdir(tmp_path)
+    assert main("reproduce mine --smoke --data D --seeds 3 --minutes 5 --runs R --out O".split()) == 3
+    assert main(["reproduce", "mine", "--smoke"]) == 0
+    (options, *rest), (others, *places) = seen
+    assert (options.data, options.seeds, options.device, options.smoke) == ("D", 3, "cpu", True)
+    assert rest == [Path("O"), Path("R"), 5.0]
+    assert (others.data, others.seeds) == (None, 2)
+    assert places == [Path("build/smoke/results/mine"), Path("build/smoke/runs/mine"), None]
+    with pytest.raises(ValueError, match="mine has no options but --smoke, --device, --data and --seeds, got --eps"):
+        experiment.options(eps=1e-3)
+    with pytest.raises(ValueError, match="drop --only"):
+        reproduce.reproduce(experiment, options, tmp_path, tmp_path, only=["x"])
+
+
+def test_epochs_may_be_a_part_and_whole_ones_are_integers(cifar10):
+    assert repr(Options(epochs=60.0)) == repr(Options(epochs=60))
+    assert json.dumps(Options(epochs=2.0).to_dict()["epochs"]) == "2"
+    experiment = experiments()["cifar10-vgg16-adam"]
+    options = experiment.options(epochs=2.5)
+    assert experiment.command(options) == "rootscale reproduce cifar10-vgg16-adam --epochs 2.5"
+    assert experiment.command(experiment.options(epochs=500.0)) == "rootscale reproduce cifar10-vgg16-adam"
+    plan = experiment.lines(options)[0][0].task.plan
+    assert plan.steps == round(2.5 * 195)
+    for wrong in (0, -1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="epochs must be a number above 0"):
+            Options(epochs=wrong)
+
+
+def test_a_measure_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="the measure of tiny must be one of test accuracy, test loss, got 'loss'"):
+        replace(tiny(), measure="loss")
 
 
 @pytest.mark.parametrize("name", MADE_OF_LINES)
@@ -254,8 +413,11 @@ def test_the_command_that_is_recorded_gives_the_options_back(name, monkeypatch, 
     monkeypatch.setattr(reproduce, "reproduce", lambda experiment, options, *args, **kwargs: seen.append(options))
     changes = [{}, {"smoke": True}]
     if experiment.lines is not None:
+        changes.append({"epochs": 0.25})
         changes.append({"eps": 1e-30, "epochs": 7, "seeds": 5, "batch_sizes": (512, 2048), "paper_batchnorm": True})
         assert experiment.folder(experiment.options(**changes[-1])) == f"{name}-eps-1e-30-paper-batchnorm"
+    elif "epochs" in experiment.takes:
+        changes.append({"epochs": 0.25, "seeds": 5})
     for change in changes:
         options = experiment.options(device="cuda:1", **change)
         main(shlex.split(experiment.command(options))[1:])
@@ -280,6 +442,8 @@ def test_list_names_every_experiment_with_its_cost(capsys):
             "reproduce mlp-sde --epochs 3 --eps 1",
             "mlp-sde has no options but --smoke and --device, got --epochs, --eps",
         ),
+        ("reproduce cifar10-vgg16-adam --smoke --only B=16", "got 'B=16'; there are B = 16; B = 64; B = 256"),
+        ("reproduce mlp-sde --smoke --only SDE", "mlp-sde is not made of lines of which one could ask for some"),
         ("reproduce cifar10-vgg16-adam --seeds 0", "seeds must be at least 1, got 0"),
         ("reproduce cifar10-vgg16-adam --data nowhere", "there is no folder nowhere"),
         ("reproduce cifar10-vgg16-adam --smoke --batch-sizes 256 65536", "fewer than four steps at batch size 4,096"),

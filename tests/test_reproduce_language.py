@@ -227,6 +227,24 @@ def test_imagenet_smoke_runs_the_whole_path(imagenet, tmp_path, monkeypatch):
     assert experiments()["imagenet-resnet50"].stored(tmp_path / "nowhere") is None
 
 
+def test_imagenet_takes_options_stops_and_collects(imagenet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = "reproduce imagenet-resnet50 --smoke --epochs 1 --seeds 2 --batch-sizes 256 --runs runs --out out".split()
+    assert main([*words, "--minutes", "0"]) == 3
+    record = json.loads((tmp_path / "out" / "imagenet.json").read_text())
+    assert (record["complete"], record["runs"]) == (False, [])
+    assert not list((tmp_path / "runs").iterdir())
+    assert main(words) == 0
+    record = json.loads((tmp_path / "out" / "imagenet.json").read_text())
+    assert [(run["batch_size"], run["seed"]) for run in record["runs"]] == [(16, 0), (16, 1)]
+    assert [run["steps"] for run in record["runs"]] == [[2, 4]] * 2
+    assert record["command"].endswith("--epochs 1 --batch-sizes 256 --seeds 2 --smoke")
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert main([*words, "--minutes", "0"]) == 0
+    assert json.loads((tmp_path / "out" / "imagenet.json").read_text())["runs"] == record["runs"]
+    assert main([*words, "--minutes", "0", "--points", "1"]) == 3  # other runs
+
+
 def test_imagenet_has_the_papers_plan(imagenet):
     plan = imagenet.imagenet_plan(1_281_167)
     adam = plan.optimizer
