@@ -282,17 +282,21 @@ def test_two_processes_share_an_experiment(tmp_path, monkeypatch, capsys):
 
 
 def test_models_are_kept_where_the_experiment_says_so(tmp_path, monkeypatch):
-    real, seen = reproduce.sweep, []
+    seen = []
 
-    def sweep(*args, **kwargs):
-        seen.append(kwargs.pop("keep_models", None))
-        return real(*args, **kwargs)
+    def listened(name, real, task, variants, *args, keep_models=None, **kwargs):
+        if variants:
+            seen.append((name, keep_models))
+        return real(task, variants, *args, **kwargs)
 
-    monkeypatch.setattr(reproduce, "sweep", sweep)
+    for name in ("sweep", "finished"):
+        monkeypatch.setattr(reproduce, name, partial(listened, name, getattr(reproduce, name)))
     for keep in (False, True):
         experiment = replace(tiny(), keep_models=keep)
-        reproduce.reproduce(experiment, Options(epochs=1, seeds=1), tmp_path / str(keep), tmp_path / f"runs-{keep}")
-        assert set(seen) == {True if keep else None}
+        asked = experiment, Options(epochs=1, seeds=1), tmp_path / str(keep), tmp_path / f"runs-{keep}"
+        reproduce.reproduce(*asked)
+        reproduce.reproduce(*asked, minutes=0)
+        assert set(seen) == {(name, True if keep else None) for name in ("sweep", "finished")}
         seen.clear()
 
 

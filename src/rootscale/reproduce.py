@@ -418,8 +418,14 @@ class _Runs:
     together: int
     clock: _Clock
 
+    @property
+    def keep(self) -> dict[str, Any]:
+        return {"keep_models": True} if self.experiment.keep_models else {}
+
     def finished(self, line: Line, seeds: range) -> bool:
-        return finished(line.task, [line.variant], seeds, self.settings, self.folder, together=self.together)
+        return finished(
+            line.task, [line.variant], seeds, self.settings, self.folder, together=self.together, **self.keep
+        )
 
     def read(self, line: Line, seeds: range) -> Sweep:
         """Of runs that are finished."""
@@ -450,10 +456,9 @@ class _Runs:
         return on_progress
 
     def _sweep(self, task: Task, variants: Sequence[Variant], seeds: range, on_progress: Progress | None) -> Sweep:
-        more: dict[str, Any] = {"keep_models": True} if self.experiment.keep_models else {}
         return sweep(
             task, variants, seeds, self.settings, self.folder,
-            together=self.together, workers=1, checkpoint_every=60.0, on_progress=on_progress, **more,
+            together=self.together, workers=1, checkpoint_every=60.0, on_progress=on_progress, **self.keep,
         )  # fmt: skip
 
     def _lock(self, what: str, seeds: range, wait: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
