@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 from rootscale.lab import Settings, Variant
 from rootscale.reproduce import (
+    ACCURACY,
     BASE,
     Experiment,
     Final,
@@ -32,9 +33,9 @@ from rootscale.reproduce import (
     kept,
     label_of,
     percent,
-    points_of,
     settings_for,
     size_of,
+    told_gap,
 )
 
 #: What each rule can scale besides the learning rate.
@@ -94,9 +95,8 @@ def _gap(final: Final) -> float:
 
 def _words(finals: Sequence[Final]) -> str:
     (final,) = finals
-    return (
-        f"{final.label.split('; ')[1]} {percent(final.curves.get('train loss'))} ({points_of(final.gap, final.gap_se)})"
-    )
+    gap = told_gap(ACCURACY, final.accuracy)
+    return f"{final.label.split('; ')[1]} {percent(final.curves.get('train loss'))} ({gap})"
 
 
 EXPERIMENTS = [

@@ -24,6 +24,7 @@ from functools import partial
 
 from rootscale.lab import Settings, Variant
 from rootscale.reproduce import (
+    ACCURACY,
     BASE,
     Experiment,
     Final,
@@ -34,9 +35,9 @@ from rootscale.reproduce import (
     kappa,
     kept,
     label_of,
-    points_of,
     settings_for,
     size_of,
+    told_gap,
 )
 
 #: The paper speaks of batch sizes up to this one (and trains at 16,384 too).
@@ -56,12 +57,12 @@ def words(finals: Sequence[Final]) -> str:
     """Accuracies, and the largest difference to the base up to the batch size the paper speaks of."""
     text = "test accuracy " + accuracies(finals)
     claimed = [final for final in finals[1:] if final.batch_size <= CLAIMED]
-    known = [(final.gap, final) for final in claimed if final.gap is not None]
+    known = [(final.accuracy.gap, final) for final in claimed if final.accuracy.gap is not None]
     if not known:
         return text
     _, worst = max(known, key=lambda pair: abs(pair[0]))
     verdict = "within" if all(abs(gap) <= 0.03 for gap, _ in known) and len(known) == len(claimed) else "beyond"
-    return f"{text}; gap at {worst.label}: {points_of(worst.gap, worst.gap_se)}, {verdict} the paper's 3 points"
+    return f"{text}; gap at {worst.label}: {told_gap(ACCURACY, worst.accuracy)}, {verdict} the paper's 3 points"
 
 
 TITLES = {"vgg16": "VGG-16", "resnet56": "ResNet-56", "adam": "Adam", "rmsprop": "RMSprop"}

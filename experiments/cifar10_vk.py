@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from rootscale.lab import Settings, Variant
 from rootscale.reproduce import (
+    ACCURACY,
     BASE,
     Experiment,
     Final,
@@ -27,9 +28,9 @@ from rootscale.reproduce import (
     kappa,
     kept,
     label_of,
-    points_of,
     settings_for,
     size_of,
+    told_gap,
 )
 
 FORMS = {"v_{k+1} (torch)": False, "v_k (paper)": True}
@@ -56,7 +57,7 @@ def words(finals: Sequence[Final]) -> str:
     """Accuracies, and the drop of the paper's form at the base's batch size."""
     text = "test accuracy " + accuracies(finals)
     other = next((final for final in finals[1:] if final.batch_size == finals[0].batch_size), None)
-    return text if other is None else f"{text}; v_k less v_{{k+1}}: {points_of(other.gap, other.gap_se)}"
+    return text if other is None else f"{text}; v_k less v_{{k+1}}: {told_gap(ACCURACY, other.accuracy)}"
 
 
 EXPERIMENTS = [

@@ -345,9 +345,9 @@ def _smoke_points(task: str) -> list[Point]:
     return [Point(16, eta, 5) for eta in (3e-3, 1e-2)]
 
 
-def script(options: Options, out: Path) -> None:
+def script(options: Options, out: Path, runs: Path, minutes: float | None) -> bool:
     """The program, as `rootscale reproduce` calls it."""
-    main(["--out", str(out), "--device", options.device, *(["--smoke"] if options.smoke else [])])
+    return main(["--out", str(out), "--device", options.device, *(["--smoke"] if options.smoke else [])]) == 0
 
 
 EXPERIMENTS = [

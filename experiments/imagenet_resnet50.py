@@ -17,7 +17,7 @@ its images in the GPU's memory: pipeline and rule at B = 64, 256 and 1,024.
 
 Cost. Not measured yet.
 
-    ROOTSCALE_DATA=FOLDER rootscale reproduce imagenet-resnet50 --device cuda
+    rootscale reproduce imagenet-resnet50 --device cuda --data FOLDER --minutes 60
     torchrun --nproc-per-node 8 experiments/imagenet_resnet50.py --data FOLDER --device cuda --batch-sizes 256 32768
     rootscale reproduce tiny-imagenet-resnet50 --device cuda --data FOLDER
 """
@@ -25,6 +25,7 @@ Cost. Not measured yet.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -47,7 +48,7 @@ from torch.nn import functional as F
 
 from rootscale import hparams
 from rootscale.files import whole, write_json
-from rootscale.lab import Settings, Variant, data, grid
+from rootscale.lab import Settings, Variant, data
 from rootscale.lab.engine import environment
 from rootscale.lab.learner import make_optimizer
 from rootscale.lab.models import convnet
@@ -55,25 +56,37 @@ from rootscale.lab.models import resnet50 as library_resnet50
 from rootscale.lab.tasks import Normalise, image_task
 from rootscale.plan import BatchSize, Plan
 from rootscale.positions import generator
-from rootscale.reproduce import Experiment, Final, Line, Options, Stored, accuracies, points_of
+from rootscale.reproduce import (
+    ACCURACY,
+    Experiment,
+    Final,
+    Line,
+    Options,
+    Stored,
+    accuracies,
+    settings_for,
+    told_gap,
+)
 from rootscale.schedule import Schedule
 
 #: The paper's batch size.
 BASE = 256
+#: Batch sizes of a smoke test are this many times smaller.
+SHRINK = 16
 #: Of each channel of ImageNet's training images, in [0, 1].
 STATISTICS = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def imagenet_plan(samples: int, epochs: int = 90, eps: float = 1e-8, batch_size: int = BASE) -> Plan:
+def imagenet_plan(samples: int, epochs: float = 90, eps: float = 1e-8, batch_size: int = BASE) -> Plan:
     """The paper's run at batch size 256; shorter ones keep the shares.
 
     Args:
         samples: in the training data.
-        epochs: of ``floor(samples / batch_size)`` steps.
+        epochs: of ``floor(samples / batch_size)`` steps; of a part of one, whole steps.
         eps: 1e-8 and 1e-30 in the paper.
         batch_size: at which the values hold as given; nothing is converted.
     """
-    steps = epochs * max(1, samples // batch_size)
+    steps = max(1, round(epochs * max(1, samples // batch_size)))
     return Plan(
         hparams.Adam(3e-4, 0.999, 0.999, eps, weight_decay=1e-4),
         BatchSize(batch_size),
@@ -134,7 +147,7 @@ class Folder(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     def __init__(self, root: Path, size: int, seed: int | None = None) -> None:
         self.size, self.seed = size, seed
-        self.classes = data._classes(root)
+        self.classes = data.classes_in(root)
         self.files: list[str] = []
         self.labels: list[int] = []
         for label, name in enumerate(self.classes):
@@ -154,7 +167,7 @@ class Folder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         number, position = key
         path = self.files[number]
         change = partial(middle, size=self.size) if self.seed is None else partial(self._cropped, position=position)
-        pixels = data._decode(path, path, change)
+        pixels = data.decode(path, path, change)
         return torch.from_numpy(np.ascontiguousarray(pixels)), self.labels[number]
 
     def _cropped(self, picture: Any, position: int) -> Any:
@@ -255,8 +268,16 @@ class Job:
     deadline: float = math.inf
 
 
-def train(job: Job, batch: int, seed: int, runs: Path) -> dict[str, Any] | None:
-    """A run at a batch size under the rule; None if there was no time, with a checkpoint to go on from."""
+def train(job: Job, batch: int, seed: int, runs: Path, *, late: bool = False) -> dict[str, Any] | None:
+    """A run at a batch size under the rule; None if there was no time, with a checkpoint to go on from.
+
+    Args:
+        job: what is common to the runs.
+        batch: the batch size.
+        seed: of the run.
+        runs: folder of the checkpoints.
+        late: only read what is finished.
+    """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     plan = job.base.at(batch)
     assert plan.total_steps is not None
@@ -271,7 +292,8 @@ def train(job: Job, batch: int, seed: int, runs: Path) -> dict[str, Any] | None:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = momentum
     optimizer = make_optimizer(model.parameters(), plan.optimizer)
-    place = runs / f"B-{batch}-seed-{seed}.pt"
+    what = json.dumps([plan.to_dict(), job.size, job.micro, job.points], sort_keys=True)
+    place = runs / f"B-{batch}-seed-{seed}-{hashlib.sha256(what.encode()).hexdigest()[:10]}.pt"
     record: dict[str, Any] = {"batch_size": batch, "seed": seed, "steps": [], "test accuracy": [], "test loss": []}
     record |= {"train loss": [], "diverged": False, "seconds": 0.0}
     first = 0
@@ -282,6 +304,8 @@ def train(job: Job, batch: int, seed: int, runs: Path) -> dict[str, Any] | None:
         first, record = held["step"], held["record"]
     if first >= steps or record["diverged"]:
         return record
+    if late:
+        return None
     net: nn.Module = model
     if world > 1:
         net = nn.parallel.DistributedDataParallel(model, device_ids=[job.device] if job.device.type == "cuda" else None)
@@ -388,13 +412,28 @@ def evaluate(model: nn.Module, job: Job) -> dict[str, float]:
 
 def generated(root: Path) -> None:
     """Images of four patterns as JPEG files, for smoke tests."""
-    image = data._pillow("Image")
+    image = data.pillow("Image")
     held = data.patterns(64, 32, classes=4, size=20, noise=20.0)
     for split, part in (("train", held.train), ("val", held.test)):
         for i, (pixels, label) in enumerate(zip(part.inputs, part.targets, strict=True)):
             folder = root / split / f"class{int(label)}"
             folder.mkdir(parents=True, exist_ok=True)
             image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(folder / f"{i}.jpeg", quality=95)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How the images get through the net.
+
+    Args:
+        micro: images through the net at once; BatchNorm takes its statistics over them.
+        size: of the images.
+        workers: processes that decode, for each process that trains.
+    """
+
+    micro: int = 256
+    size: int = 224
+    workers: int = max(1, (os.cpu_count() or 2) - 1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -404,91 +443,99 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, help="folder of the checkpoints; default: runs/NAME of --out")
     parser.add_argument("--data", help=f"folder with train and val; default: {data.VARIABLE}")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[256, 1024, 4096, 16384, 32768])
-    parser.add_argument("--epochs", type=int, default=90)
-    parser.add_argument("--eps", type=float, default=1e-8)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--micro", type=int, default=256, help="images through the net at once")
-    parser.add_argument("--size", type=int, default=224, help="of the images")
-    parser.add_argument("--points", type=int, default=18, help="at which the accuracy is measured")
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="that decode")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="default: 256 1024 4096 16384 32768")
+    parser.add_argument("--epochs", type=float, help="default: 90")
+    parser.add_argument("--eps", type=float, help="default: 1e-8")
+    parser.add_argument("--seeds", type=int, help="default: 1")
+    parser.add_argument("--points", type=int, help="at which the accuracy is measured; default: 18")
+    parser.add_argument("--micro", type=int, default=Machine.micro, help="images through the net at once")
+    parser.add_argument("--size", type=int, default=Machine.size, help="of the images")
+    parser.add_argument("--workers", type=int, default=Machine.workers, help="that decode")
     parser.add_argument("--minutes", type=float, help="stop after that time, with a checkpoint")
     parser.add_argument("--smoke", action="store_true", help="a small net on generated images")
     args = parser.parse_args(argv)
+    options = EXPERIMENTS[0].options(
+        smoke=args.smoke,
+        batch_sizes=None if args.batch_sizes is None else tuple(args.batch_sizes),
+        **{name: getattr(args, name) for name in ("data", "device", "epochs", "eps", "seeds", "points")},
+    )
+    runs = args.runs or Path("build/smoke" if args.smoke else ".") / "runs" / args.out.name
+    command = " ".join(["python", "experiments/imagenet_resnet50.py", *(sys.argv[1:] if argv is None else argv)])
+    machine = Machine(args.micro, args.size, args.workers)
+    return 0 if run(options, args.out, runs, args.minutes, command, machine) else 3
+
+
+def run(
+    options: Options, out: Path, runs: Path, minutes: float | None, command: str, machine: Machine | None = None
+) -> bool:
+    """All runs that are missing, or as much of them as there is time for; in as many processes as torchrun started."""
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
-    device = torch.device(args.device)
+    device = torch.device(options.device)
     if several:
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    command = " ".join(["python", "experiments/imagenet_resnet50.py", *(sys.argv[1:] if argv is None else argv)])
     try:
         with tempfile.TemporaryDirectory() as temporary:
-            return _run(args, device, Path(temporary), command)
+            job = _job(options, device, machine or Machine(), Path(temporary))
+            job = replace(job, deadline=math.inf if minutes is None else time.monotonic() + 60 * minutes)
+            return _run(job, options, out, runs, command)
     finally:
         if several:
             dist.destroy_process_group()
 
 
-def _run(args: argparse.Namespace, device: torch.device, temporary: Path, command: str) -> int:
-    runs = args.runs or Path("build/smoke" if args.smoke else ".") / "runs" / args.out.name
-    sizes, model, root = args.batch_sizes, resnet50, Path(args.data or os.environ.get(data.VARIABLE, ""))
-    if args.smoke:
+def _job(options: Options, device: torch.device, machine: Machine, temporary: Path) -> Job:
+    if options.smoke:
         generated(temporary)
-        root, sizes = temporary, [8, 16]
-        model = partial(convnet, width=8, momentum=0.1)
-        base = imagenet_plan(64, 2, args.eps, batch_size=8)
-        base = replace(base, optimizer=hparams.Adam(3e-3, 0.9, 0.98, args.eps, weight_decay=1e-4))
-        args.micro, args.size, args.points, args.workers = 4, 16, 2, 0
-    else:
-        if not (root / "train").is_dir() or not (root / "val").is_dir():
-            raise ValueError(
-                f"the folder of the images must have train and val, each with a folder for each class, got {root}"
-            )
-        base = imagenet_plan(len(Folder(root / "train", args.size)), args.epochs, args.eps)
-    deadline = math.inf if args.minutes is None else time.monotonic() + 60 * args.minutes
-    job = Job(
-        root, model, args.size, base, args.micro, args.points, device, args.workers, deadline=deadline
-    )  # fmt: skip
+        base = imagenet_plan(64, options.epochs, options.eps, batch_size=BASE // SHRINK // 2)
+        base = replace(base, optimizer=hparams.Adam(3e-3, 0.9, 0.98, options.eps, weight_decay=1e-4))
+        return Job(temporary, partial(convnet, width=8, momentum=0.1), 16, base, 4, options.points, device, 0)
+    root = Path(options.data or os.environ.get(data.VARIABLE, ""))
+    if not (root / "train").is_dir() or not (root / "val").is_dir():
+        raise ValueError(
+            f"the folder of the images must have train and val, each with a folder for each class, got {root}"
+        )
+    base = imagenet_plan(len(Folder(root / "train", machine.size)), options.epochs, options.eps)
+    return Job(root, resnet50, machine.size, base, machine.micro, options.points, device, machine.workers)
+
+
+def _run(job: Job, options: Options, out: Path, runs: Path, command: str) -> bool:
     runs.mkdir(parents=True, exist_ok=True)
     found, complete = [], True
-    for seed in range(args.seeds):
-        for size in sizes:
-            record = train(job, size, seed, runs) if complete else None
+    for seed in range(options.seeds):
+        for size in options.batch_sizes:
+            late = time.monotonic() >= job.deadline
+            if dist.is_initialized():
+                late, _ = _agreed(late, False, job.device)
+            record = train(job, size // SHRINK if options.smoke else size, seed, runs, late=late)
             complete = complete and record is not None
             if record is not None:
                 found.append(record)
     if not dist.is_initialized() or dist.get_rank() == 0:
-        _write(args, found, complete, base, command, device)
-    return 0 if complete else 3
+        _write(job, options, out, found, complete, command)
+    return complete
 
 
-def _write(
-    args: argparse.Namespace,
-    found: list[dict[str, Any]],
-    complete: bool,
-    base: Plan,
-    command: str,
-    device: torch.device,
-) -> None:
-    args.out.mkdir(parents=True, exist_ok=True)
+def _write(job: Job, options: Options, out: Path, found: list[dict[str, Any]], complete: bool, command: str) -> None:
+    out.mkdir(parents=True, exist_ok=True)
     record = {
         "name": "imagenet-resnet50",
         "command": command,
-        "smoke": args.smoke,
-        "seeds": args.seeds,
-        "base_plan": base.to_dict(),
+        "smoke": options.smoke,
+        "seeds": options.seeds,
+        "base_plan": job.base.to_dict(),
         "complete": complete,
         "runs": found,
         "processes": dist.get_world_size() if dist.is_initialized() else 1,
         "date": time.strftime("%Y-%m-%d"),
-        **environment(str(device)),
+        **environment(str(job.device)),
     }
-    write_json(args.out / "imagenet.json", record, indent=1)
-    for run in found:
-        last = "diverged" if run["diverged"] else f"{100 * run['test accuracy'][-1]:.2f} %"
-        print(f"B = {run['batch_size']:,}, seed {run['seed']}: test accuracy {last}, {run['seconds']:.0f} s")
+    write_json(out / "imagenet.json", record, indent=1)
+    for one in found:
+        last = "diverged" if one["diverged"] else f"{100 * one['test accuracy'][-1]:.2f} %"
+        print(f"B = {one['batch_size']:,}, seed {one['seed']}: test accuracy {last}, {one['seconds']:.0f} s")
 
 
 def stored(folder: Path) -> Stored | None:
@@ -506,15 +553,12 @@ def stored(folder: Path) -> Stored | None:
     return Stored(words, record["seeds"], record["hardware"], folder / "imagenet.json")
 
 
-def script(options: Options, out: Path) -> None:
-    """The program, as `rootscale reproduce` calls it."""
-    main(["--out", str(out), "--device", options.device, *(["--smoke"] if options.smoke else [])])
+def script(options: Options, out: Path, runs: Path, minutes: float | None) -> bool:
+    """All of it, as `rootscale reproduce` calls it."""
+    return run(options, out, runs, minutes, EXPERIMENTS[0].command(options))
 
 
 # -- Tiny-ImageNet-20, in the lab ------------------------------------------------------------------------------------
-
-#: Batch sizes of a smoke test are this many times smaller.
-SHRINK = 16
 
 
 @lru_cache(maxsize=1)
@@ -529,27 +573,16 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
     n = len(images.train)
     plan = imagenet_plan(n, options.epochs, options.eps, BASE // SHRINK if options.smoke else BASE)
     plan = plan.at(sizes[0])
-    samples = int(plan.samples or 0)
     model = partial(convnet, classes=4, width=8, momentum=0.1) if options.smoke else partial(resnet50, 20)
     task = image_task("smoke-imagenet" if options.smoke else "tiny-imagenet-20-resnet50", images, plan, model)
-    largest = sizes[-1]
-    points = min(options.points, samples // (2 * largest))
-    if points < 2:
-        raise ValueError(f"{samples:,} images are fewer than four steps at batch size {largest:,}: ask for more epochs")
-    settings = Settings(
-        grid=grid(samples, points, 0, sizes),
-        eval_samples=1000,
-        device=options.device,
-        fast=options.device.startswith("cuda"),
-    )
     made = [Line(f"B = {size:,}", task, Variant(Fraction(size, sizes[0]))) for size in sizes]
-    return made, settings
+    return made, settings_for(options, plan, sizes, eval_samples=1000)
 
 
 def words(finals: Sequence[Final]) -> str:
     """Accuracies, and the gap at the largest batch."""
     text = "test accuracy " + accuracies(finals)
-    return text + (f"; gap at {finals[-1].label}: {points_of(finals[-1].gap, finals[-1].gap_se)}" if finals[1:] else "")
+    return text + (f"; gap at {finals[-1].label}: {told_gap(ACCURACY, finals[-1].accuracy)}" if finals[1:] else "")
 
 
 EXPERIMENTS = [
@@ -559,9 +592,11 @@ EXPERIMENTS = [
         claim="About 74 % at B = 256, and at most 1.5 % less at B = 32768 (Adam, eps = 1e-8)",
         source="Section 5, figure on large scale experiments; appendix, Square Root Scaling Experiments, ImageNet",
         minutes=6000,
-        defaults=Options(batch_sizes=(), seeds=1),
+        defaults=Options(epochs=90, batch_sizes=(256, 1024, 4096, 16384, 32768), model="resnet50", points=18),
         script=script,
+        takes=("device", "data", "epochs", "batch_sizes", "eps", "seeds", "points"),
         stored=stored,
+        smoke={"epochs": 2, "batch_sizes": (128, 256), "points": 2},
     ),
     Experiment(
         name="tiny-imagenet-resnet50",

@@ -23,15 +23,19 @@ import numpy as np
 from rootscale.files import whole
 from rootscale.lab import Arm, Check
 from rootscale.reproduce import (
+    ACCURACY,
+    MEASURES,
     Experiment,
+    Final,
     Options,
     Stored,
     experiments,
     finals_of,
     outcome,
     percent,
-    points_of,
     record_of,
+    told,
+    told_gap,
 )
 from rootscale.theory.figures import need_matplotlib
 from rootscale.trajectory import Trajectory
@@ -75,10 +79,10 @@ class Entry:
             return None
         record = record_of(self.folder)
         figure = self.folder / "curves.png"
-        seeds = max(final.seeds for final in finals_of(record))
+        seeds = max(final.seeds for final in finals_of(self.folder))
         words = outcome(self.experiment, self.folder)
         if record["options"]["smoke"]:
-            words = f"a smoke test on generated images, which says nothing about the claim: {words}"
+            words = f"a smoke test on generated data, which says nothing about the claim: {words}"
         return Stored(words, seeds, record["hardware"], figure)
 
 
@@ -136,31 +140,27 @@ def page(entry: Entry) -> str:
     """An experiment's own page in Markdown."""
     experiment, record = entry.experiment, record_of(entry.folder)
     check = Check.load(entry.folder)
-    finals = finals_of(record)
-    n = record["test_samples"]
+    finals = finals_of(entry.folder)
     parts = [
         f"# {experiment.title}",
         f"**The paper** ({experiment.source}): {record['claim']}.",
         f"**We measured:** {outcome(experiment, entry.folder)}.",
-        f"![curves](curves.png)\n\nLines are means over seeds, bands their range; "
-        f"epochs are samples seen over the training set. Test accuracy is measured on {n:,} images.",
+        f"![curves](curves.png)\n\nLines are means over seeds, bands their range. {_what(experiment, record)}",
     ]
     if experiment.name == "cifar10-switch":
         parts.insert(3, "![the switch](switch.png)")
-    head = ["run", "seeds", "diverged", "test accuracy at the end", "less the base's", "verdict", "seconds"]
+    shown = MEASURES[experiment.measure]
+    ends = [f"{title} at the end" for title in shown.values()]
+    head = ["run", "seeds", "diverged", *ends, "less the base's", "verdict", "seconds"]
     rows = [_row(*head), _row(*["---"] * len(head))]
     for i, (final, arm) in enumerate(zip(finals, (check.base, *check.others), strict=True)):
-        value = "" if final.accuracy is None else f"{100 * final.accuracy:.2f} ± {100 * (final.se or 0):.2f} %"
-        gap = points_of(final.gap, final.gap_se) if i else "base"
+        values = [told(name, final.end(name)) for name in shown]
+        gap = told_gap(experiment.measure, final.end(experiment.measure)) if i else "base"
         verdict = arm.verdict or ("" if not i else "none: fewer than 4 seeds")
-        rows.append(
-            _row(final.label, str(final.seeds), str(final.diverged), value, gap, verdict, f"{final.seconds:.0f}")
-        )
+        counts = str(final.seeds), str(final.diverged)
+        rows.append(_row(final.label, *counts, *values, gap, verdict, f"{final.seconds:.0f}"))
     parts.append("\n".join(rows))
-    error = (
-        "over the seeds" if max(final.seeds for final in finals) > 1 else "binomial: one seed, so not that of a rerun"
-    )
-    parts.append(f"± is one standard error, {error}.")
+    parts.append(_error(experiment, finals))
     names = [name for name in PANELS if any(name in final.curves for final in finals)]
     rows = [_row("largest gap to the base, over the range of its curve", *names), _row(*["---"] * (len(names) + 1))]
     rows += [_row(final.label, *(percent(final.curves.get(name)) for name in names)) for final in finals[1:]]
@@ -174,6 +174,24 @@ def page(entry: Entry) -> str:
         f"minutes of training and measuring; {versions}."
     )
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _what(experiment: Experiment, record: Mapping[str, Any]) -> str:
+    """What the axes of the figure are."""
+    n, time = record["test_samples"], _time(record)
+    text = "Epochs are samples seen over the training set. " if time == "epochs" else ""
+    if experiment.measure == ACCURACY:
+        return f"{text}Test accuracy is measured on {n:,} samples."
+    return f"{text}Losses are log-perplexities (nats a token); those of the test are measured on {n:,} sequences."
+
+
+def _error(experiment: Experiment, finals: Sequence[Final]) -> str:
+    """What ± is."""
+    if max(final.seeds for final in finals) > 1:
+        return "± is one standard error, over the seeds."
+    if experiment.measure == ACCURACY:
+        return "± is one standard error, binomial: one seed, so not that of a rerun."
+    return "One seed: what a rerun would change is not known."
 
 
 def _noise_words(check: Check) -> str:
@@ -240,7 +258,7 @@ def _styles(count: int) -> list[tuple[str, Any]]:
 
 
 def _epoch(record: Mapping[str, Any]) -> int:
-    """The samples that are one on the axis of a figure: an epoch of CIFAR-10, or else a million."""
+    """The samples that are one on the axis of a figure: an epoch of CIFAR-10, or else a million samples."""
     if not record["name"].startswith("cifar10"):
         return 1_000_000
     return 512 if record["options"]["smoke"] else 50_000
@@ -252,7 +270,7 @@ def _time(record: Mapping[str, Any]) -> str:
 
 
 def curves(entry: Entry, path: Path) -> None:
-    """All test functions of an experiment over epochs."""
+    """All test functions of an experiment over samples seen."""
     check, record = Check.load(entry.folder), record_of(entry.folder)
     names = [name for name in PANELS if name in check.base.trajectory.names]
     columns = min(3, len(names))
@@ -272,8 +290,10 @@ def curves(entry: Entry, path: Path) -> None:
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
     _legend(figure, axes[0, 0], columns)
-    title = f"{entry.experiment.title} ({record['options']['epochs']} epochs, n = {record['options']['seeds']})"
-    figure.suptitle(title, fontsize=11)
+    length = f"{record['options']['epochs']:g} epochs" + (
+        "" if entry.experiment.measure == ACCURACY else " of the text"
+    )
+    figure.suptitle(f"{entry.experiment.title} ({length}, n = {record['options']['seeds']})", fontsize=11)
     _save(figure, path)
 
 
@@ -311,7 +331,7 @@ def switch(entry: Entry, path: Path) -> None:
         axis.set_xlim(left=start)
         axis.set_ylim(*_limits([*arms_of(check)], name, start * epoch))
     _legend(figure, axes[0, 0], 2)
-    n = max(final.seeds for final in finals_of(record))
+    n = max(final.seeds for final in finals_of(entry.folder))
     what = "generated images" if record["options"]["smoke"] else "CIFAR-10"
     net = {"vgg16": "VGG-16", "resnet56": "ResNet-56"}[record["options"]["model"]]
     title = f"{net}, Adam, {what}: the batch size changes in mid-run (mean of {n} seeds, bands: their range)"

@@ -1,6 +1,10 @@
+import io
 import json
 import math
+import os
 import shlex
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from fractions import Fraction
@@ -11,13 +15,14 @@ import numpy as np
 import pytest
 import results
 import torch
+from rich.console import Console
 
 from rootscale import Adam, Plan, reproduce
 from rootscale.cli import main
 from rootscale.lab import Arm, Check, Settings, Task, Variant
 from rootscale.lab.data import Images
 from rootscale.lab.task import Tensors
-from rootscale.reproduce import Experiment, Line, Options, experiments, finals
+from rootscale.reproduce import End, Experiment, Line, Options, experiments, finals, told_gap
 from rootscale.trajectory import Trajectory
 
 ALL = list(experiments())
@@ -78,12 +83,13 @@ def stored(folder):
 def test_smoke_runs_the_whole_path_and_keeps_only_small_files(smoke):
     out = smoke / "results" / "cifar10-vgg16-adam"
     record = json.loads((out / "experiment.json").read_text())
-    assert [final["batch_size"] for final in record["final"]] == [16, 64, 256]
+    table = reproduce.finals_of(out)
+    assert [final.batch_size for final in table] == [16, 64, 256]
     assert record["missing"] == []
     assert record["command"] == "rootscale reproduce cifar10-vgg16-adam --smoke"
     assert {"versions", "hardware", "seconds", "seeds", "claim", "source"} <= set(record)
-    assert 0.15 < record["final"][0]["accuracy"] <= 1, "it should learn something"
-    assert record["final"][0]["accuracy"] == stored(out)["B = 16"].values["test accuracy"][0, -1]
+    assert 0.15 < table[0].accuracy.value <= 1, "it should learn something"
+    assert table[0].accuracy.value == stored(out)["B = 16"].values["test accuracy"][0, -1]
     assert sum(path.stat().st_size for path in out.iterdir()) < 100_000
     assert not list(out.glob("*.pt"))
 
@@ -128,7 +134,7 @@ def test_stopped_after_some_time_it_goes_on_to_the_same_end(tmp_path, monkeypatc
         assert calls < 50
         if (tmp_path / "cut" / "experiment.json").exists():
             record = json.loads((tmp_path / "cut" / "experiment.json").read_text())
-            done = sum(final["seeds"] for final in record["final"])
+            done = sum(final.seeds for final in reproduce.finals_of(tmp_path / "cut"))
             assert done + len(record["missing"]) == 4
     assert calls > 4
     whole, cut = stored(tmp_path / "whole"), stored(tmp_path / "cut")
@@ -148,6 +154,8 @@ def test_four_seeds_are_compared_and_fewer_get_no_verdict(tmp_path):
         assert reproduce.reproduce(tiny(), Options(epochs=1, seeds=seeds), out, tmp_path / "runs")
         (arm,) = Check.load(out).others
         assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 4)
+    assert list(arm.comparison.deciding) == ["train loss", "test loss"]
+    assert "test accuracy" in arm.comparison.gaps
 
 
 def test_seeds_trained_together_end_as_they_do_alone(tmp_path):
@@ -166,8 +174,8 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
     real, calls = reproduce.sweep, []
 
     def sweep(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 2:
+        calls.append(args[1])
+        if calls == [(), [Variant()], [Variant(Fraction(2))]]:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
@@ -176,6 +184,162 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
         reproduce.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
     assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == ["doubled, seed 0"]
     assert list(stored(tmp_path / "out")) == ["kept"]
+
+
+def runs_in(folder):
+    return sorted(path.parent.name.rpartition("-seeds")[0] for path in folder.rglob("trajectory.npz"))
+
+
+def test_only_some_lines_are_made_and_all_that_are_finished_are_collected(tmp_path):
+    asked = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
+    assert reproduce.reproduce(*asked, only=["doub"])
+    assert not (tmp_path / "out").exists(), "there is no base yet to compare with"
+    assert runs_in(tmp_path / "runs") == ["b-4", "b-4", "b-8", "b-8"], "two warm starts, two runs"
+    assert reproduce.reproduce(*asked, only=["kept"])
+    assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
+    assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == []
+    assert reproduce.reproduce(tiny(), asked[1], tmp_path / "alone", tmp_path / "others")
+    for label, trajectory in stored(tmp_path / "alone").items():
+        assert np.array_equal(stored(tmp_path / "out")[label].values["train loss"], trajectory.values["train loss"])
+
+
+def test_a_text_that_is_a_label_stands_for_that_line_alone():
+    lines = [Line(label, None) for label in ("B = 4", "B = 16", "B = 16, linear")]
+    assert reproduce._asked(lines, ["B = 16"]) == {"B = 16"}
+    assert reproduce._asked(lines, ["16"]) == {"B = 16", "B = 16, linear"}
+    assert reproduce._asked(lines, ["lin", "B = 4"]) == {"B = 4", "B = 16, linear"}
+    assert reproduce._asked(lines, []) == {"B = 4", "B = 16", "B = 16, linear"}
+    with pytest.raises(ValueError, match=r"got 'B = 5'; there are B = 4; B = 16; B = 16, linear"):
+        reproduce._asked(lines, ["B = 4", "B = 5"])
+
+
+def test_a_terminal_has_a_bar_and_lines_above_it(tmp_path):
+    said = Console(file=io.StringIO(), width=100, force_terminal=True, force_interactive=True)
+    reproduce.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs", console=said)
+    text = said.file.getvalue()
+    assert "doubled, seed 0 " in text
+    assert "100%" in text
+    assert "2 of 2: doubled, seed 0: test accuracy " in text
+
+
+def test_in_no_time_nothing_is_run_and_what_is_finished_is_collected(tmp_path):
+    options, runs = Options(epochs=1, seeds=2), tmp_path / "runs"
+    assert not reproduce.reproduce(tiny(), options, tmp_path / "none", runs, minutes=0)
+    assert not (tmp_path / "none").exists()
+    assert runs_in(runs) == []
+    reproduce.reproduce(tiny(), options, tmp_path / "first", runs, only=["kept"])
+    there = runs_in(runs)
+    assert not reproduce.reproduce(tiny(), options, tmp_path / "part", runs, minutes=0)
+    assert list(stored(tmp_path / "part")) == ["kept"]
+    missing = ["doubled, seed 0", "doubled, seed 1"]
+    assert json.loads((tmp_path / "part" / "experiment.json").read_text())["missing"] == missing
+    assert runs_in(runs) == there
+    reproduce.reproduce(tiny(), options, tmp_path / "first", runs)
+    assert reproduce.reproduce(tiny(), options, tmp_path / "all", runs, minutes=0)
+    assert list(stored(tmp_path / "all")) == ["kept", "doubled"]
+
+
+@pytest.mark.parametrize("what", ["doubled", "before the switch: clouds"])
+def test_a_run_that_another_process_makes_is_left_to_it(tmp_path, what):
+    experiment, options = tiny(), Options(epochs=1, seeds=1)
+    settings, clock = experiment.lines(options)[1], reproduce._Clock(math.inf)
+    other = reproduce._Runs(experiment, options, settings, tmp_path / "runs", 1, clock)
+    said = Console(file=io.StringIO(), width=200)
+    with other._lock(what, range(1)) as mine:
+        assert mine
+        assert not reproduce.reproduce(
+            experiment, options, tmp_path / "out", tmp_path / "runs", minutes=0.01, console=said
+        )
+    if what == "doubled":
+        assert "2 of 2: doubled, seed 0: left to another process" in said.file.getvalue()
+        assert list(stored(tmp_path / "out")) == ["kept"]
+    else:  # it was waited for, as long as there was time
+        assert runs_in(tmp_path / "runs") == []
+    assert reproduce.reproduce(experiment, options, tmp_path / "out", tmp_path / "runs")
+    assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
+
+
+def test_two_processes_share_an_experiment(tmp_path, monkeypatch, capsys):
+    words = "reproduce cifar10-vgg16-adam --smoke --epochs 2 --out results".split()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-m", "rootscale", *words, "--only", *only], cwd=tmp_path, env=environment,
+            stdout=subprocess.PIPE, text=True,
+        )
+        for only in (["B = 16"], ["B = 64", "B = 256"])
+    ]  # fmt: skip
+    told = [process.communicate(timeout=120)[0] for process in begun]
+    assert [process.returncode for process in begun] == [0, 0]
+    assert ["1 of 1: B = 16, seed 0" in text for text in told] == [True, False]
+    assert all("finished what --only asks for" in text for text in told)
+    # Both end about now; who came last had seen all.
+    assert json.loads((tmp_path / "results" / "experiment.json").read_text())["missing"] == []
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("made before") == 3
+    assert list(stored(tmp_path / "results")) == ["B = 16", "B = 64", "B = 256"]
+
+
+def test_models_are_kept_where_the_experiment_says_so(tmp_path, monkeypatch):
+    seen = []
+
+    def listened(name, real, task, variants, *args, keep_models=None, **kwargs):
+        if variants:
+            seen.append((name, keep_models))
+        return real(task, variants, *args, **kwargs)
+
+    for name in ("sweep", "finished"):
+        monkeypatch.setattr(reproduce, name, partial(listened, name, getattr(reproduce, name)))
+    for keep in (False, True):
+        experiment = replace(tiny(), keep_models=keep)
+        asked = experiment, Options(epochs=1, seeds=1), tmp_path / str(keep), tmp_path / f"runs-{keep}"
+        reproduce.reproduce(*asked)
+        reproduce.reproduce(*asked, minutes=0)
+        assert set(seen) == {(name, True if keep else None) for name in ("sweep", "finished")}
+        seen.clear()
+
+
+def test_a_script_is_told_where_and_how_long(tmp_path, monkeypatch):
+    seen = []
+
+    def script(options, out, runs, minutes):
+        seen.append((options, out, runs, minutes))
+        return minutes is None
+
+    experiment = replace(tiny(), name="mine", lines=None, words=None, script=script, takes=("device", "data", "seeds"))
+    monkeypatch.setattr(reproduce, "experiments", lambda: {"mine": experiment})
+    monkeypatch.chdir(tmp_path)
+    assert main("reproduce mine --smoke --data D --seeds 3 --minutes 5 --runs R --out O".split()) == 3
+    assert main(["reproduce", "mine", "--smoke"]) == 0
+    (options, *rest), (others, *places) = seen
+    assert (options.data, options.seeds, options.device, options.smoke) == ("D", 3, "cpu", True)
+    assert rest == [Path("O"), Path("R"), 5.0]
+    assert (others.data, others.seeds) == (None, 2)
+    assert places == [Path("build/smoke/results/mine"), Path("build/smoke/runs/mine"), None]
+    with pytest.raises(ValueError, match="mine has no options but --smoke, --device, --data and --seeds, got --eps"):
+        experiment.options(eps=1e-3)
+    with pytest.raises(ValueError, match="drop --only"):
+        reproduce.reproduce(experiment, options, tmp_path, tmp_path, only=["x"])
+
+
+def test_epochs_may_be_a_part_and_whole_ones_are_integers(cifar10):
+    assert repr(Options(epochs=60.0)) == repr(Options(epochs=60))
+    assert json.dumps(Options(epochs=2.0).to_dict()["epochs"]) == "2"
+    experiment = experiments()["cifar10-vgg16-adam"]
+    options = experiment.options(epochs=2.5)
+    assert experiment.command(options) == "rootscale reproduce cifar10-vgg16-adam --epochs 2.5"
+    assert experiment.command(experiment.options(epochs=500.0)) == "rootscale reproduce cifar10-vgg16-adam"
+    plan = experiment.lines(options)[0][0].task.plan
+    assert plan.steps == round(2.5 * 195)
+    for wrong in (0, -1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="epochs must be a number above 0"):
+            Options(epochs=wrong)
+
+
+def test_a_measure_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="the measure of tiny must be one of test accuracy, test loss, got 'loss'"):
+        replace(tiny(), measure="loss")
 
 
 @pytest.mark.parametrize("name", MADE_OF_LINES)
@@ -253,8 +417,11 @@ def test_the_command_that_is_recorded_gives_the_options_back(name, monkeypatch, 
     monkeypatch.setattr(reproduce, "reproduce", lambda experiment, options, *args, **kwargs: seen.append(options))
     changes = [{}, {"smoke": True}]
     if experiment.lines is not None:
+        changes.append({"epochs": 0.25})
         changes.append({"eps": 1e-30, "epochs": 7, "seeds": 5, "batch_sizes": (512, 2048), "paper_batchnorm": True})
         assert experiment.folder(experiment.options(**changes[-1])) == f"{name}-eps-1e-30-paper-batchnorm"
+    elif "epochs" in experiment.takes:
+        changes.append({"epochs": 0.25, "seeds": 5})
     for change in changes:
         options = experiment.options(device="cuda:1", **change)
         main(shlex.split(experiment.command(options))[1:])
@@ -279,6 +446,8 @@ def test_list_names_every_experiment_with_its_cost(capsys):
             "reproduce mlp-sde --epochs 3 --eps 1",
             "mlp-sde has no options but --smoke and --device, got --epochs, --eps",
         ),
+        ("reproduce cifar10-vgg16-adam --smoke --only B=16", "got 'B=16'; there are B = 16; B = 64; B = 256"),
+        ("reproduce mlp-sde --smoke --only SDE", "mlp-sde is not made of lines of which one could ask for some"),
         ("reproduce cifar10-vgg16-adam --seeds 0", "seeds must be at least 1, got 0"),
         ("reproduce cifar10-vgg16-adam --data nowhere", "there is no folder nowhere"),
         ("reproduce cifar10-vgg16-adam --smoke --batch-sizes 256 65536", "fewer than four steps at batch size 4,096"),
@@ -308,38 +477,59 @@ def arm(label, accuracy, seeds=None, size=256, loss=None):
 
 def test_one_seed_has_the_binomial_error():
     base, other = finals([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
-    assert base.se == pytest.approx(0.003)
-    assert base.gap is None
-    assert other.gap == pytest.approx(-0.02)
-    assert other.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
+    assert base.accuracy == End(0.9, pytest.approx(0.003))
+    assert other.accuracy.gap == pytest.approx(-0.02)
+    assert other.accuracy.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
     assert other.batch_size == 512
 
 
+def test_one_seed_has_no_error_of_the_loss():
+    base, other = finals([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
+    assert base.end("train loss") == End(1.0)
+    assert other.end("train loss") == End(1.5, None, 0.5, None)
+    assert told_gap("train loss", other.end("train loss")) == "+0.500, one seed"
+    assert other.end("perplexity") == End()
+
+
 def test_several_seeds_have_the_error_of_paired_differences():
-    base, other = finals([arm("a", [0.90, 0.92, 0.94]), arm("b", [0.91, 0.89], seeds=[2, 1])])
-    assert base.se == pytest.approx(0.02 / math.sqrt(3))
-    assert other.gap == pytest.approx(np.mean([0.91 - 0.94, 0.89 - 0.92]))
-    assert other.gap_se == pytest.approx(0, abs=1e-9)
+    losses = [1.0, 1.2, 1.4]
+    base, other = finals(
+        [arm("a", [0.90, 0.92, 0.94], loss=losses), arm("b", [0.91, 0.89], seeds=[2, 1], loss=[1.7, 1.3])], 100
+    )
+    assert base.accuracy.se == pytest.approx(0.02 / math.sqrt(3))
+    assert other.accuracy.gap == pytest.approx(np.mean([0.91 - 0.94, 0.89 - 0.92]))
+    assert other.accuracy.gap_se == pytest.approx(0, abs=1e-9)
+    assert base.end("train loss") == End(pytest.approx(1.2), pytest.approx(0.2 / math.sqrt(3)))
+    assert other.end("train loss") == End(*map(pytest.approx, (1.5, 0.2, (0.3 + 0.1) / 2, 0.1)))
 
 
 def test_diverged_runs_are_counted_and_left_out():
     _, part, gone = finals(
-        [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)]
+        [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)],
+        100,
     )
-    assert (part.diverged, part.accuracy, part.gap) == (1, 0.8, pytest.approx(-0.1))
+    assert (part.diverged, part.accuracy.value, part.accuracy.gap) == (1, 0.8, pytest.approx(-0.1))
     assert part.curves["train loss"] == (pytest.approx(0.5), None)
-    assert (gone.diverged, gone.accuracy, gone.gap, gone.curves) == (2, None, None, {})
-    json.dumps(gone.to_dict(), allow_nan=False)
+    assert (gone.diverged, gone.accuracy, gone.end("train loss"), gone.curves) == (2, End(), End(), {})
+    assert told_gap("test accuracy", gone.accuracy) == "diverged"
+
+
+def test_a_base_that_diverged_leaves_no_gap():
+    _, other = finals([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
+    assert (other.accuracy.value, other.accuracy.gap) == (0.9, None)
+    assert told_gap("test accuracy", other.accuracy) == "not known"
 
 
 def test_the_claim_of_three_points_is_judged_up_to_8192():
     experiment = experiments()["cifar10-vgg16-adam"]
     runs = [arm("B = 256", [0.93]), arm("B = 4,096", [0.91], size=4096), arm("B = 16,384", [0.80], size=16384)]
-    assert experiment.words(finals(runs)).endswith("gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points")
+    assert experiment.words(finals(runs, 10_000)).endswith(
+        "gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points"
+    )
     runs[1] = arm("B = 4,096", [0.89], size=4096)
-    assert experiment.words(finals(runs)).endswith("beyond the paper's 3 points")
+    assert experiment.words(finals(runs, 10_000)).endswith("beyond the paper's 3 points")
     runs[1] = arm("B = 4,096", [np.nan], size=4096)
-    assert "B = 4,096: diverged" in experiment.words(finals(runs))
+    assert "B = 4,096: diverged" in experiment.words(finals(runs, 10_000))
 
 
 # -- what is made of stored results ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 import pytest
+import results
 import torch
 
 from rootscale import reproduce
@@ -16,7 +17,7 @@ from rootscale.lab import Check, Tensors, Variant
 from rootscale.lab.data import Images
 from rootscale.lab.models import convnet
 from rootscale.lab.text import Tokens, Vocabulary
-from rootscale.reproduce import experiments, experiments_folder, load_file
+from rootscale.reproduce import End, Final, experiments, experiments_folder, load_file
 
 pytest.importorskip("transformers")
 MADE_OF_LINES = ["gpt-wikitext", "gpt-enwik8", "gpt-switch", "gpt-svag", "roberta-mlm", "roberta-svag"]
@@ -104,22 +105,60 @@ def test_svag_has_the_papers_betas_and_sequences(texts):
 
 def test_gpt_smoke_learns_and_its_perplexities_are_told(tmp_path, monkeypatch, capsys):
     out = run("gpt-wikitext", tmp_path, monkeypatch)
-    record = json.loads((out / "experiment.json").read_text())
-    assert [final["batch_size"] for final in record["final"]] == [4, 16, 16, 16]
-    assert "test loss" in capsys.readouterr().out
-    loss = Check.load(out).base.trajectory.values["test loss"][0]
-    assert loss[-1] < loss[0] - 0.5
-    table = load_file(experiments_folder() / "gpt_wikitext.py").perplexities(out)
-    assert (
-        f"| B = 4 | 1 | {Check.load(out).base.trajectory.values['train loss'][0, -1]:.3f} | {loss[-1]:.3f} |" in table
-    )
-    assert len(table.splitlines()) == 6
+    check, table = Check.load(out), reproduce.finals_of(out)
+    assert [final.batch_size for final in table] == [4, 16, 16, 16]
+    train, test = (check.base.trajectory.values[f"{part} loss"][0] for part in ("train", "test"))
+    assert test[-1] < test[0] - 0.5
+    other = check.others[0].trajectory.values["test loss"][0, -1]
+    said = capsys.readouterr().out
+    assert f"train log-perplexity {train[-1]:.3f}, validation log-perplexity {test[-1]:.3f}, " in said
+    words = f"B = 4: {test[-1]:.3f}, B = 16: {other:.3f} ({other - test[-1]:+.3f}, one seed), "
+    assert words in said
+    results.build(tmp_path / "results", None)
+    page = (out / "README.md").read_text()
+    assert f"| B = 4 | 1 | 0 | {train[-1]:.3f} | {test[-1]:.3f} | base |" in page
+    assert f" | {other:.3f} | {other - test[-1]:+.3f}, one seed | none: fewer than 4 seeds |" in page
+    assert "One seed: what a rerun would change is not known." in page
+    assert "validation log-perplexity at the end (less the base's) " + words in page
+    assert "images" not in page
+    assert "Epochs" not in page
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ({"B = 256": 1.05, "B = 1,024": 0.91, "B = 1,024, linear": 3.0}, "rule all within the paper's ± 0.1"),
+        ({"B = 256": 1.05, "B = 1,024": 1.11}, "not all within the paper's ± 0.1 of the base (largest at B = 1,024)"),
+        ({"B = 256": 1.05, "B = 1,024": None}, "not all within the paper's ± 0.1 of the base (largest at B = 256)"),
+        ({"64 → 256, everything converted": 1.02, "64 → 256, state zeroed": 2.0}, "rule all within the paper's"),
+        ({"SVAG, ℓ = 2": 1.02}, None),
+    ],
+)
+def test_the_claim_of_a_tenth_is_judged_under_the_rule(ends, words):
+    curves = {"train loss": (0.02, None)}
+    base = Final("base", 64, 1, 0, {"test loss": End(1.0)}, {}, 1.0)
+    others = [
+        Final(label, 64, 1, int(v is None), {"test loss": End(v, None, None if v is None else v - 1)}, curves, 1.0)
+        for label, v in ends.items()
+    ]
+    told = experiments()["gpt-enwik8"].words([base, *others])
+    assert told.startswith("validation log-perplexity at the end (less the base's) base: 1.000, ")
+    assert "largest gap to the base, over the range of its curve: " in told
+    assert ("the paper's" in told) == (words is not None)
+    assert words is None or words in told
+
+
+def test_a_recipe_may_hold_at_another_batch_size(texts):
+    experiment = experiments()["gpt-enwik8"]
+    module = experiment.lines.func.__globals__
+    lines, _ = module["scaling"](module["Setting"]("enwik8", reference=64), experiment.options())
+    assert lines[0].task.plan.batch_size.total == 64
+    assert lines[0].task.plan.optimizer.eta == 1e-3
 
 
 def test_roberta_smoke_runs_the_whole_path(tmp_path, monkeypatch):
     out = run("roberta-mlm", tmp_path, monkeypatch)
-    record = json.loads((out / "experiment.json").read_text())
-    assert [final["batch_size"] for final in record["final"]] == [4, 8, 8, 8]
+    assert [final.batch_size for final in reproduce.finals_of(out)] == [4, 8, 8, 8]
     loss = Check.load(out).base.trajectory.values["test loss"][0]
     assert loss[-1] < loss[0] - 0.3
 
@@ -186,6 +225,24 @@ def test_imagenet_smoke_runs_the_whole_path(imagenet, tmp_path, monkeypatch):
     assert [len(run["test accuracy"]) for run in record["runs"]] == [2, 2]
     assert "B = 16: " in experiments()["imagenet-resnet50"].stored(out).words
     assert experiments()["imagenet-resnet50"].stored(tmp_path / "nowhere") is None
+
+
+def test_imagenet_takes_options_stops_and_collects(imagenet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = "reproduce imagenet-resnet50 --smoke --epochs 1 --seeds 2 --batch-sizes 256 --runs runs --out out".split()
+    assert main([*words, "--minutes", "0"]) == 3
+    record = json.loads((tmp_path / "out" / "imagenet.json").read_text())
+    assert (record["complete"], record["runs"]) == (False, [])
+    assert not list((tmp_path / "runs").iterdir())
+    assert main(words) == 0
+    record = json.loads((tmp_path / "out" / "imagenet.json").read_text())
+    assert [(run["batch_size"], run["seed"]) for run in record["runs"]] == [(16, 0), (16, 1)]
+    assert [run["steps"] for run in record["runs"]] == [[2, 4]] * 2
+    assert record["command"].endswith("--epochs 1 --batch-sizes 256 --seeds 2 --smoke")
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert main([*words, "--minutes", "0"]) == 0
+    assert json.loads((tmp_path / "out" / "imagenet.json").read_text())["runs"] == record["runs"]
+    assert main([*words, "--minutes", "0", "--points", "1"]) == 3  # other runs
 
 
 def test_imagenet_has_the_papers_plan(imagenet):
@@ -259,8 +316,7 @@ def test_two_processes_make_the_run_of_one_with_more_accumulation(tmp_path):
 
 def test_tiny_imagenet_smoke_runs_the_whole_path(tmp_path, monkeypatch):
     out = run("tiny-imagenet-resnet50", tmp_path, monkeypatch)
-    record = json.loads((out / "experiment.json").read_text())
-    assert [final["batch_size"] for final in record["final"]] == [4, 16]
+    assert [final.batch_size for final in reproduce.finals_of(out)] == [4, 16]
 
 
 def test_tiny_imagenet_is_converted_from_the_papers_256(imagenet, monkeypatch):

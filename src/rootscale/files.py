@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; and a Python file as a module."""
+"""Files are written whole or not at all; locks between processes; and a Python file as a module."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["load_file", "whole", "write_json"]
+__all__ = ["load_file", "locked", "whole", "write_json"]
 
 
 @contextmanager
@@ -52,3 +53,33 @@ def load_file(path: Path, name: str) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], wait: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+    """Holds a lock that all processes of this machine respect, and says whether it could be had.
+
+    Where another process holds it, this one waits as long as ``wait()`` is true. The lock ends with the block, or with
+    the process; the empty file stays. Systems without such locks (Windows) give it to everyone.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    with open(path, "a") as file:
+        while not (mine := _lock(fcntl, file)) and wait():
+            time.sleep(0.1)
+        try:
+            yield mine
+        finally:
+            if mine:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _lock(fcntl: Any, file: Any) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

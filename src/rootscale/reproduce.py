@@ -3,22 +3,25 @@
 An `Experiment` is a claim of the paper and the runs that test it; the files in ``experiments/`` declare them.
 `reproduce` makes the runs that are missing, and writes to a folder what is small enough for a repository:
 
-    OUT/experiment.json    claim, command, versions, hardware, seconds, and the table of final values
+    OUT/experiment.json    claim, command, versions, hardware, seconds, and what is missing
     OUT/check.json         every arm with its plan, and how it compares with the base (`rootscale.lab.Check`)
     OUT/arm-<i>.npz        its trajectory, all seeds together; warm.npz up to a switch in mid-run
 
-The heavy part, a folder with a checkpoint for every run (`rootscale.lab.sweep`), lies elsewhere. An experiment may be
-stopped at any time and goes on from there.
+The table of final values is made of the trajectories (`finals_of`). The heavy part, a folder with a checkpoint for
+every run (`rootscale.lab.sweep`), lies elsewhere. An experiment may be stopped at any time and goes on from there;
+several processes may work on one at once, and make no run twice.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -26,16 +29,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rootscale import files
+from rootscale.cli.console import progress
 from rootscale.compare import FEWEST, compare
-from rootscale.files import write_json
+from rootscale.files import locked, write_json
+from rootscale.finals import ACCURACY, MEASURES, End, Final, accuracies, finals, percent, told, told_gap
 from rootscale.lab import data
-from rootscale.lab.check import Arm, Check, arm_of
+from rootscale.lab.check import LOSSES, Arm, Check, arm_of
 from rootscale.lab.engine import Settings, Variant, environment, grid
 from rootscale.lab.models import convnet
-from rootscale.lab.sweep import joined, sweep
+from rootscale.lab.sweep import Progress, Sweep, finished, joined, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.tasks import CIFAR10_STATISTICS, Normalise, image_task, paper_plan
 from rootscale.plan import Plan
@@ -45,7 +48,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "ACCURACY",
     "BASE",
+    "MEASURES",
+    "End",
     "Experiment",
     "Final",
     "Line",
@@ -55,15 +61,20 @@ __all__ = [
     "cifar10_task",
     "experiments",
     "finals",
+    "finals_of",
     "kappa",
     "kept",
     "label_of",
     "load_file",
+    "outcome",
     "percent",
-    "points_of",
+    "record_of",
     "reproduce",
     "settings_for",
     "size_of",
+    "table",
+    "told",
+    "told_gap",
 ]
 
 #: The paper's batch size on CIFAR-10, from which all others are converted.
@@ -92,20 +103,20 @@ class Options:
     """What can be changed about an experiment.
 
     Args:
-        epochs: the length of the runs; the schedule keeps its shares.
-        batch_sizes: of the runs, the base of 256 included or not.
+        epochs: the length of the runs, also a part of one; the schedule keeps its shares.
+        batch_sizes: of the runs, the base included or not.
         seeds: runs of each kind; the paper has 3, and a verdict needs at least 4.
         eps: of the optimizer; 1e-8 or 1e-30 in the paper.
-        model: ``vgg16`` or ``resnet56``.
+        model: ``vgg16`` or ``resnet56``, or what the experiment takes.
         ells: of SVAG.
         points: at which the runs are measured.
         paper_batchnorm: leave BatchNorm's momentum alone, as in the paper, instead of converting it.
-        smoke: a small net on generated images: all of the path and none of the meaning.
+        smoke: a small net on generated data: all of the path and none of the meaning.
         device: where.
-        data: folder that holds CIFAR-10; None is ``ROOTSCALE_DATA``.
+        data: folder that holds the data; None is ``ROOTSCALE_DATA``.
     """
 
-    epochs: int = 60
+    epochs: float = 60
     batch_sizes: tuple[int, ...] = (256, 1024, 4096, 16384)
     seeds: int = 1
     eps: float = 1e-8
@@ -118,7 +129,11 @@ class Options:
     data: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "seeds", "points"):
+        if not 0 < self.epochs < math.inf:
+            raise ValueError(f"epochs must be a number above 0, got {self.epochs}")
+        if self.epochs == int(self.epochs):
+            object.__setattr__(self, "epochs", int(self.epochs))  # 60 and 60.0 are one, in files and words too
+        for name in ("seeds", "points"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for size in self.batch_sizes:
@@ -139,12 +154,16 @@ class Options:
             value = getattr(self, f.name)
             if value == getattr(defaults, f.name) or f.name == "data":
                 continue
-            words.append(f"--{f.name.replace('_', '-')}")
+            words.append(_flag(f.name))
             if isinstance(value, tuple):
                 words += [f"{item:g}" for item in value]
             elif not isinstance(value, bool):
                 words.append(f"{value:g}" if isinstance(value, float) else str(value))
         return words
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -154,45 +173,6 @@ class Line:
     label: str
     task: Task
     variant: Variant = Variant()
-
-
-@dataclass(frozen=True)
-class Final:
-    """What a line came to.
-
-    Args:
-        label: of the line.
-        batch_size: at its end.
-        seeds: how many runs.
-        diverged: how many of them did.
-        accuracy: on the test set at the end, the mean over seeds; None if all diverged.
-        se: its standard error: over the seeds, or binomial for the images of the test set where there is one seed.
-        gap: accuracy less the base's, over the seeds both have.
-        gap_se: its standard error.
-        curves: by test function, the largest gap of the mean curves as a share of the range of the base's curve, and
-            its standard error over seeds (None for one seed).
-        seconds: of the runs.
-    """
-
-    label: str
-    batch_size: int
-    seeds: int
-    diverged: int
-    accuracy: float | None
-    se: float | None
-    gap: float | None
-    gap_se: float | None
-    curves: Mapping[str, tuple[float, float | None]]
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """In JSON's types."""
-        return {**self.__dict__, "curves": {name: list(pair) for name, pair in self.curves.items()}}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Final:
-        """What `to_dict` gave."""
-        return cls(**{**record, "curves": {name: (gap, se) for name, (gap, se) in record["curves"].items()}})
 
 
 @dataclass(frozen=True)
@@ -220,10 +200,15 @@ class Experiment:
         words: the outcome in a sentence, from the table of final values.
         models: the nets that may be asked for.
         also: further options under which it is worth running, each kept in a folder of its own.
-        script: a program that does all of it, for experiments that are not made of lines: ``script(options, out)``.
+        script: a program that does all of it, for experiments that are not made of lines. ``script(options, out, runs,
+            minutes)`` writes results to one folder and keeps its runs in the other, goes on with what is there, stops
+            after so many minutes (None: when it is done; 0: at once), and says whether it is done.
+        takes: the options that such a program honours.
         stored: what such a program left in a folder; None if that is nothing.
         place: the folder of its results, where that is not its name.
         smoke: changes to the defaults for a smoke test.
+        measure: what is shown of the end of a run, a key of `MEASURES`.
+        keep_models: whether the trained models are kept with the runs.
     """
 
     name: str
@@ -236,20 +221,29 @@ class Experiment:
     words: Callable[[Sequence[Final]], str] | None = None
     models: tuple[str, ...] = ()
     also: tuple[Mapping[str, Any], ...] = ()
-    script: Callable[[Options, Path], None] | None = None
+    script: Callable[[Options, Path, Path, float | None], bool] | None = None
+    takes: tuple[str, ...] = ("device",)
     stored: Callable[[Path], Stored | None] | None = None
     place: str = ""
     smoke: Mapping[str, Any] = field(default_factory=dict)
+    measure: str = ACCURACY
+    keep_models: bool = False
+
+    def __post_init__(self) -> None:
+        if self.measure not in MEASURES:
+            raise ValueError(f"the measure of {self.name} must be one of {', '.join(MEASURES)}, got {self.measure!r}")
 
     def options(self, *, smoke: bool = False, **given: Any) -> Options:
         """The defaults, those of a smoke test where one is asked for, and on top what is given and not None."""
         given = {name: value for name, value in given.items() if value is not None}
         if self.script is not None:
-            extra = [f"--{name.replace('_', '-')}" for name in given if name != "device"]
+            extra = [_flag(name) for name in given if name not in self.takes]
             if extra:
-                raise ValueError(f"{self.name} has no options but --smoke and --device, got {', '.join(extra)}")
-            return replace(self.defaults, smoke=smoke, **given)
+                *most, last = ("--smoke", *map(_flag, self.takes))
+                raise ValueError(f"{self.name} has no options but {', '.join(most)} and {last}, got {', '.join(extra)}")
         small: dict[str, Any] = {"epochs": 4, "batch_sizes": self.defaults.batch_sizes[:3], "points": 4, "seeds": 1}
+        if self.script is not None:
+            small = {}
         changes = {**(small if smoke else {}), **(self.smoke if smoke else {}), "smoke": smoke, **given}
         chosen = replace(self.defaults, **changes)
         allowed = (self.defaults.model, *self.models)
@@ -268,8 +262,7 @@ class Experiment:
 
     def command(self, options: Options, *more: str) -> str:
         """What makes it, on the command line."""
-        # A smoke test's defaults differ.
-        defaults = self.options(smoke=options.smoke, device=self.defaults.device)
+        defaults = self.options(smoke=options.smoke)  # a smoke test's differ
         words = options.words(replace(defaults, smoke=False))
         return shlex.join(["rootscale", "reproduce", self.name, *words, *more])
 
@@ -329,38 +322,6 @@ def kept(options: Options) -> tuple[str, ...]:
     return ("batchnorm",) if options.paper_batchnorm else ()
 
 
-def percent(gap: tuple[float, float | None] | None) -> str:
-    """A share and its standard error, in percent.
-
-    >>> percent((0.0123, 0.004)), percent((0.5, None)), percent(None)
-    ('1.2 ± 0.4 %', '50.0 %', 'diverged')
-    """
-    if gap is None:
-        return "diverged"
-    value, se = gap
-    return f"{100 * value:.1f} %" if se is None else f"{100 * value:.1f} ± {100 * se:.1f} %"
-
-
-def points_of(gap: float | None, se: float | None) -> str:
-    """A difference of accuracies and its standard error, in percentage points.
-
-    >>> points_of(-0.0123, 0.004), points_of(None, None)
-    ('-1.2 ± 0.4 points', 'diverged')
-    """
-    if gap is None:
-        return "diverged"
-    return f"{100 * gap:+.1f}{'' if se is None else f' ± {100 * se:.1f}'} points"
-
-
-def accuracies(finals: Sequence[Final]) -> str:
-    """Of every line, with its standard error."""
-    return ", ".join(
-        f"{final.label}: "
-        + ("diverged" if final.accuracy is None else f"{100 * final.accuracy:.2f} ± {100 * (final.se or 0):.2f} %")
-        for final in finals
-    )
-
-
 _cifar10 = lru_cache(maxsize=1)(data.cifar10)
 _patterns = lru_cache(maxsize=1)(partial(data.patterns, 512, 128))
 
@@ -393,7 +354,15 @@ def cifar10_task(optimizer: str, options: Options, *, previous_moment: bool = Fa
     )
 
 
-def settings_for(options: Options, plan: Plan, sizes: Sequence[int], switch_at: int = 0) -> Settings:
+def settings_for(
+    options: Options,
+    plan: Plan,
+    sizes: Sequence[int],
+    switch_at: int = 0,
+    *,
+    eval_samples: int = EVAL,
+    micro: int | None = None,
+) -> Settings:
     """What the runs of an experiment have in common.
 
     Args:
@@ -401,6 +370,8 @@ def settings_for(options: Options, plan: Plan, sizes: Sequence[int], switch_at: 
         plan: of its tasks.
         sizes: all batch sizes that occur, so that the points of the grid are whole numbers of steps.
         switch_at: samples before a switch in mid-run.
+        eval_samples: of each part of the data that are measured.
+        micro: samples that go through the model at once; None is all of a batch.
     """
     samples = plan.samples
     assert samples is not None
@@ -414,8 +385,9 @@ def settings_for(options: Options, plan: Plan, sizes: Sequence[int], switch_at: 
     return Settings(
         grid=grid(stop, points, switch_at, sizes),
         switch_at=switch_at,
-        eval_samples=EVAL,
+        eval_samples=eval_samples,
         device=options.device,
+        micro=micro,
         fast=options.device.startswith("cuda"),
     )
 
@@ -431,8 +403,72 @@ class _Clock:
     expired: bool = False
 
     def check(self) -> bool:
-        self.expired = self.expired or time.monotonic() > self.deadline
+        self.expired = self.expired or time.monotonic() >= self.deadline
         return self.expired
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of an experiment, in a folder that several processes may share: each is made by one of them."""
+
+    experiment: Experiment
+    options: Options
+    settings: Settings
+    folder: Path
+    together: int
+    clock: _Clock
+
+    @property
+    def keep(self) -> dict[str, Any]:
+        return {"keep_models": True} if self.experiment.keep_models else {}
+
+    def finished(self, line: Line, seeds: range) -> bool:
+        return finished(
+            line.task, [line.variant], seeds, self.settings, self.folder, together=self.together, **self.keep
+        )
+
+    def read(self, line: Line, seeds: range) -> Sweep:
+        """Of runs that are finished."""
+        return self._sweep(line.task, [line.variant], seeds, None)
+
+    def make(self, line: Line, seeds: range, tell: Callable[[str, float], None]) -> Sweep | None:
+        """Make them, or go on with them; None where another process does, or there is no time to wait for one."""
+        with self._lock(line.label, seeds) as mine:
+            if not mine:
+                return None
+            if not finished(line.task, (), seeds, self.settings, self.folder, together=self.together):
+
+                def patient() -> bool:
+                    return not self.clock.check()
+
+                with self._lock(f"before the switch: {line.task.name}", seeds, patient) as mine:
+                    if not mine:
+                        return None
+                    self._sweep(line.task, (), seeds, self._stopping(partial(tell, " (before the switch)")))
+            return self._sweep(line.task, [line.variant], seeds, self._stopping(partial(tell, "")))
+
+    def _stopping(self, tell: Callable[[float], None]) -> Progress:
+        def on_progress(label: str, run: int, runs: int, share: float) -> None:
+            tell(share)
+            if not self.clock.expired and self.clock.check():
+                signal.raise_signal(signal.SIGINT)
+
+        return on_progress
+
+    def _sweep(self, task: Task, variants: Sequence[Variant], seeds: range, on_progress: Progress | None) -> Sweep:
+        return sweep(
+            task, variants, seeds, self.settings, self.folder,
+            together=self.together, workers=1, checkpoint_every=60.0, on_progress=on_progress, **self.keep,
+        )  # fmt: skip
+
+    def _lock(self, what: str, seeds: range, wait: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
+        which = [self.experiment.name, replace(self.options, seeds=1).to_dict(), what, list(seeds)]
+        return self.lock(hashlib.sha256(json.dumps(which).encode()).hexdigest()[:16], wait)
+
+    def lock(self, name: str, wait: Callable[[], bool]) -> AbstractContextManager[bool]:
+        place = self.folder / "locks"
+        place.mkdir(parents=True, exist_ok=True)
+        return locked(place / name, wait)
 
 
 def reproduce(
@@ -443,69 +479,92 @@ def reproduce(
     *,
     minutes: float | None = None,
     together: int = 1,
+    only: Sequence[str] = (),
     console: Console | None = None,
 ) -> bool:
-    """Make the runs of an experiment that are missing, and write what they gave to ``out``.
+    """Make the runs of an experiment that are missing, and write what all that are finished gave to ``out``.
+
+    Several processes may work on one experiment at once, with the same folders: a run that another one is making is
+    left to it, and whoever has finished writes what all have. The last call, which finds everything finished, collects.
 
     Args:
         experiment: which.
         options: `Experiment.options`.
         out: folder of the results.
         runs: folder of the runs with their checkpoints.
-        minutes: stop after that time, with checkpoints; what is finished is written.
+        minutes: stop after that time, with checkpoints; 0 makes no run, and collects what is finished.
         together: seeds that are trained at once; on a GPU they share it, which small batches leave idle. Runs that were
             made with another number are not found again.
+        only: make only the lines whose label contains one of these texts, or is one of them.
         console: where to say how it goes.
 
     Returns:
-        Whether all runs are finished.
+        Whether all runs that were asked for are finished.
     """
     out, runs = Path(out), Path(runs)
     if experiment.script is not None:
+        if only:
+            raise ValueError(f"{experiment.name} is not made of lines of which one could ask for some: drop --only")
         out.mkdir(parents=True, exist_ok=True)
-        experiment.script(options, out)
-        return True
+        return experiment.script(options, out, runs, minutes)
     assert experiment.lines is not None
     _same_experiment(out, options)
     lines, settings = experiment.lines(options)
     if together < 1:
         raise ValueError(f"together must be at least 1, got {together}")
-    found: dict[str, dict[range, Trajectory]] = {line.label: {} for line in lines}
-    warm: dict[range, Trajectory] = {}
+    asked = _asked(lines, only)
     clock = _Clock(math.inf if minutes is None else time.monotonic() + 60 * minutes)
+    held = _Runs(experiment, options, settings, runs, together, clock)
     groups = [range(first, min(first + together, options.seeds)) for first in range(0, options.seeds, together)]
     todo = [(seeds, line) for seeds in groups for line in lines]
+    work = [(seeds, line) for seeds, line in todo if line.label in asked]
+    made: dict[tuple[range, str], Sweep] = {}
     interrupted: KeyboardInterrupt | None = None
-    with _Progress(console, len(todo)) as (tell, say):
-        for number, (seeds, line) in enumerate(todo):
+    with progress(console) as bar:
+        for number, (seeds, line) in enumerate(work):
             if clock.check():
                 break
             what = _what(line, seeds)
 
-            def on_progress(label: str, i: int, n: int, share: float, number: int = number, what: str = what) -> None:
-                tell(what + (" (before the switch)" if i + 1 < n else ""), number + (i + share) / n)
-                if not clock.expired and clock.check():
-                    signal.raise_signal(signal.SIGINT)
+            def tell(more: str, share: float, number: int = number, what: str = what) -> None:
+                bar(what + more, (number + share) / len(work))
 
             begun = time.monotonic()
             try:
-                swept = sweep(
-                    line.task, [line.variant], seeds, settings, runs,
-                    together=together, workers=1, checkpoint_every=60.0, on_progress=on_progress,
-                )  # fmt: skip
+                swept = held.make(line, seeds, tell)
             except KeyboardInterrupt as error:
                 interrupted = error
                 break
-            found[line.label][seeds] = swept.trajectories[line.variant]
-            if swept.warm is not None:
-                warm[seeds] = swept.warm
-            say(f"{number + 1} of {len(todo)}: {what}: {_outcome(found[line.label][seeds], time.monotonic() - begun)}")
-    missing = [_what(line, seeds) for seeds, line in todo if seeds not in found[line.label]]
-    if found[lines[0].label]:
-        _store(experiment, options, out, lines, settings, found, warm, missing)
+            if swept is not None:
+                made[seeds, line.label] = swept
+                ending = _outcome(experiment, swept.trajectories[line.variant], time.monotonic() - begun)
+            else:
+                ending = "left to another process, which is at it"
+            if console is not None and not (swept is None and clock.expired):
+                console.print(f"{number + 1} of {len(work)}: {what}: {ending}", markup=False, highlight=False)
+    with held.lock("results", lambda: True):  # who comes last sees what all others have finished
+        found: dict[tuple[range, str], Sweep] = {}
+        for seeds, line in todo:
+            if (seeds, line.label) in made or held.finished(line, seeds):
+                found[seeds, line.label] = made.get((seeds, line.label)) or held.read(line, seeds)
+        missing = [_what(line, seeds) for seeds, line in todo if (seeds, line.label) not in found]
+        if any((seeds, lines[0].label) in found for seeds in groups):
+            _store(experiment, options, out, lines, settings, found, missing)
     if interrupted is not None and not clock.expired:
         raise interrupted
-    return not missing
+    return all((seeds, line.label) in found for seeds, line in work)
+
+
+def _asked(lines: Sequence[Line], only: Sequence[str]) -> set[str]:
+    """The labels that contain one of the texts; a text that is a label stands for that one alone."""
+    labels = [line.label for line in lines]
+    found = set() if only else set(labels)
+    for text in only:
+        some = {text} if text in labels else {label for label in labels if text in label}
+        if not some:
+            raise ValueError(f"--only takes parts of the names of runs, got {text!r}; there are {'; '.join(labels)}")
+        found |= some
+    return found
 
 
 def _what(line: Line, seeds: range) -> str:
@@ -531,45 +590,17 @@ def _same_experiment(out: Path, options: Options) -> None:
         raise ValueError(f"{out} holds results of {before['seeds']} seeds: ask for as many, or give another --out")
 
 
-class _Progress:
-    """A bar on a terminal, and a line for every run that is finished."""
-
-    def __init__(self, console: Console | None, total: int) -> None:
-        self.console, self.total = console, total
-
-    def __enter__(self) -> tuple[Callable[[str, float], None], Callable[[str], None]]:
-        if self.console is None:
-            return (lambda what, done: None), (lambda text: None)
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
-        self.row = self.bar.add_task("", total=self.total)
-        self.bar.start()
-        return self._tell, partial(self.console.print, markup=False, highlight=False)
-
-    def _tell(self, what: str, done: float) -> None:
-        self.bar.update(self.row, description=what, completed=done)
-
-    def __exit__(self, *error: object) -> None:
-        if self.console is not None:
-            self.bar.stop()
-
-
-def _outcome(trajectory: Trajectory, seconds: float) -> str:
+def _outcome(experiment: Experiment, trajectory: Trajectory, seconds: float) -> str:
     lost = int(trajectory.diverged[-1])
-    end = f"test accuracy {100 * trajectory['test accuracy'].mean[-1]:.2f} %" if lost < trajectory.replicas else ""
-    end = ", ".join(text for text in (end, f"{lost} diverged" if lost else "") if text)
+    shown = MEASURES[experiment.measure] if lost < trajectory.replicas else {}
+    parts = [
+        f"{title} {told(name, End(float(trajectory[name].mean[-1])))}"
+        for name, title in shown.items()
+        if name in trajectory.names
+    ]
     made = float(trajectory.meta["seconds"])
-    return f"{end}, {made:.0f} s" + (" (made before)" if seconds < 0.5 * made else "")
+    parts += [f"{lost} diverged"] if lost else []
+    return ", ".join([*parts, f"{made:.0f} s"]) + (" (made before)" if seconds < 0.5 * made else "")
 
 
 # -- what is kept ----------------------------------------------------------------------------------------------------
@@ -581,25 +612,23 @@ def _store(
     out: Path,
     lines: Sequence[Line],
     settings: Settings,
-    found: Mapping[str, Mapping[range, Trajectory]],
-    warm: Mapping[range, Trajectory],
+    found: Mapping[tuple[range, str], Sweep],
     missing: Sequence[str],
 ) -> None:
     command = experiment.command(options)
-    arms = [
-        replace(arm_of(line.task, line.variant, joined(list(found[line.label].values()))), label=line.label)
-        for line in lines
-        if found[line.label]
-    ]
+    arms = []
+    for line in lines:
+        parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
+        if parts:
+            arms.append(replace(arm_of(line.task, line.variant, joined(parts)), label=line.label))
     arms = [arms[0], *(_compared(arms[0], arm) for arm in arms[1:])]
-    test_samples = min(EVAL, len(lines[0].task.test))
-    table = finals(arms, test_samples)
-    seconds = sum(final.seconds for final in table) + sum(float(part.meta["seconds"]) for part in warm.values())
+    warm = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
+    trajectories = [*(arm.trajectory for arm in arms), *warm.values()]
     made = {
         "command": command,
         **environment(settings.device),
         "seeds": list(range(options.seeds)),
-        "seconds": round(seconds, 1),
+        "seconds": round(sum(float(trajectory.meta["seconds"]) for trajectory in trajectories), 1),
         "date": time.strftime("%Y-%m-%d"),
     }
     before = joined(list(warm.values())) if warm else None
@@ -610,8 +639,7 @@ def _store(
         "claim": experiment.claim,
         "source": experiment.source,
         "options": options.to_dict(),
-        "test_samples": test_samples,
-        "final": [final.to_dict() for final in table],
+        "test_samples": min(settings.eval_samples, len(lines[0].task.test)),
         "missing": list(missing),
         **made,
     }
@@ -619,84 +647,13 @@ def _store(
 
 
 def _compared(base: Arm, arm: Arm) -> Arm:
-    """With a verdict, where there are seeds enough for one."""
+    """With a verdict, where there are seeds enough for one; it rests on the losses, as that of `rootscale check`."""
     common = set(base.trajectory.meta["seeds"]) & set(arm.trajectory.meta["seeds"])
     if len(common) < FEWEST:
         return arm
     names = [name for name in base.trajectory.names if name != "noise scale"]
-    return replace(arm, comparison=compare(base.trajectory, arm.trajectory, names))
-
-
-def finals(arms: Sequence[Arm], test_samples: int = EVAL) -> list[Final]:
-    """The table of final values: the first arm is the base."""
-    base = arms[0]
-    return [_final(base, arm, test_samples) for arm in arms]
-
-
-def _final(base: Arm, arm: Arm, test_samples: int) -> Final:
-    here, there = arm.trajectory, base.trajectory
-    accuracy, se = _end(here, test_samples)
-    pairs = list(_pairs(there, here))
-    gap = gap_se = None
-    if accuracy is not None and arm is not base:
-        differences = [here.values["test accuracy"][j, -1] - there.values["test accuracy"][i, -1] for i, j in pairs]
-        differences = [d for d in differences if math.isfinite(d)]
-        if differences:
-            gap = float(np.mean(differences))
-            spread = float(np.std(differences, ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else None
-            gap_se = spread if spread is not None else math.hypot(se or 0.0, _end(there, test_samples)[1] or 0.0)
-    return Final(
-        arm.label,
-        int(arm.plan.batch_size.total),
-        here.replicas,
-        int(here.diverged[-1]),
-        accuracy,
-        se,
-        gap,
-        gap_se,
-        {} if arm is base else dict(_curve_gaps(there, here, pairs)),
-        float(here.meta["seconds"]),
-    )
-
-
-def _end(trajectory: Trajectory, test_samples: int) -> tuple[float | None, float | None]:
-    """Test accuracy at the end, and its standard error."""
-    values = trajectory.values["test accuracy"][:, -1]
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return None, None
-    mean = float(values.mean())
-    if len(values) == 1:
-        return mean, math.sqrt(mean * (1 - mean) / test_samples)
-    return mean, float(values.std(ddof=1) / math.sqrt(len(values)))
-
-
-def _pairs(base: Trajectory, other: Trajectory) -> Iterator[tuple[int, int]]:
-    """Rows of both of the seeds that both have."""
-    rows = {seed: i for i, seed in enumerate(base.meta["seeds"])}
-    return ((rows[seed], j) for j, seed in enumerate(other.meta["seeds"]) if seed in rows)
-
-
-def _curve_gaps(
-    base: Trajectory, other: Trajectory, pairs: Sequence[tuple[int, int]]
-) -> Iterator[tuple[str, tuple[float, float | None]]]:
-    """The largest gap of the mean curves over the range of the base's; runs that diverged are left out."""
-    kept = [(i, j) for i, j in pairs if np.isfinite(other.values["train loss"][j]).all()]
-    if not kept:
-        return
-    for name in base.names:
-        if name == "noise scale":
-            continue
-        ours = np.stack([other.values[name][j] for _, j in kept])
-        theirs = np.stack([base.values[name][i] for i, _ in kept])
-        span = float(np.ptp(theirs.mean(0)))
-        if not span > 0:
-            continue
-        difference = (ours - theirs) / span
-        gap = np.abs(difference.mean(0))
-        at = int(gap.argmax())
-        se = float(difference[:, at].std(ddof=1) / math.sqrt(len(kept))) if len(kept) > 1 else None
-        yield name, (float(gap[at]), se)
+    deciding = [name for name in names if name in LOSSES]
+    return replace(arm, comparison=compare(base.trajectory, arm.trajectory, names, deciding=deciding))
 
 
 # -- what is said ----------------------------------------------------------------------------------------------------
@@ -714,33 +671,32 @@ def record_of(out: str | Path) -> dict[str, Any]:
     return record
 
 
-def finals_of(record: Mapping[str, Any]) -> list[Final]:
-    """The table of final values in a record."""
-    return [Final.from_dict(entry) for entry in record["final"]]
+def finals_of(out: str | Path) -> list[Final]:
+    """The table of final values of a folder of results, from the trajectories in it."""
+    check = Check.load(out)
+    return finals([check.base, *check.others], record_of(out)["test_samples"])
 
 
 def outcome(experiment: Experiment, out: str | Path) -> str:
     """What came out, in a sentence."""
     assert experiment.words is not None
-    record = record_of(out)
-    text = experiment.words(finals_of(record))
-    return text + (f" (unfinished: {len(record['missing'])} runs are missing)" if record["missing"] else "")
+    missing = record_of(out)["missing"]
+    return experiment.words(finals_of(out)) + (f" (unfinished: {len(missing)} runs are missing)" if missing else "")
 
 
-def table(out: str | Path) -> Any:
+def table(experiment: Experiment, out: str | Path) -> Any:
     """The final values in a folder of results, as a table for the terminal."""
     from rich import box
     from rich.table import Table
 
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("run")
-    for column in ("seeds", "test accuracy", "less the base's", "gap of train loss", "seconds"):
+    shown = MEASURES[experiment.measure]
+    for column in ("seeds", *shown.values(), "less the base's", "gap of train loss", "seconds"):
         made.add_column(column, justify="right")
-    for i, final in enumerate(finals_of(record_of(out))):
-        accuracy = (
-            "diverged" if final.accuracy is None else f"{100 * final.accuracy:.2f} ± {100 * (final.se or 0):.2f} %"
-        )
-        gap = points_of(final.gap, final.gap_se) if i else ""
+    for i, final in enumerate(finals_of(out)):
+        ends = [told(name, final.end(name)) for name in shown]
+        gap = told_gap(experiment.measure, final.end(experiment.measure)) if i else ""
         curve = percent(final.curves.get("train loss")) if i else ""
-        made.add_row(final.label, str(final.seeds), accuracy, gap, curve, f"{final.seconds:.0f}")
+        made.add_row(final.label, str(final.seeds), *ends, gap, curve, f"{final.seconds:.0f}")
     return made

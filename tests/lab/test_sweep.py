@@ -14,7 +14,7 @@ from problems import make, mlp
 
 from rootscale.lab import Settings, Variant, sweep
 from rootscale.lab.pool import available
-from rootscale.lab.sweep import describe
+from rootscale.lab.sweep import describe, finished
 from rootscale.trajectory import Trajectory
 
 SETTINGS = Settings(grid=(0, 160, 320, 480))
@@ -104,7 +104,7 @@ def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(tmp_path):
 
     kills = 0
     while kills < 20:
-        finished = files(tmp_path / "killed")
+        before = files(tmp_path / "killed")
         process = context.Process(target=work)
         process.start()
         process.join(moments.uniform(0.02, length / 6))
@@ -117,7 +117,7 @@ def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(tmp_path):
             next((tmp_path / "killed").rglob("trajectory.npz")).unlink()
             continue
         now = files(tmp_path / "killed")
-        assert finished.items() <= now.items()
+        assert before.items() <= now.items()
         for path in now:
             Trajectory.load(tmp_path / "killed" / path)
     equal(sweep(task, *arguments, tmp_path / "killed", together=2), expected)
@@ -140,6 +140,30 @@ def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_goes_on_from_it(tmp_p
     assert shares[0][3] > 0.5
     equal(resumed, sweep(task, VARIANTS, [0, 1], SWITCH))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_whether_a_sweep_is_finished_is_known_without_running_it(tmp_path):
+    asked = (make(), VARIANTS[:2], [0, 1, 2], SWITCH, tmp_path)
+    assert not finished(*asked, together=2)
+    assert not list(tmp_path.iterdir())
+    sweep(*asked, together=2, workers=1)
+    assert finished(*asked, together=2)
+    assert not finished(*asked, together=3)
+    assert not finished(make(), VARIANTS[:3], *asked[2:], together=2)
+    for path in tmp_path.rglob("trajectory.npz"):  # the warm starts are runs too
+        path.rename(path.with_suffix(".away"))
+        assert not finished(*asked, together=2)
+        path.with_suffix(".away").rename(path)
+
+
+def test_without_variants_a_sweep_makes_the_warm_starts(tmp_path):
+    made = sweep(make(), (), [0, 1], SWITCH, tmp_path, workers=1)
+    assert made.trajectories == {}
+    assert made.warm.replicas == 2
+    assert finished(make(), (), [0, 1], SWITCH, tmp_path)
+    (place,) = tmp_path.iterdir()
+    assert (place / "checkpoint.pt").exists()
+    equal(sweep(make(), VARIANTS, [0, 1], SWITCH, tmp_path, workers=1), sweep(make(), VARIANTS, [0, 1], SWITCH))
 
 
 def test_a_sweep_can_run_outside_the_main_thread():

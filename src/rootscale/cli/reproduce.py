@@ -26,10 +26,10 @@ def add_parsers(subparsers: Any) -> None:
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="of the experiment; see --list")
     parser.add_argument("--list", action="store_true", help="the experiments, what they show and what they cost")
-    parser.add_argument("--smoke", action="store_true", help="a small net on generated images, on the CPU in a minute")
+    parser.add_argument("--smoke", action="store_true", help="a small net on generated data, on the CPU in a minute")
     change = parser.add_argument_group("the experiment (default: as listed)")
-    change.add_argument("--epochs", type=int, metavar="N", help="length of the runs; 500 in the paper")
-    change.add_argument("--batch-sizes", type=int, nargs="+", metavar="B", help="of the runs; the base is 256")
+    change.add_argument("--epochs", type=float, metavar="N", help="length of the runs, also a part of one such as 0.25")
+    change.add_argument("--batch-sizes", type=int, nargs="+", metavar="B", help="of the runs")
     change.add_argument("--seeds", type=int, metavar="N", help="runs of each kind; a verdict needs 4")
     change.add_argument("--eps", type=float, help="of the optimizer; 1e-8 and 1e-30 in the paper")
     change.add_argument("--model", metavar="NAME", help="where the experiment leaves a choice")
@@ -41,11 +41,19 @@ def add_parsers(subparsers: Any) -> None:
     )  # fmt: skip
     where = parser.add_argument_group("where and how long")
     where.add_argument("--device", help="such as cuda; default: cuda where there is one (cpu for --smoke)")
-    where.add_argument("--data", metavar="FOLDER", help="that holds CIFAR-10; default: ROOTSCALE_DATA")
+    where.add_argument("--data", metavar="FOLDER", help="that holds the data; default: ROOTSCALE_DATA")
     where.add_argument("--out", type=Path, metavar="FOLDER", help="of the results; default: results/NAME")
     where.add_argument("--runs", type=Path, metavar="FOLDER", help="of runs and checkpoints; default: runs/NAME")
     where.add_argument("--together", type=int, default=1, metavar="N", help="seeds trained at once; default: 1")
-    where.add_argument("--minutes", type=float, metavar="M", help="stop after that time, with checkpoints")
+    where.add_argument(
+        "--minutes", type=float, metavar="M",
+        help="stop after that time, with checkpoints; 0 runs nothing and collects what is finished",
+    )  # fmt: skip
+    where.add_argument(
+        "--only", nargs="+", default=(), metavar="TEXT",
+        help="make only the runs whose name contains one of these texts (or is one of them), and collect all that are "
+        "finished: several processes may work on one experiment at once",
+    )  # fmt: skip
     parser.set_defaults(handler=_reproduce)
 
 
@@ -79,13 +87,15 @@ def _reproduce(args: argparse.Namespace) -> int:
     console = make_console()
     console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
     complete = reproduce.reproduce(
-        experiment, options, out, runs, minutes=args.minutes, together=args.together, console=console
+        experiment, options, out, runs, minutes=args.minutes, together=args.together, only=args.only, console=console
     )
     if (out / "experiment.json").exists() and experiment.words is not None:
-        console.print(reproduce.table(out))
+        console.print(reproduce.table(experiment, out))
         console.print(reproduce.outcome(experiment, out), markup=False, soft_wrap=True)
     if not complete:
         console.print(f"not finished: the same command goes on; runs are in {runs}", markup=False, soft_wrap=True)
+    elif args.only:
+        console.print("finished what --only asks for; without it, the rest is made", markup=False, soft_wrap=True)
     elif experiment.script is None:
         console.print(f"wrote {out}", markup=False, soft_wrap=True)
     return 0 if complete else UNFINISHED

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from rootscale.cli.console import console as make_console
+from rootscale.cli.console import progress
 from rootscale.compare import Gap
 from rootscale.lab.check import Arm, Check, check
 from rootscale.lab.engine import Variant
+from rootscale.lab.sweep import Progress
 from rootscale.lab.task import load_task
 from rootscale.lab.tasks import digits
 from rootscale.plan import Plan
@@ -179,20 +179,16 @@ def _samples(flag: str, text: str, total: int) -> int:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Any]:
+def _progress(console: Console) -> Iterator[Progress]:
     """A bar for all runs together; a line for each finished one where there is no terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     shares: dict[int, float] = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("runs", total=1.0)
+    with progress(console) as bar:
 
         def tell(label: str, run: int, runs: int, share: float) -> None:
             if share == 1 and shares.get(run) != 1 and not console.is_terminal:
                 print(f"finished {label} ({run + 1} of {runs})", file=sys.stderr, flush=True)
             shares[run] = share
             done = sum(value == 1 for value in shares.values())
-            bars.update(
-                bar, completed=sum(shares.values()) / runs, description=f"{done}/{runs} runs, now {escape(label)}"
-            )
+            bar(f"{done}/{runs} runs, now {label}", sum(shares.values()) / runs)
 
         yield tell

@@ -36,9 +36,12 @@ __all__ = [
     "Images",
     "Layout",
     "cifar10",
+    "classes_in",
+    "decode",
     "image_folder",
     "mnist",
     "patterns",
+    "pillow",
     "tiny_imagenet20",
 ]
 
@@ -134,9 +137,9 @@ def image_folder(path: str | os.PathLike[str], size: int = 32) -> Images:
     tests = [root / name for name in ("val", "test") if (root / name).is_dir()]
     if not (root / "train").is_dir() or not tests:
         raise ValueError(f"{root} must have the folders train and val (or test), each with a folder for each class")
-    classes = _classes(root / "train")
-    if _classes(tests[0]) != classes:
-        differ = sorted(set(classes) ^ set(_classes(tests[0])))
+    classes = classes_in(root / "train")
+    if classes_in(tests[0]) != classes:
+        differ = sorted(set(classes) ^ set(classes_in(tests[0])))
         raise ValueError(f"{root / 'train'} and {tests[0]} must have the same classes, got {', '.join(differ)} in one")
     parts = (_class_folders(part, classes, size) for part in (root / "train", tests[0]))
     train, test = (_tensors(*part) for part in parts)
@@ -168,7 +171,8 @@ def patterns(
     return Images(part(train), part(test), tuple(f"pattern {i}" for i in range(classes)))
 
 
-def _classes(folder: Path) -> tuple[str, ...]:
+def classes_in(folder: Path) -> tuple[str, ...]:
+    """The names of the folders in a folder, in order: the classes of an image folder."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         raise ValueError(f"{folder} must have a folder for each class, got none")
@@ -176,7 +180,7 @@ def _classes(folder: Path) -> tuple[str, ...]:
 
 
 def _class_folders(folder: Path, classes: tuple[str, ...], size: int) -> Part:
-    ops = _pillow("ImageOps")
+    ops = pillow("ImageOps")
     files, labels = [], []
     for label, name in enumerate(classes):
         here = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
@@ -186,20 +190,27 @@ def _class_folders(folder: Path, classes: tuple[str, ...], size: int) -> Part:
         labels += [label] * len(here)
     images = np.empty((len(files), 3, size, size), np.uint8)
     for image, file in zip(images, files, strict=True):
-        image[:] = _decode(str(file), file, lambda picture: ops.fit(picture, (size, size)))
+        image[:] = decode(str(file), file, lambda picture: ops.fit(picture, (size, size)))
     return images, np.asarray(labels)
 
 
-def _pillow(module: str) -> Any:
+def pillow(module: str) -> Any:
+    """A module of Pillow, which is an extra."""
     try:
         return importlib.import_module(f"PIL.{module}")
     except ImportError:
         raise ValueError("image files need Pillow, which is not installed; pip install 'rootscale[lab]'") from None
 
 
-def _decode(name: str, source: Any, change: Callable[[Any], Any] = lambda picture: picture) -> Bytes:
-    """One image as [3, height, width]."""
-    image = _pillow("Image")
+def decode(name: str, source: Any, change: Callable[[Any], Any] = lambda picture: picture) -> Bytes:
+    """One image as bytes [3, height, width].
+
+    Args:
+        name: for errors.
+        source: a path, or an open file.
+        change: what is done to the picture before its bytes are taken.
+    """
+    image = pillow("Image")
     try:
         with image.open(source) as picture:
             return np.asarray(change(picture.convert("RGB")), np.uint8).transpose(2, 0, 1)
@@ -405,7 +416,7 @@ def _jpeg_npz(paths: Sequence[Path], rows: int | None) -> Part:
     images = np.empty((len(labels), 3, 64, 64), np.uint8)
     for i, (start, stop) in enumerate(pairwise(offsets)):
         name = f"image {i} of {path}"
-        image = _decode(name, io.BytesIO(data[start:stop]))
+        image = decode(name, io.BytesIO(data[start:stop]))
         if image.shape != (3, 64, 64):
             raise ValueError(f"{name} must be 64 x 64, got {image.shape[2]} x {image.shape[1]}")
         images[i] = image

@@ -40,7 +40,7 @@ from rootscale.lab.engine import Run, Settings, Variant, environment, grid
 from rootscale.lab.task import Task, Tensors
 from rootscale.trajectory import Trajectory
 
-__all__ = ["Progress", "Sweep", "joined", "sweep"]
+__all__ = ["Progress", "Sweep", "finished", "joined", "sweep"]
 
 #: Where the runs of a sweep can be made.
 ENGINES = ("processes", "ray")
@@ -135,18 +135,7 @@ def sweep(
     workers = (pool.default_workers() if cpu else 1) if workers is None else workers
     for variant in variants:
         variant.plans(task.plan)  # before anything is run: there may be no such plan
-    groups = [tuple(seeds[i : i + together]) for i in range(0, len(seeds), together)]
-    jobs: dict[tuple[Variant, tuple[int, ...]], _Job] = {}
-    starts: dict[tuple[int, ...], _Job] = {}
-    size = int(task.plan.batch_size.total)
-    switch_at = settings.switch_at // size * size
-    if switch_at:
-        points = max(2, round(len(settings.grid) * switch_at / (settings.grid[-1] - switch_at)))
-        before = replace(settings, switch_at=0, grid=grid(switch_at, points, batch_sizes=[size]))
-        starts = {group: _Job(task, Variant(), group, before) for group in groups}
-    for variant in variants:
-        for group in groups:
-            jobs[variant, group] = _Job(task, variant, group, settings, starts.get(group))
+    groups, starts, jobs = _jobs(task, variants, seeds, settings, together)
     todo = [*starts.values(), *jobs.values()]
     labels = [job.variant.label(task.plan) + ", warm start" * (i < len(starts)) for i, job in enumerate(todo)]
     tell = on_progress or _silent
@@ -411,3 +400,41 @@ def _source(function: Any) -> str:
         return inspect.getsource(function)
     except (OSError, TypeError):
         return f"{type(function).__name__} {getattr(function, '__qualname__', '')}"
+
+
+# -- what there is to run --------------------------------------------------------------------------------------------
+
+
+def _jobs(
+    task: Task, variants: Sequence[Variant], seeds: Sequence[int], settings: Settings, together: int
+) -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], _Job], dict[tuple[Variant, tuple[int, ...]], _Job]]:
+    """The groups of seeds that are trained together, the warm start of each, and the runs of each variant."""
+    groups = [tuple(seeds[i : i + together]) for i in range(0, len(seeds), together)]
+    starts: dict[tuple[int, ...], _Job] = {}
+    size = int(task.plan.batch_size.total)
+    switch_at = settings.switch_at // size * size
+    if switch_at:
+        points = max(2, round(len(settings.grid) * switch_at / (settings.grid[-1] - switch_at)))
+        before = replace(settings, switch_at=0, grid=grid(switch_at, points, batch_sizes=[size]))
+        starts = {group: _Job(task, Variant(), group, before) for group in groups}
+    jobs = {
+        (variant, group): _Job(task, variant, group, settings, starts.get(group))
+        for variant in variants
+        for group in groups
+    }
+    return groups, starts, jobs
+
+
+def finished(
+    task: Task,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    settings: Settings,
+    folder: str | Path,
+    *,
+    together: int = 16,
+) -> bool:
+    """Whether `sweep` with the same arguments would only read: all runs are finished, warm starts included."""
+    _, starts, jobs = _jobs(task, variants, seeds, settings, together)
+    keep = _Keeper(Path(folder), math.inf, False)
+    return all(keep.finished(job) for job in (*starts.values(), *jobs.values()))

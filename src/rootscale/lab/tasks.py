@@ -226,7 +226,7 @@ def paper_plan(
     optimizer: str = "adam",
     *,
     samples: int = 50_000,
-    epochs: int = 500,
+    epochs: float = 500,
     batch_size: int = 256,
     eps: float = 1e-8,
     weight_decay: float = 1e-4,
@@ -244,7 +244,7 @@ def paper_plan(
     Args:
         optimizer: one of `RECIPES`.
         samples: in the training data.
-        epochs: of ``floor(samples / batch_size)`` steps.
+        epochs: of ``floor(samples / batch_size)`` steps; of a part of one, whole steps.
         batch_size: at which the learning rate and the rest hold as given; nothing is converted.
         eps: 1e-8 and 1e-30 in the paper.
         weight_decay: the L2 term.
@@ -254,7 +254,7 @@ def paper_plan(
     if optimizer not in RECIPES:
         raise ValueError(f"optimizer must be one of {', '.join(RECIPES)}, got {optimizer!r}")
     recipe = RECIPES[optimizer]
-    steps = epochs * max(1, samples // batch_size)
+    steps = max(1, round(epochs * max(1, samples // batch_size)))
     milestones: list[Count] = [steps * share for share in recipe.milestones]
     return Plan(
         recipe.optimizer(eps=eps, weight_decay=weight_decay),

@@ -1,0 +1,35 @@
+import threading
+import time
+
+from rootscale.files import locked
+
+
+def test_a_lock_is_given_to_one_at_a_time_and_waited_for_on_request(tmp_path):
+    place, order = tmp_path / "lock", []
+    with locked(place) as first, locked(place) as second:
+        assert (first, second) == (True, False)
+    with locked(place) as again:
+        assert again
+
+    def hold():
+        with locked(place) as mine:
+            order.append(("held", mine))
+            ready.set()
+            time.sleep(0.3)
+            order.append("let go")
+
+    ready = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait()
+    with locked(place, lambda: True) as mine:
+        order.append(("waited", mine))
+    thread.join()
+    assert order == [("held", True), "let go", ("waited", True)]
+
+
+def test_waiting_for_a_lock_may_be_given_up(tmp_path):
+    asked = iter([True, True, False])
+    with locked(tmp_path / "lock"), locked(tmp_path / "lock", lambda: next(asked)) as mine:
+        assert not mine
+    assert list(asked) == []
