@@ -14,7 +14,6 @@ from rootscale.lab.language import (
     Point,
     Score,
     Windows,
-    encode_texts,
     encoder_net,
     glue,
     gpt,
@@ -30,6 +29,7 @@ from rootscale.lab.language import (
     token_loss,
     windows,
 )
+from rootscale.lab.language.glue_data import encode_texts
 from rootscale.lab.sweep import describe
 from rootscale.lab.task import Tensors
 from rootscale.lab.text import Tokens, Vocabulary, chain, from_text
