@@ -50,12 +50,25 @@ class Setting:
     name: str | None = None
     recipe: str = "roberta"
 
+    def tokens(self, options: Options) -> Tokens:
+        """Of the text."""
+        tokens: Tokens = generated() if options.smoke else base.tokens_of(options.data, self.name)
+        return tokens
+
+    def model(self, options: Options) -> str:
+        """Its name in `rootscale.lab.language.ROBERTAS`."""
+        return "roberta-tiny" if options.smoke else options.model
+
+    def length(self, options: Options) -> int:
+        """Of the sequences."""
+        return 18 if options.smoke else 128
+
     def task(self, options: Options, batch_size: int) -> Task:
         """At the base batch size."""
         return roberta(
-            generated() if options.smoke else base.tokens_of(options.data, self.name),
-            model="roberta-tiny" if options.smoke else options.model,
-            length=18 if options.smoke else 128,
+            self.tokens(options),
+            model=self.model(options),
+            length=self.length(options),
             epochs=options.epochs,
             batch_size=batch_size,
             recipe=self.recipe,

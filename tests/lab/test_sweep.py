@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,21 @@ def test_what_decides_the_result_decides_the_folder():
     for what, other in changed.items():
         assert describe(other) != describe(task), what
     assert describe(make()) == describe(task)
+
+
+def test_a_model_is_made_once_to_describe_tasks_that_share_it():
+    made = []
+
+    def model(width, extra=None):
+        made.append(width)
+        return torch.nn.Linear(6, width).double()
+
+    tasks = [make(plan, model=partial(model, width)) for plan in ("adam", "rmsprop") for width in (3, 4)]
+    descriptions = [describe(task)["model"] for task in tasks]
+    assert made == [3, 4]
+    assert descriptions[0] == descriptions[2] != descriptions[1]
+    assert describe(make(model=partial(model, 3, extra=[])))["model"] == descriptions[0], "a list cannot be looked up"
+    assert describe(make(model=lambda: model(3)))["model"] == descriptions[0]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rootscale.files import whole, write_json
 from rootscale.lab import pool
@@ -380,10 +380,6 @@ def _board(place: Path, run: Run) -> Callable[[Run], None]:
 @lru_cache(maxsize=4)  # it makes a model, and is asked for by every run
 def describe(task: Task) -> dict[str, Any]:
     """What a task is, as far as that can be seen: plan, data, model and the source of its functions."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = task.model()
-    shapes = [f"{name} {list(p.shape)} {p.dtype} {p.requires_grad}" for name, p in model.named_parameters()]
     functions = [
         task.loss,
         task.prepare,
@@ -395,12 +391,35 @@ def describe(task: Task) -> dict[str, Any]:
     return {
         "name": task.name,
         "plan": task.plan.to_dict(),
-        "model": _digest(repr(model), *shapes),
+        "model": _model_digest(task.model),
         "train": _data_digest(task.train),
         "test": _data_digest(task.test),
         "measured": [*task.metrics, *task.functions],
         "functions": _digest(*(_source(function) for function in functions)),
     }
+
+
+def _model_digest(make: Callable[[], nn.Module]) -> str:
+    """Of a model's layers and shapes; a large one takes seconds to make, and tasks that differ in data share it."""
+    try:
+        if isinstance(make, partial):
+            given = make.args, tuple(make.keywords.items())
+            return _made_digest(make.func, *given, repr(given))
+    except TypeError:  # arguments that cannot be looked up
+        pass
+    return _made_digest.__wrapped__(make, (), (), "")
+
+
+@lru_cache(maxsize=64)
+def _made_digest(
+    make: Callable[..., nn.Module], args: tuple[Any, ...], keywords: tuple[tuple[str, Any], ...], written: str
+) -> str:
+    """``written`` tells 1 from 1.0, which layers show."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make(*args, **dict(keywords))
+    shapes = [f"{name} {list(p.shape)} {p.dtype} {p.requires_grad}" for name, p in model.named_parameters()]
+    return _digest(repr(model), *shapes)
 
 
 def _digest(*texts: str) -> str:

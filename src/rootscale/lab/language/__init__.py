@@ -20,7 +20,6 @@ from rootscale.lab.language.glue_scores import Score
 from rootscale.lab.language.glue_task import Classifier, glue
 from rootscale.lab.language.gpt_task import GPT, GPTS, gpt, gpt_net, token_accuracy, token_loss
 from rootscale.lab.language.masking import hash_uniforms, hidden_count, hide
-from rootscale.lab.language.pretraining import pretrain
 from rootscale.lab.language.recipes import RECIPES, Recipe, micro_batch, recipe_plan
 from rootscale.lab.language.roberta_task import (
     ROBERTAS,
@@ -59,7 +58,6 @@ __all__ = [
     "masked_accuracy",
     "masked_loss",
     "micro_batch",
-    "pretrain",
     "read_glue",
     "recipe_plan",
     "roberta",

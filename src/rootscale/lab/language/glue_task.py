@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -64,16 +64,34 @@ def classifier_net(
     pad: int,
     dropout: float,
     prenorm: bool,
-    pretrained: str | None,
+    pretrained: tuple[str, int] | None,
 ) -> nn.Module:
-    """A `Classifier`, with the encoder that `pretrain` stored."""
+    """A `Classifier`, with the encoder of a `MaskedLM` that a sweep has kept."""
     encoder = encoder_net(vocabulary, model, length, dropout, prenorm)
     if pretrained is not None:
-        state = torch.load(pretrained, map_location="cpu", weights_only=True)
-        encoder.load_state_dict(
-            {name.removeprefix("encoder."): value for name, value in state.items() if name.startswith("encoder.")}
-        )
+        encoder.load_state_dict(pretrained_encoder(*pretrained))
     return Classifier(encoder, classes, pad, dropout)
+
+
+def pretrained_encoder(path: str, replica: int) -> dict[str, Tensor]:
+    """The parameters of the encoder, from the file that ``sweep(..., keep_models=True)`` wrote."""
+    models = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(models, list) or not 0 <= replica < len(models) or models[replica] is None:
+        raise ValueError(
+            f"{path} must hold a list of models, as sweep(..., keep_models=True) writes it, with one at {replica}"
+        )
+    parts = {name: value for name, value in models[replica].items() if name.startswith("encoder.")}
+    return {name.removeprefix("encoder."): value for name, value in parts.items()}
+
+
+@lru_cache(maxsize=64)
+def _values(path: str, replica: int, changed: int) -> str:
+    """A digest of the encoder's parameters; ``changed`` is when the file was."""
+    digest = hashlib.sha256()
+    for name, value in pretrained_encoder(path, replica).items():
+        digest.update(name.encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:10]
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -88,8 +106,9 @@ def glue(
     *,
     point: Point,
     model: str = "roberta-large",
-    pretrained: str | os.PathLike[str] | None = None,
-    length: int = 128,
+    pretrained: tuple[str | os.PathLike[str], int] | None = None,
+    length: int | None = None,
+    positions: int = 128,
     dropout: float = 0.1,
     prenorm: bool = True,
 ) -> Task:
@@ -103,9 +122,13 @@ def glue(
         folder: as for `read_glue`.
         vocabulary: of the pre-training.
         point: of the grid (`Glue.grid`).
-        model, length, dropout, prenorm: of the encoder, as in pre-training.
-        pretrained: file of `pretrain`; None is a random encoder.
+        model, positions, dropout, prenorm: of the encoder, as in pre-training.
+        pretrained: a file and a place in it, as in `rootscale.lab.Sweep.models`; None is a random encoder.
+        length: most tokens of an input; None is ``positions``. Where the longest text of a task is shorter, inputs are.
     """
+    length = positions if length is None else length
+    if not 8 <= length <= positions:
+        raise ValueError(f"length must be 8 to {positions}, the positions of the pre-trained encoder, got {length}")
     train, dev = encoded_glue(name, os.fspath(folder), vocabulary, length)
     task = GLUE[name]
     steps = point.epochs * max(1, len(train) // point.batch_size)
@@ -115,14 +138,14 @@ def glue(
         steps=steps,
         schedule=Schedule("linear", warmup=Fraction(6 * steps, 100)),
     )
-    source = None if pretrained is None else os.fspath(pretrained)
+    source = None if pretrained is None else (os.fspath(pretrained[0]), pretrained[1])
     # The sweep sees a model's shape but not its values: they are part of the name.
-    values = "random" if source is None else hashlib.sha256(Path(source).read_bytes()).hexdigest()[:10]
+    values = "random" if source is None else _values(*source, Path(source[0]).stat().st_mtime_ns)
     classes, pad = len(task.labels) or 1, vocabulary.special("pad")
     return Task(
         f"glue-{name}-{model}-{values}",
         plan,
-        partial(classifier_net, vocabulary.total, model, length, classes, pad, dropout, prenorm, source),
+        partial(classifier_net, vocabulary.total, model, positions, classes, pad, dropout, prenorm, source),
         cross_entropy if task.labels else squared_error,
         train,
         dev,
