@@ -37,11 +37,12 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import whole, write_json
-from rootscale.lab import Settings, Task, Variant, sweep
+from rootscale.lab import Settings, Sweep, Task, Variant, sweep
 from rootscale.lab.data import VARIABLE
 from rootscale.lab.engine import environment
 from rootscale.lab.language import GLUE, Point, glue, read_glue
 from rootscale.lab.language.glue_data import glue_file
+from rootscale.lab.sweep import finished
 from rootscale.lab.text import Tokens
 from rootscale.reproduce import Experiment, Line, Options, Stored, load_file
 
@@ -125,12 +126,11 @@ class Plan:
             max_loss=1e3,
         )
 
-    def runs(self) -> Iterator[tuple[int, str, Point]]:
-        """Seed, task and point of the grid of the fine-tunings, each to be made of the models of all batch sizes."""
-        for seed in range(self.options.seeds):
-            for task in self.tasks:
-                for point in self.points(task):
-                    yield seed, task, point
+    def fine_tunings(self) -> Iterator[tuple[str, Point]]:
+        """Task and point of the grid; each is made of the models of all batch sizes before the next one."""
+        for task in self.tasks:
+            for point in self.points(task):
+                yield task, point
 
 
 class Clock:
@@ -140,21 +140,19 @@ class Clock:
         self.deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
         self.expired = False
 
+    def late(self) -> bool:
+        """Whether the time is over."""
+        self.expired = self.expired or time.monotonic() >= self.deadline
+        return self.expired
+
     def tell(self, *progress: object) -> None:
         """To be told how a sweep goes on."""
-        if not self.expired and time.monotonic() > self.deadline:
-            self.expired = True
+        if not self.expired and self.late():
             signal.raise_signal(signal.SIGINT)
-
-    def check(self) -> None:
-        """Between two sweeps."""
-        if self.expired or time.monotonic() > self.deadline:
-            self.expired = True
-            raise KeyboardInterrupt
 
 
 def run_all(plan: Plan, out: Path, runs: Path, pretrained: Path, command: str, minutes: float | None = None) -> bool:
-    """Everything that is missing, or as much of it as there is time for; what there is, is written to ``out``.
+    """Everything that is missing, or as much of it as there is time for; all that is finished is written to ``out``.
 
     Args:
         plan: what is run.
@@ -162,36 +160,42 @@ def run_all(plan: Plan, out: Path, runs: Path, pretrained: Path, command: str, m
         runs: folder of the fine-tunings.
         pretrained: folder of the runs of ``roberta-mlm`` under the same options.
         command: that is said to have made it.
-        minutes: stop after that time.
+        minutes: stop after that time; 0 makes no run.
 
     Returns:
         Whether all is there.
     """
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock(minutes)
-    models: dict[tuple[int, int], tuple[Path, int] | None] = {}
-    pretrainings, found = list[dict[str, Any]](), list[dict[str, Any]]()
     lines, settings = plan.pretraining()
-    complete = False
+    pretrainings, found, missing = list[dict[str, Any]](), list[dict[str, Any]](), 0
+    interrupted: KeyboardInterrupt | None = None
     try:
         for seed in range(plan.options.seeds):
+            models: dict[int, tuple[Path, int] | None] = {}
             for line in lines:
-                size = _size(line)
-                models[size, seed], loss = _pretrained(line, seed, settings, pretrained, clock)
-                pretrainings.append({"batch_size": size, "seed": seed, "log_perplexity": loss})
-        for seed, name, point in plan.runs():
-            for size in map(_size, lines):
-                model = models[size, seed]
-                if model is None:
+                swept = _swept(line.task, line.variant, seed, settings, pretrained, clock, keep_models=True)
+                if swept is None:
+                    missing += 1
                     continue
-                score = _fine_tuned(plan, plan.task(name, point, model), seed, runs, GLUE[name].metric, clock)
-                found.append({"pretrained_at": size, "seed": seed, "task": name, **asdict(point), "score": score})
-                words = f"{point.batch_size}, {point.eta:g}, {point.epochs}"
-                print(f"B = {size:,}, seed {seed}, {name}, {words}: {score:.4f}", flush=True)
-        complete = True
-    except KeyboardInterrupt:
-        if not clock.expired:
-            raise
+                size, loss = _size(line), float(swept.trajectories[line.variant].values["test loss"][0, -1])
+                models[size] = swept.models.get((line.variant, seed))  # none if it diverged
+                log_perplexity = loss if math.isfinite(loss) else None
+                pretrainings.append({"batch_size": size, "seed": seed, "log_perplexity": log_perplexity})
+            for name, point in plan.fine_tunings():
+                for size, model in models.items():
+                    if model is None:
+                        continue
+                    score = _score(plan, plan.task(name, point, model), seed, runs, GLUE[name].metric, clock)
+                    if score is None:
+                        missing += 1
+                        continue
+                    found.append({"pretrained_at": size, "seed": seed, "task": name, **asdict(point), "score": score})
+                    words = f"{point.batch_size}, {point.eta:g}, {point.epochs}"
+                    print(f"B = {size:,}, seed {seed}, {name}, {words}: {score:.4f}", flush=True)
+    except KeyboardInterrupt as error:
+        interrupted = error
+    complete = not missing and interrupted is None
     record = {
         "name": "glue",
         "command": command,
@@ -214,6 +218,8 @@ def run_all(plan: Plan, out: Path, runs: Path, pretrained: Path, command: str, m
     write_json(out / "glue.json", record, indent=1, allow_nan=False)
     with whole(out / "README.md") as temporary:
         temporary.write_text(page(record), encoding="utf-8")
+    if interrupted is not None:
+        raise interrupted
     return complete
 
 
@@ -225,25 +231,28 @@ def _dev_samples(folder: Path, name: str) -> int:
     return len(read_glue(folder, name, "dev")[1])
 
 
-def _pretrained(
-    line: Line, seed: int, settings: Settings, runs: Path, clock: Clock
-) -> tuple[tuple[Path, int] | None, float | None]:
-    """Where a pre-trained model is, and its validation log-perplexity; it is made where it is missing."""
-    swept = sweep(
-        line.task, [line.variant], [seed], settings, runs,
-        workers=1, checkpoint_every=60.0, keep_models=True, on_progress=clock.tell,
-    )  # fmt: skip
-    loss = float(swept.trajectories[line.variant].values["test loss"][0, -1])
-    return swept.models.get((line.variant, seed)), loss if math.isfinite(loss) else None
+def _swept(
+    task: Task, variant: Variant, seed: int, settings: Settings, runs: Path, clock: Clock, keep_models: bool = False
+) -> Sweep | None:
+    """What a run gave, which is read or made; None if there is no time to make it."""
+    if clock.late() and not finished(task, [variant], [seed], settings, runs, keep_models=keep_models):
+        return None
+    try:
+        return sweep(
+            task, [variant], [seed], settings, runs,
+            workers=1, checkpoint_every=60.0, keep_models=keep_models, on_progress=clock.tell,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        if clock.expired:
+            return None
+        raise
 
 
-def _fine_tuned(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Clock) -> float:
-    """The score at the end of a fine-tuning, which is run or read."""
-    clock.check()
-    swept = sweep(
-        task, [Variant()], [seed], plan.settings(task), runs,
-        workers=1, checkpoint_every=60.0, on_progress=clock.tell,
-    )  # fmt: skip
+def _score(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Clock) -> float | None:
+    """At the end of a fine-tuning (NaN if it diverged); None if there is no time to make it."""
+    swept = _swept(task, Variant(), seed, plan.settings(task), runs, clock)
+    if swept is None:
+        return None
     trajectory = swept.trajectories[Variant()]
     return float(trajectory.values[metric][0, -1]) if metric in trajectory.names else math.nan
 

@@ -215,6 +215,8 @@ def test_glue_takes_the_pretrained_models_of_roberta(fine_tuning, tmp_path, monk
 def test_glue_that_is_stopped_goes_on_to_the_same_scores(fine_tuning, tmp_path):
     options = fine_tuning.PRETRAINING.options(smoke=True, epochs=2)
     go = partial(fine_tuning.run_in, options, None, tmp_path / "cut", tmp_path / "cut-runs" / "glue", "command")
+    assert not go(minutes=0)
+    assert not (tmp_path / "cut-runs").exists(), "no run was made"
     rounds = 1
     while not go(minutes=0.5 * rounds / 60):
         record = json.loads((tmp_path / "cut" / "glue.json").read_text())
@@ -224,6 +226,7 @@ def test_glue_that_is_stopped_goes_on_to_the_same_scores(fine_tuning, tmp_path):
         assert rounds < 30
     assert rounds > 1
     assert fine_tuning.run_in(options, None, tmp_path / "whole", tmp_path / "whole-runs" / "glue", "command")
+    assert go(minutes=0), "all is there to be read"
     cut, whole = (json.loads((tmp_path / name / "glue.json").read_text())["runs"] for name in ("cut", "whole"))
     assert cut == whole
     assert len(whole) == 12
