@@ -510,7 +510,7 @@ GRIDS = {"paper": _paper_points, "small": _small_points}
 
 def script(options: Options, out: Path, runs: Path, minutes: float | None) -> bool:
     """The program, as `rootscale reproduce` calls it."""
-    return main(["--out", str(out), "--device", options.device, *(["--smoke"] if options.smoke else [])]) == 0
+    return run_in(options, options.data, out, runs, EXPERIMENTS[0].command(options), minutes=minutes)
 
 
 EXPERIMENTS = [
@@ -520,9 +520,12 @@ EXPERIMENTS = [
         claim="Fine-tuned models do about as well on every task, whatever the batch size of the pre-training",
         source="Appendix, Square Root Scaling Experiments, table of downstream performance",
         minutes=600,
-        defaults=Options(batch_sizes=(), seeds=1),
+        defaults=PRETRAINING.defaults,
+        models=PRETRAINING.models,
         script=script,
+        takes=("device", "data", "batch_sizes", "epochs", "seeds", "eps", "model", "points"),
         stored=stored,
+        smoke={"points": 4, **PRETRAINING.smoke},
     )
 ]
 

@@ -13,7 +13,6 @@ that is asked for is the base, with the table's values converted to it by the ru
 Cost. Not measured yet; the minutes of the list are an estimate for WikiText-2 and one seed.
 
     rootscale reproduce roberta-mlm --device cuda --data FOLDER
-    python experiments/gpt_wikitext.py results/roberta-mlm     # the table of log-perplexities
 """
 
 from __future__ import annotations
@@ -90,6 +89,8 @@ EXPERIMENTS = [
         words=base.gaps,
         models=("roberta-large", "roberta-small"),
         smoke={"batch_sizes": (1024, 2048), "epochs": 6},
+        measure="test loss",
+        keep_models=True,  # for glue
     ),
     Experiment(
         name="roberta-svag",
@@ -102,5 +103,6 @@ EXPERIMENTS = [
         words=base.gaps,
         models=("roberta-large", "roberta-base"),
         smoke={"epochs": 2, "ells": (1.0, 2.0)},
+        measure="test loss",
     ),
 ]
