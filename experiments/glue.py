@@ -279,7 +279,7 @@ def best(record: dict[str, Any]) -> dict[int, dict[str, tuple[float, float | Non
 def page(record: dict[str, Any]) -> str:
     """The table of the best of the grid, ours and the paper's, in Markdown."""
     table = best(record)
-    tasks = [task for task in GLUE if any(task in row for row in table.values())]
+    tasks = [task for task in GLUE if task in record["dev"]]
     lines = ["# GLUE after pre-training at several batch sizes", ""]
     if record["smoke"]:
         lines += ["A smoke test on generated data, which says nothing about the claim.", ""]
@@ -357,6 +357,8 @@ def stored(folder: Path) -> Stored | None:
     parts = [f"{task} {gap:.3f}" for task, gap in spreads(table).items()]
     sizes = ", ".join(f"{size:,}" for size in table)
     words = f"largest difference of the best scores between pre-training at B = {sizes}: {', '.join(parts)}"
+    if not parts:
+        words = "no two batch sizes can be compared yet"
     if record["smoke"]:
         words = f"a smoke test on generated data, which says nothing about the claim: {words}"
     return Stored(

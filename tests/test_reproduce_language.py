@@ -217,6 +217,8 @@ def test_glue_that_is_stopped_goes_on_to_the_same_scores(fine_tuning, tmp_path):
     go = partial(fine_tuning.run_in, options, None, tmp_path / "cut", tmp_path / "cut-runs" / "glue", "command")
     assert not go(minutes=0)
     assert not (tmp_path / "cut-runs").exists(), "no run was made"
+    assert "| pre-trained at B | CoLA | MRPC | STS-B |" in (tmp_path / "cut" / "README.md").read_text()
+    assert "no two batch sizes can be compared yet (unfinished)" in fine_tuning.stored(tmp_path / "cut").words
     rounds = 1
     while not go(minutes=0.5 * rounds / 60):
         record = json.loads((tmp_path / "cut" / "glue.json").read_text())
