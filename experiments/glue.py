@@ -4,46 +4,51 @@ The claim. RoBERTa-large pre-trained at B = 1,024 to 8,192 under the rule does a
 pre-training batch sizes, in the best of a grid of fine-tunings (appendix "Square Root Scaling Experiments", table of
 downstream performance).
 
-Setting. Pre-training as in `roberta_mlm.py`, on the text that is there (cut by a BPE that is trained on it) and by
-default with 6 layers, at three batch sizes. Fine-tuning by the appendix's tables: betas .9 and .98, eps 1e-6, weight
-decay .1, dropout .1, warm-up over 6 % and linear decay to 0; the grid of batch sizes, learning rates and epochs is the
-paper's (``--grid small``: batch size 32, two learning rates, 3 epochs). Scores on the dev sets: Matthews correlation
-for CoLA, F1 for MRPC and QQP, Spearman correlation for STS-B, accuracy for the rest. The paper's models saw 94 million
-sequences and 16 GB of text: its scores are next to ours for the spread over batch sizes, not for their height.
+Setting. The pre-trained models are those of the experiment ``roberta-mlm`` (`roberta_mlm.py`) under the rule, with its
+text, model, batch sizes and length: its runs are found again, and those that are missing are made. Fine-tuning by the
+appendix's tables: betas .9 and .98, eps 1e-6, weight decay .1, dropout .1, warm-up over 6 % and linear decay to 0; the
+grid of batch sizes, learning rates and epochs is the paper's (``--grid small``: batch size 32, two learning rates, 3
+epochs). Tasks are those of GLUE whose files are there. Scores on the dev sets: Matthews correlation for CoLA, F1 for
+MRPC and QQP, Spearman correlation for STS-B, accuracy for the rest. The paper's models saw 94 million sequences and
+16 GB of text: its scores are next to ours for the spread over batch sizes, not for their height.
 
 Cost. Not measured yet. It may be stopped at any time, or by ``--minutes``, and goes on from there.
 
-    ROOTSCALE_DATA=FOLDER rootscale reproduce glue --device cuda
-    python experiments/glue.py --device cuda --data FOLDER --out results/glue --tasks CoLA RTE MRPC --minutes 9
+    rootscale reproduce roberta-mlm --device cuda --data FOLDER
+    rootscale reproduce glue --device cuda --data FOLDER --minutes 9
+    python experiments/glue.py --device cuda --data FOLDER --tasks CoLA RTE MRPC --grid small --minutes 9
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import os
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rootscale.files import whole, write_json
-from rootscale.lab import Settings, Task, Variant, sweep
+from rootscale.lab import Settings, Sweep, Task, Variant, sweep
 from rootscale.lab.data import VARIABLE
 from rootscale.lab.engine import environment
-from rootscale.lab.language import GLUE, ROBERTAS, Point, glue, micro_batch, pretrain, roberta
-from rootscale.lab.sweep import describe
-from rootscale.lab.text import Tokens, chain, corpus, from_text, tokenise
-from rootscale.reproduce import Experiment, Options, Stored
+from rootscale.lab.language import GLUE, Point, glue, read_glue
+from rootscale.lab.language.glue_data import glue_file
+from rootscale.lab.sweep import finished
+from rootscale.lab.text import Tokens
+from rootscale.reproduce import Experiment, Line, Options, Stored, load_file
 
+mlm = load_file(Path(__file__).with_name("roberta_mlm.py"))
+#: The experiment whose models are fine-tuned.
+PRETRAINING: Experiment = next(one for one in mlm.EXPERIMENTS if one.name == "roberta-mlm")
 #: The paper's scores by the batch size of the pre-training; it has no number for MNLI at 8,192.
 PAPER: dict[int, dict[str, float]] = {
     1024: dict(zip(GLUE, (0.585, 0.92, 0.73, 0.866, 0.873, 0.836, 0.906, 0.682), strict=True)),
@@ -53,6 +58,8 @@ PAPER: dict[int, dict[str, float]] = {
 }
 #: Fine-tunings of more steps than this are worth a CUDA graph and its compilation.
 LONG = 5000
+#: Most tokens of an input.
+LENGTH = 128
 
 
 @dataclass(frozen=True)
@@ -60,129 +67,193 @@ class Plan:
     """What is run.
 
     Args:
-        tokens: of the pre-training text.
+        options: of the pre-training, as in ``roberta-mlm``; seeds and device are also those of the fine-tunings.
         folder: of the GLUE data.
         tasks: of GLUE.
-        model: encoder.
-        length: of the sequences.
-        sizes: batch sizes of the pre-training; the smallest is the base of the rule.
-        epochs: of the pre-training.
-        seeds: of pre-training and fine-tuning.
         points: of the grid, for each task.
-        device: where.
-        small: whether this is a smoke test.
+        length: most tokens of an input.
+        long: fine-tunings of more steps than this are run by a CUDA graph.
     """
 
-    tokens: Tokens
+    options: Options
     folder: Path
     tasks: tuple[str, ...]
-    model: str
-    length: int
-    sizes: tuple[int, ...]
-    epochs: float
-    seeds: int
     points: Callable[[str], list[Point]]
-    device: str
-    small: bool = False
+    length: int = LENGTH
+    long: int = LONG
 
-    def pretraining(self) -> Task:
-        """At the base."""
-        return roberta(
-            self.tokens,
-            model=self.model,
-            length=self.length,
-            epochs=self.epochs,
-            batch_size=min(self.sizes),
-            eta=1e-2 if self.small else None,
-            reference=4 if self.small else None,
+    @property
+    def tokens(self) -> Tokens:
+        """Of the pre-training."""
+        tokens: Tokens = mlm.Setting().tokens(self.options)
+        return tokens
+
+    def pretraining(self) -> tuple[list[Line], Settings]:
+        """The runs of ``roberta-mlm`` that are under the rule: one for each batch size, the base first."""
+        assert PRETRAINING.lines is not None
+        lines, settings = PRETRAINING.lines(self.options)
+        return [line for line in lines if line.variant.rule is None], settings
+
+    def task(self, name: str, point: Point, pretrained: tuple[Path, int]) -> Task:
+        """A fine-tuning."""
+        positions = mlm.Setting().length(self.options)
+        return glue(
+            name,
+            self.folder,
+            self.tokens.vocabulary,
+            point=point,
+            model=mlm.Setting().model(self.options),
+            pretrained=pretrained,
+            length=min(self.length, positions),
+            positions=positions,
         )
 
-    def runs(self) -> Iterator[tuple[int, int, str, Point]]:
-        """Batch size of the pre-training, seed, task and point of the grid of every fine-tuning."""
-        for seed in range(self.seeds):
-            for size in sorted(self.sizes):
-                for task in self.tasks:
-                    for point in self.points(task):
-                        yield size, seed, task, point
+    def settings(self, task: Task) -> Settings:
+        """Of a fine-tuning: only its end is measured."""
+        total, steps = task.plan.samples, task.plan.total_steps
+        assert total is not None
+        assert steps is not None
+        cuda = self.options.device.startswith("cuda")
+        return Settings(
+            grid=(int(total),),
+            replacement=False,
+            eval_samples=256,
+            noise=False,
+            device=self.options.device,
+            micro=None if self.options.smoke else 256,
+            amp=cuda,
+            fast=cuda and steps > self.long,
+            max_loss=1e3,
+        )
+
+    def fine_tunings(self) -> Iterator[tuple[str, Point]]:
+        """Task and point of the grid; each is made of the models of all batch sizes before the next one."""
+        for task in self.tasks:
+            for point in self.points(task):
+                yield task, point
 
 
-def run_all(plan: Plan, out: Path, runs: Path, command: str, minutes: float | None = None) -> bool:
-    """Everything that is missing, or as much of it as there is time for; what there is, is written to ``out``."""
+class Clock:
+    """Stops a sweep after some time as Ctrl-C would: after a step, with a checkpoint."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self.deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        self.expired = False
+
+    def late(self) -> bool:
+        """Whether the time is over."""
+        self.expired = self.expired or time.monotonic() >= self.deadline
+        return self.expired
+
+    def tell(self, *progress: object) -> None:
+        """To be told how a sweep goes on."""
+        if not self.expired and self.late():
+            signal.raise_signal(signal.SIGINT)
+
+
+def run_all(plan: Plan, out: Path, runs: Path, pretrained: Path, command: str, minutes: float | None = None) -> bool:
+    """Everything that is missing, or as much of it as there is time for; all that is finished is written to ``out``.
+
+    Args:
+        plan: what is run.
+        out: folder of the results.
+        runs: folder of the fine-tunings.
+        pretrained: folder of the runs of ``roberta-mlm`` under the same options.
+        command: that is said to have made it.
+        minutes: stop after that time; 0 makes no run.
+
+    Returns:
+        Whether all is there.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-
-    def late() -> bool:
-        return minutes is not None and time.monotonic() - began > 60 * minutes
-
-    base, found = plan.pretraining(), list[dict[str, Any]]()
-    complete = True
-    for size, seed, name, point in plan.runs():
-        path = _pretrained(plan, base, size, seed, runs, late)
-        if path is None or late():
-            complete = False
-            break
-        task = glue(
-            name, plan.folder, plan.tokens.vocabulary, point=point, model=plan.model, pretrained=path,
-            length=plan.length,
-        )  # fmt: skip
-        score = _fine_tuned(plan, task, seed, runs, GLUE[name].metric)
-        found.append({"pretrained_at": size, "seed": seed, "task": name, **asdict(point), "score": score})
-        print(f"B = {size:,}, seed {seed}, {name}, {point.batch_size}, {point.eta:g}, {point.epochs}: {score:.4f}")
+    clock = Clock(minutes)
+    lines, settings = plan.pretraining()
+    pretrainings, found, missing = list[dict[str, Any]](), list[dict[str, Any]](), 0
+    interrupted: KeyboardInterrupt | None = None
+    try:
+        for seed in range(plan.options.seeds):
+            models: dict[int, tuple[Path, int] | None] = {}
+            for line in lines:
+                swept = _swept(line.task, line.variant, seed, settings, pretrained, clock, keep_models=True)
+                if swept is None:
+                    missing += 1
+                    continue
+                size, loss = _size(line), float(swept.trajectories[line.variant].values["test loss"][0, -1])
+                models[size] = swept.models.get((line.variant, seed))  # none if it diverged
+                log_perplexity = loss if math.isfinite(loss) else None
+                pretrainings.append({"batch_size": size, "seed": seed, "log_perplexity": log_perplexity})
+            for name, point in plan.fine_tunings():
+                for size, model in models.items():
+                    if model is None:
+                        continue
+                    score = _score(plan, plan.task(name, point, model), seed, runs, GLUE[name].metric, clock)
+                    if score is None:
+                        missing += 1
+                        continue
+                    found.append({"pretrained_at": size, "seed": seed, "task": name, **asdict(point), "score": score})
+                    words = f"{point.batch_size}, {point.eta:g}, {point.epochs}"
+                    print(f"B = {size:,}, seed {seed}, {name}, {words}: {score:.4f}", flush=True)
+    except KeyboardInterrupt as error:
+        interrupted = error
+    complete = not missing and interrupted is None
     record = {
         "name": "glue",
         "command": command,
-        "smoke": plan.small,
-        "seeds": plan.seeds,
-        "model": plan.model,
+        "smoke": plan.options.smoke,
+        "seeds": plan.options.seeds,
+        "model": mlm.Setting().model(plan.options),
         "text": plan.tokens.name,
-        "pretraining": {"epochs": plan.epochs, "batch_sizes": list(plan.sizes), "plan": base.plan.to_dict()},
+        "dev": {name: _dev_samples(plan.folder, name) for name in plan.tasks},
+        "pretraining": {
+            "options": plan.options.to_dict(),
+            "batch_sizes": [_size(line) for line in lines],
+            "plan": lines[0].task.plan.to_dict(),
+            "runs": pretrainings,
+        },
         "complete": complete,
         "runs": [{**one, "score": one["score"] if math.isfinite(one["score"]) else None} for one in found],
         "date": time.strftime("%Y-%m-%d"),
-        **environment(plan.device),
+        **environment(plan.options.device),
     }
     write_json(out / "glue.json", record, indent=1, allow_nan=False)
     with whole(out / "README.md") as temporary:
         temporary.write_text(page(record), encoding="utf-8")
+    if interrupted is not None:
+        raise interrupted
     return complete
 
 
-def _pretrained(plan: Plan, base: Task, size: int, seed: int, runs: Path, late: Callable[[], bool]) -> Path | None:
-    """The file of a pre-trained model, which is made where it is missing; None if there is no time."""
-    total = base.plan.samples
-    assert total is not None
-    settings = Settings(
-        grid=(0, int(total)),
-        eval_samples=32 if plan.small else 1024,
-        device=plan.device,
-        micro=None if plan.small else micro_batch(plan.length, plan.tokens.vocabulary.total),
-        fast=plan.device.startswith("cuda"),
-    )
-    what = json.dumps([describe(base), size, seed, settings.micro, plan.device.startswith("cuda")], sort_keys=True)
-    digest = hashlib.sha256(what.encode()).hexdigest()[:10]
-    path = runs / "pretrained" / f"{plan.model}-B-{size}-seed-{seed}-{digest}.pt"
-    variant = Variant(Fraction(size, min(plan.sizes)))
-    return path if pretrain(base, variant, seed, settings, path, stop=late) else None
+def _size(line: Line) -> int:
+    return int(line.variant.plan(line.task.plan).batch_size.total)
 
 
-def _fine_tuned(plan: Plan, task: Task, seed: int, runs: Path, metric: str) -> float:
-    """The score at the end of a fine-tuning, which is run or read."""
-    total, steps = task.plan.samples, task.plan.total_steps
-    assert total is not None
-    assert steps is not None
-    cuda = plan.device.startswith("cuda")
-    settings = Settings(
-        grid=(int(total),),
-        replacement=False,
-        eval_samples=256,
-        noise=False,
-        device=plan.device,
-        micro=None if plan.small else 256,
-        amp=cuda,
-        fast=cuda and steps > LONG,
-        max_loss=1e3,
-    )
-    trajectory = sweep(task, [Variant()], [seed], settings, runs / "fine-tuned").trajectories[Variant()]
+def _dev_samples(folder: Path, name: str) -> int:
+    return len(read_glue(folder, name, "dev")[1])
+
+
+def _swept(
+    task: Task, variant: Variant, seed: int, settings: Settings, runs: Path, clock: Clock, keep_models: bool = False
+) -> Sweep | None:
+    """What a run gave, which is read or made; None if there is no time to make it."""
+    if clock.late() and not finished(task, [variant], [seed], settings, runs, keep_models=keep_models):
+        return None
+    try:
+        return sweep(
+            task, [variant], [seed], settings, runs,
+            workers=1, checkpoint_every=60.0, keep_models=keep_models, on_progress=clock.tell,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        if clock.expired:
+            return None
+        raise
+
+
+def _score(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Clock) -> float | None:
+    """At the end of a fine-tuning (NaN if it diverged); None if there is no time to make it."""
+    swept = _swept(task, Variant(), seed, plan.settings(task), runs, clock)
+    if swept is None:
+        return None
+    trajectory = swept.trajectories[Variant()]
     return float(trajectory.values[metric][0, -1]) if metric in trajectory.names else math.nan
 
 
@@ -208,7 +279,7 @@ def best(record: dict[str, Any]) -> dict[int, dict[str, tuple[float, float | Non
 def page(record: dict[str, Any]) -> str:
     """The table of the best of the grid, ours and the paper's, in Markdown."""
     table = best(record)
-    tasks = [task for task in GLUE if any(task in row for row in table.values())]
+    tasks = [task for task in GLUE if task in record["dev"]]
     lines = ["# GLUE after pre-training at several batch sizes", ""]
     if record["smoke"]:
         lines += ["A smoke test on generated data, which says nothing about the claim.", ""]
@@ -222,14 +293,43 @@ def page(record: dict[str, Any]) -> str:
     lines += [
         "",
         f"Best of the grid on the dev sets ({', '.join(f'{task}: {GLUE[task].metric}' for task in tasks)}).",
+        *uncertainty(record, table),
         f"Largest difference between pre-training batch sizes: {spread or 'not known yet'}.",
-        f"{record['model']}, pre-trained on {record['text']} over {record['pretraining']['epochs']:g} epochs; the "
-        "paper's RoBERTa-large saw far more text: compare the spread over batch sizes, not the height.",
+        f"Validation log-perplexity after pre-training: {', '.join(_pretraining_words(record)) or 'not known yet'}.",
+        f"{record['model']}, pre-trained on {record['text']} over {record['pretraining']['options']['epochs']:g} "
+        "epochs; the paper's RoBERTa-large saw far more text: compare the spread over batch sizes, not the height.",
         "",
         f"Made by `{record['command']}` on {record['date']}: {record['hardware']}"
         + ("." if record["complete"] else "; not finished."),
     ]
     return "\n".join(lines) + "\n"
+
+
+def uncertainty(record: dict[str, Any], table: dict[int, dict[str, tuple[float, float | None]]]) -> list[str]:
+    """Where there is one seed: that there is no standard error, and what the dev sets alone make of one.
+
+    An accuracy p on n samples has the standard error ``sqrt(p (1 - p) / n)``; the other scores have no such formula.
+    """
+    if record["seeds"] > 1:
+        return []
+    parts = []
+    for task, samples in record["dev"].items():
+        values = [row[task][0] for row in table.values() if task in row]
+        if GLUE[task].metric == "accuracy" and values:
+            p = float(np.mean(values))
+            parts.append(f"± {math.sqrt(p * (1 - p) / samples):.3f} ({task}, {samples:,} samples)")
+    alone = f"; of an accuracy, the dev set alone makes about {', '.join(parts)}" if parts else ""
+    return [f"One seed: no standard error{alone}."]
+
+
+def _pretraining_words(record: dict[str, Any]) -> Iterator[str]:
+    """By batch size, the mean over seeds; and which diverged."""
+    for size in record["pretraining"]["batch_sizes"]:
+        made = [run["log_perplexity"] for run in record["pretraining"]["runs"] if run["batch_size"] == size]
+        kept = [loss for loss in made if loss is not None]
+        if made:
+            lost = f" ({len(made) - len(kept)} of {len(made)} diverged)" if len(kept) < len(made) else ""
+            yield f"B = {size:,}: " + (f"{np.mean(kept):.3f}" if kept else "none") + lost
 
 
 def _cell(value: tuple[float, float | None] | None) -> str:
@@ -257,6 +357,8 @@ def stored(folder: Path) -> Stored | None:
     parts = [f"{task} {gap:.3f}" for task, gap in spreads(table).items()]
     sizes = ", ".join(f"{size:,}" for size in table)
     words = f"largest difference of the best scores between pre-training at B = {sizes}: {', '.join(parts)}"
+    if not parts:
+        words = "no two batch sizes can be compared yet"
     if record["smoke"]:
         words = f"a smoke test on generated data, which says nothing about the claim: {words}"
     return Stored(
@@ -292,45 +394,105 @@ def generated(folder: Path) -> None:
             (folder / "glue" / name / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def available(folder: Path) -> tuple[str, ...]:
+    """The tasks of GLUE whose files are in a folder; which are not is said."""
+    found = tuple(name for name in GLUE if _there(folder, name))
+    if not found:
+        raise ValueError(f"there is no task of GLUE in {folder}: it must hold glue/NAME/train.tsv and dev.tsv")
+    missing = [name for name in GLUE if name not in found]
+    print(f"tasks of GLUE in {folder}: {', '.join(found)}" + (f"; not {', '.join(missing)}" if missing else ""))
+    return found
+
+
+def _there(folder: Path, name: str) -> bool:
+    try:
+        return all(glue_file(folder, name, split) for split in ("train", "dev"))
+    except ValueError:
+        return False
+
+
+def run_in(
+    options: Options,
+    folder: str | None,
+    out: Path,
+    runs: Path,
+    command: str,
+    *,
+    pretrained: Path | None = None,
+    tasks: Sequence[str] = (),
+    points: Callable[[str], list[Point]] | None = None,
+    length: int = LENGTH,
+    long: int = LONG,
+    minutes: float | None = None,
+) -> bool:
+    """`run_all` on the data of a folder, or on generated ones for a smoke test; the rest has defaults."""
+    pretrained = pretrained or runs.parent / PRETRAINING.folder(options)
+    with tempfile.TemporaryDirectory() as temporary:
+        if options.smoke:
+            generated(Path(temporary))
+            folder, points = temporary, _smoke_points
+        folder = folder or os.environ.get(VARIABLE)
+        if not folder:
+            raise ValueError(f"the folder of the data is needed: give --data, or the environment variable {VARIABLE}")
+        place = Path(folder).expanduser()
+        plan = Plan(options, place, tuple(tasks) or available(place), points or _paper_points, length, long)
+        return run_all(plan, out, runs, pretrained, command, minutes)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; the exit status is 3 while runs are missing."""
+    defaults = PRETRAINING.defaults
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/glue"), help="folder of the results")
-    parser.add_argument("--runs", type=Path, help="folder of runs and checkpoints; default: runs/NAME of --out")
-    parser.add_argument("--data", help=f"folder of the text and of glue; default: {VARIABLE}")
-    parser.add_argument("--text", help="folder of the text, where it is another")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tasks", nargs="+", choices=list(GLUE), default=["CoLA", "SST-2", "MRPC", "STS-B", "RTE"])
-    parser.add_argument("--model", choices=list(ROBERTAS), default="roberta-small")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[256, 1024, 4096], help="of the pre-training")
-    parser.add_argument("--epochs", type=float, default=40, help="of the pre-training")
-    parser.add_argument("--vocabulary", type=int, default=16_384, help="tokens of the BPE")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--grid", choices=["paper", "small"], default="paper", help="of the fine-tunings")
-    parser.add_argument("--minutes", type=float, help="stop after that time")
+    where = parser.add_argument_group("where and how long")
+    where.add_argument("--out", type=Path, default=Path("results/glue"), help="folder of the results")
+    where.add_argument("--runs", type=Path, help="folder of the fine-tunings; default: runs/NAME of --out")
+    where.add_argument(
+        "--pretrained", type=Path, help="folder of the runs of roberta-mlm; default: runs/roberta-mlm, beside --runs"
+    )
+    where.add_argument("--data", help=f"folder of the text and of glue; default: {VARIABLE}")
+    where.add_argument("--text", help="folder of the text, where it is another")
+    where.add_argument("--device", default="cpu")
+    where.add_argument("--minutes", type=float, help="stop after that time")
+    before = parser.add_argument_group("the pre-training (default: as in roberta-mlm)")
+    before.add_argument("--model", choices=[defaults.model, *PRETRAINING.models])
+    before.add_argument("--batch-sizes", type=int, nargs="+")
+    before.add_argument("--epochs", type=int)
+    before.add_argument("--eps", type=float)
+    before.add_argument("--points", type=int, help="at which it is measured")
+    before.add_argument("--seeds", type=int, help="of pre-training and fine-tuning")
+    after = parser.add_argument_group("the fine-tunings")
+    after.add_argument("--tasks", nargs="+", choices=list(GLUE), help="default: those whose files are there")
+    after.add_argument("--grid", choices=list(GRIDS), default="paper")
+    after.add_argument(
+        "--length", type=int, default=LENGTH, help="most tokens; a task of shorter texts takes fewer (default: 128)"
+    )
+    after.add_argument(
+        "--long", type=int, default=LONG,
+        help="steps from which a fine-tuning is run by a CUDA graph; part of what a run is (default: 5000)",
+    )  # fmt: skip
     parser.add_argument("--smoke", action="store_true", help="tiny nets on generated data")
     args = parser.parse_args(argv)
-    runs = args.runs or Path("build/smoke" if args.smoke else ".") / "runs" / args.out.name
-    command = " ".join(["python", "experiments/glue.py", *(sys.argv[1:] if argv is None else argv)])
-    with tempfile.TemporaryDirectory() as temporary:
-        if args.smoke:
-            generated(Path(temporary))
-            plan = Plan(
-                from_text(chain(10, 1500, 0.95), name="chain"), Path(temporary), ("CoLA", "MRPC", "STS-B"),
-                "roberta-tiny", 18, (4, 8), 2, 1, _smoke_points, args.device, True,
-            )  # fmt: skip
-        else:
-            folder = args.data or os.environ.get(VARIABLE)
-            if not folder:
-                raise ValueError(
-                    f"the folder of the data is needed: give --data, or the environment variable {VARIABLE}"
-                )
-            tokens = tokenise(corpus(args.text or folder), "bpe", args.vocabulary)
-            plan = Plan(
-                tokens, Path(folder), tuple(args.tasks), args.model, 128, tuple(args.batch_sizes), args.epochs,
-                args.seeds, _small_points if args.grid == "small" else _paper_points, args.device,
-            )  # fmt: skip
-        return 0 if run_all(plan, args.out, runs, command, args.minutes) else 3
+    options = PRETRAINING.options(
+        smoke=args.smoke,
+        device=args.device,
+        data=args.text or args.data,
+        batch_sizes=None if args.batch_sizes is None else tuple(args.batch_sizes),
+        **{name: getattr(args, name) for name in ("model", "epochs", "eps", "points", "seeds")},
+    )
+    complete = run_in(
+        options,
+        args.data,
+        args.out,
+        args.runs or Path("build/smoke" if args.smoke else ".") / "runs" / args.out.name,
+        " ".join(["python", "experiments/glue.py", *(sys.argv[1:] if argv is None else argv)]),
+        pretrained=args.pretrained,
+        tasks=args.tasks or (),
+        points=GRIDS[args.grid],
+        length=args.length,
+        long=args.long,
+        minutes=args.minutes,
+    )
+    return 0 if complete else 3
 
 
 def _paper_points(task: str) -> list[Point]:
@@ -345,9 +507,12 @@ def _smoke_points(task: str) -> list[Point]:
     return [Point(16, eta, 5) for eta in (3e-3, 1e-2)]
 
 
+GRIDS = {"paper": _paper_points, "small": _small_points}
+
+
 def script(options: Options, out: Path, runs: Path, minutes: float | None) -> bool:
     """The program, as `rootscale reproduce` calls it."""
-    return main(["--out", str(out), "--device", options.device, *(["--smoke"] if options.smoke else [])]) == 0
+    return run_in(options, options.data, out, runs, EXPERIMENTS[0].command(options), minutes=minutes)
 
 
 EXPERIMENTS = [
@@ -357,9 +522,12 @@ EXPERIMENTS = [
         claim="Fine-tuned models do about as well on every task, whatever the batch size of the pre-training",
         source="Appendix, Square Root Scaling Experiments, table of downstream performance",
         minutes=600,
-        defaults=Options(batch_sizes=(), seeds=1),
+        defaults=PRETRAINING.defaults,
+        models=PRETRAINING.models,
         script=script,
+        takes=("device", "data", "batch_sizes", "epochs", "seeds", "eps", "model", "points"),
         stored=stored,
+        smoke={"points": 4, **PRETRAINING.smoke},
     )
 ]
 

@@ -13,7 +13,6 @@ that is asked for is the base, with the table's values converted to it by the ru
 Cost. Not measured yet; the minutes of the list are an estimate for WikiText-2 and one seed.
 
     rootscale reproduce roberta-mlm --device cuda --data FOLDER
-    python experiments/gpt_wikitext.py results/roberta-mlm     # the table of log-perplexities
 """
 
 from __future__ import annotations
@@ -50,12 +49,25 @@ class Setting:
     name: str | None = None
     recipe: str = "roberta"
 
+    def tokens(self, options: Options) -> Tokens:
+        """Of the text."""
+        tokens: Tokens = generated() if options.smoke else base.tokens_of(options.data, self.name)
+        return tokens
+
+    def model(self, options: Options) -> str:
+        """Its name in `rootscale.lab.language.ROBERTAS`."""
+        return "roberta-tiny" if options.smoke else options.model
+
+    def length(self, options: Options) -> int:
+        """Of the sequences."""
+        return 18 if options.smoke else 128
+
     def task(self, options: Options, batch_size: int) -> Task:
         """At the base batch size."""
         return roberta(
-            generated() if options.smoke else base.tokens_of(options.data, self.name),
-            model="roberta-tiny" if options.smoke else options.model,
-            length=18 if options.smoke else 128,
+            self.tokens(options),
+            model=self.model(options),
+            length=self.length(options),
             epochs=options.epochs,
             batch_size=batch_size,
             recipe=self.recipe,
@@ -77,6 +89,8 @@ EXPERIMENTS = [
         words=base.gaps,
         models=("roberta-large", "roberta-small"),
         smoke={"batch_sizes": (1024, 2048), "epochs": 6},
+        measure="test loss",
+        keep_models=True,  # for glue
     ),
     Experiment(
         name="roberta-svag",
@@ -89,5 +103,6 @@ EXPERIMENTS = [
         words=base.gaps,
         models=("roberta-large", "roberta-base"),
         smoke={"epochs": 2, "ells": (1.0, 2.0)},
+        measure="test loss",
     ),
 ]

@@ -190,6 +190,69 @@ def test_glue_smoke_fine_tunes_every_pretrained_model(tmp_path, monkeypatch, cap
     assert experiments()["glue"].stored(tmp_path / "nowhere") is None
 
 
+@pytest.fixture(scope="module")
+def fine_tuning():
+    return load_file(experiments_folder() / "glue.py")
+
+
+def test_glue_takes_the_pretrained_models_of_roberta(fine_tuning, tmp_path, monkeypatch):
+    run("roberta-mlm", tmp_path, monkeypatch)
+    place = tmp_path / "build" / "smoke" / "runs" / "roberta-mlm"
+    before = {path: path.stat().st_mtime_ns for path in place.rglob("trajectory.npz")}
+    assert len(before) == 4
+    assert experiments()["glue"].options(smoke=True) == fine_tuning.PRETRAINING.options(smoke=True)
+    plan = fine_tuning.Plan(fine_tuning.PRETRAINING.options(smoke=True), tmp_path, (), lambda task: [])
+    assert fine_tuning.run_all(plan, tmp_path / "out", tmp_path / "runs", place, "command")
+    after = {path: path.stat().st_mtime_ns for path in place.rglob("trajectory.npz")}
+    assert after == before, "nothing was run again"
+    losses = [
+        one["log_perplexity"] for one in json.loads((tmp_path / "out" / "glue.json").read_text())["pretraining"]["runs"]
+    ]
+    check = Check.load(tmp_path / "results" / "roberta-mlm")
+    assert losses == [arm.trajectory.values["test loss"][0, -1] for arm in (check.base, check.others[0])]
+
+
+def test_glue_that_is_stopped_goes_on_to_the_same_scores(fine_tuning, tmp_path):
+    options = fine_tuning.PRETRAINING.options(smoke=True, epochs=2)
+    go = partial(fine_tuning.run_in, options, None, tmp_path / "cut", tmp_path / "cut-runs" / "glue", "command")
+    assert not go(minutes=0)
+    assert not (tmp_path / "cut-runs").exists(), "no run was made"
+    assert "| pre-trained at B | CoLA | MRPC | STS-B |" in (tmp_path / "cut" / "README.md").read_text()
+    assert "no two batch sizes can be compared yet (unfinished)" in fine_tuning.stored(tmp_path / "cut").words
+    rounds = 1
+    while not go(minutes=0.5 * rounds / 60):
+        record = json.loads((tmp_path / "cut" / "glue.json").read_text())
+        assert not record["complete"]
+        assert "not finished" in (tmp_path / "cut" / "README.md").read_text()
+        rounds += 1
+        assert rounds < 30
+    assert rounds > 1
+    assert fine_tuning.run_in(options, None, tmp_path / "whole", tmp_path / "whole-runs" / "glue", "command")
+    assert go(minutes=0), "all is there to be read"
+    cut, whole = (json.loads((tmp_path / name / "glue.json").read_text())["runs"] for name in ("cut", "whole"))
+    assert cut == whole
+    assert len(whole) == 12
+
+
+def test_tasks_of_glue_are_those_whose_files_are_there(fine_tuning, tmp_path, capsys):
+    with pytest.raises(ValueError, match=r"no task of GLUE in .*: it must hold glue/NAME/train.tsv and dev.tsv"):
+        fine_tuning.available(tmp_path)
+    fine_tuning.generated(tmp_path)
+    (tmp_path / "glue" / "MRPC" / "dev.tsv").unlink()
+    assert fine_tuning.available(tmp_path) == ("CoLA", "STS-B")
+    assert "CoLA, STS-B; not SST-2, MRPC, QQP, MNLI, QNLI, RTE" in capsys.readouterr().out
+
+
+def test_one_seed_has_the_uncertainty_of_the_dev_set_alone(fine_tuning):
+    table = {256: {"RTE": (0.6, None), "CoLA": (0.3, None)}, 1024: {"RTE": (0.7, None)}}
+    record = {"seeds": 1, "dev": {"CoLA": 1043, "RTE": 277, "SST-2": 872}}
+    (text,) = fine_tuning.uncertainty(record, table)
+    assert text == (
+        "One seed: no standard error; of an accuracy, the dev set alone makes about ± 0.029 (RTE, 277 samples)."
+    )
+    assert fine_tuning.uncertainty({**record, "seeds": 2}, table) == []
+
+
 def test_the_best_of_the_grid_is_taken_for_every_seed_and_then_the_mean():
     module = load_file(experiments_folder() / "glue.py")
     runs = [(256, 0, 0.5), (256, 0, 0.7), (256, 1, 0.9), (1024, 0, 0.6), (1024, 1, None)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rootscale.lab import Settings, Variant
+from rootscale.lab import Settings, Variant, sweep
 from rootscale.lab.engine import Run
 from rootscale.lab.language import (
     GLUE,
@@ -14,7 +14,6 @@ from rootscale.lab.language import (
     Point,
     Score,
     Windows,
-    encode_texts,
     encoder_net,
     glue,
     gpt,
@@ -22,7 +21,6 @@ from rootscale.lab.language import (
     hash_uniforms,
     hide,
     micro_batch,
-    pretrain,
     read_glue,
     recipe_plan,
     roberta,
@@ -30,6 +28,7 @@ from rootscale.lab.language import (
     token_loss,
     windows,
 )
+from rootscale.lab.language.glue_data import encode_texts, encoded_glue
 from rootscale.lab.sweep import describe
 from rootscale.lab.task import Tensors
 from rootscale.lab.text import Tokens, Vocabulary, chain, from_text
@@ -386,6 +385,37 @@ def test_sentences_and_pairs_are_put_together_as_roberta_does():
     assert pair.tolist() == [BEGIN, ids["w1"], ids["w2"], ids["w3"], END, END, ids["w6"], END], "the longer is cut"
 
 
+def test_sentences_are_cut_up_as_the_text_of_the_vocabulary():
+    words = Vocabulary("word", ("<unk>", "a", "dog", ".", "@-@", "'s"))
+    (row,) = encode_texts([("a dog's dog-a.",)], words, 10)
+    assert row[1:8].tolist() == words.encode("a dog 's dog @-@ a .")
+    (row,) = encode_texts([("a.",)], Vocabulary("byte"), 10)
+    assert row[1:3].tolist() == list(b"a."), "pieces of a BPE and bytes need no spaces"
+
+
+def test_inputs_are_as_long_as_the_longest_text_needs(sentences):
+    vocabulary = from_text(chain(10, 1500, 0.95)).vocabulary
+    options = {"point": Point(16, 1e-2, 1), "model": "roberta-tiny", "positions": 128}
+    task = glue("CoLA", sentences, vocabulary, **options)
+    assert task.train.inputs.shape == (256, 8), "six tokens, in multiples of 8"
+    write_glue(sentences, "CoLA", [["s", "1", "", " ".join(["w1"] * 40)]], "dev")
+    encoded_glue.cache_clear()
+    task = glue("CoLA", sentences, vocabulary, **options)
+    assert (task.train.inputs.shape[1], task.test.inputs.shape[1]) == (48, 48)
+    assert task.model().encoder.net.config.max_position_embeddings == 128
+    assert task.model()(task.test.inputs).shape == (1, 2)
+    assert glue("CoLA", sentences, vocabulary, length=20, **options).test.inputs.shape[1] == 20
+    with pytest.raises(ValueError, match="length must be 8 to 128, the positions of the pre-trained encoder, got 130"):
+        glue("CoLA", sentences, vocabulary, length=130, **options)
+
+
+def test_a_file_that_holds_no_models_is_refused(sentences, tmp_path):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "a.pt")
+    vocabulary = from_text(chain(10, 1500, 0.95)).vocabulary
+    with pytest.raises(ValueError, match=r"a.pt must hold a list of models.*with one at 0"):
+        glue("CoLA", sentences, vocabulary, point=Point(16, 1e-2, 1), pretrained=(tmp_path / "a.pt", 0))
+
+
 def test_the_grid_is_that_of_the_papers_table():
     assert {name: len(task.grid()) for name, task in GLUE.items()} == {
         "CoLA": 24, "SST-2": 24, "MRPC": 24, "STS-B": 24, "QQP": 4, "MNLI": 4, "QNLI": 4, "RTE": 24,
@@ -434,38 +464,21 @@ def test_fine_tuning_starts_from_the_pretrained_encoder_and_learns(sentences, tm
     text_of_pretraining = from_text(chain(10, 1500, 0.95))
     vocabulary = text_of_pretraining.vocabulary
     before = masked(text_of_pretraining, epochs=2)
-    path = tmp_path / "models" / "a.pt"
-    assert pretrain(before, Variant(2), 0, Settings(grid=(0, int(before.plan.samples)), noise=False), path)
-    options = {"point": Point(16, 1e-2, 8), "model": "roberta-tiny", "length": 18}
-    task = glue("CoLA", sentences, vocabulary, pretrained=path, **options)
-    held = torch.load(path, weights_only=True)
+    settings = Settings(grid=(0, int(before.plan.samples)), noise=False)
+    pretrained = sweep(before, [Variant(2)], [3, 4], settings, tmp_path / "runs", together=1, keep_models=True).models
+    options = {"point": Point(16, 1e-2, 8), "model": "roberta-tiny", "positions": 18}
+    task = glue("CoLA", sentences, vocabulary, pretrained=pretrained[Variant(2), 4], **options)
+    held = torch.load(pretrained[Variant(2), 4][0], weights_only=True)[0]
     for name, value in task.model().encoder.state_dict().items():
         assert torch.equal(value, held[f"encoder.{name}"])
-    other = glue("CoLA", sentences, vocabulary, **options)
-    assert other.name != task.name, "the sweep must not mix them up"
+    others = [
+        glue("CoLA", sentences, vocabulary, **options),
+        glue("CoLA", sentences, vocabulary, pretrained=pretrained[Variant(2), 3], **options),
+    ]
+    assert len({task.name, *(other.name for other in others)}) == 3, "the sweep must not mix them up"
     adam, steps = task.plan.optimizer, task.plan.steps
     assert (adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (0.9, 0.98, 1e-6, 0.1)
     assert (steps, task.plan.schedule.warmup) == (128, Fraction(768, 100))
     total = int(task.plan.samples)
     found = Run(task, Variant(), [0], Settings(grid=(0, total), replacement=False, noise=False)).finish()
     assert found.values["Matthews correlation"][0, -1] > 0.8
-
-
-def test_pretraining_that_is_stopped_goes_on_to_the_same_end(words, tmp_path):
-    task = masked(words, epochs=0.3)
-    settings = Settings(grid=(0, int(task.plan.samples)), noise=False, eval_samples=16)
-    assert pretrain(task, Variant(), 0, settings, tmp_path / "whole.pt")
-    calls = []
-
-    def stop():
-        calls.append(None)
-        return len(calls) % 7 == 0
-
-    rounds = 1
-    while not pretrain(task, Variant(), 0, settings, tmp_path / "cut.pt", stop=stop):
-        assert not (tmp_path / "cut.pt").exists()
-        rounds += 1
-    assert rounds > 2
-    whole, cut = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
-    assert all(torch.equal(value, cut[name]) for name, value in whole.items())
-    assert {path.name for path in tmp_path.iterdir()} == {"whole.pt", "whole.npz", "cut.pt", "cut.npz"}

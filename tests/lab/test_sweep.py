@@ -6,13 +6,15 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from problems import make, mlp
 
-from rootscale.lab import Settings, Variant, sweep
+from rootscale.lab import Run, Settings, Variant, sweep
 from rootscale.lab.pool import available
 from rootscale.lab.sweep import describe, finished
 from rootscale.trajectory import Trajectory
@@ -87,6 +89,21 @@ def test_what_decides_the_result_decides_the_folder():
     for what, other in changed.items():
         assert describe(other) != describe(task), what
     assert describe(make()) == describe(task)
+
+
+def test_a_model_is_made_once_to_describe_tasks_that_share_it():
+    made = []
+
+    def model(width, extra=None):
+        made.append(width)
+        return torch.nn.Linear(6, width).double()
+
+    tasks = [make(plan, model=partial(model, width)) for plan in ("adam", "rmsprop") for width in (3, 4)]
+    descriptions = [describe(task)["model"] for task in tasks]
+    assert made == [3, 4]
+    assert descriptions[0] == descriptions[2] != descriptions[1]
+    assert describe(make(model=partial(model, 3, extra=[])))["model"] == descriptions[0], "a list cannot be looked up"
+    assert describe(make(model=lambda: model(3)))["model"] == descriptions[0]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -166,6 +183,109 @@ def test_without_variants_a_sweep_makes_the_warm_starts(tmp_path):
     equal(sweep(make(), VARIANTS, [0, 1], SWITCH, tmp_path, workers=1), sweep(make(), VARIANTS, [0, 1], SWITCH))
 
 
+def learned(swept):
+    """The parameters of every variant and seed, from the files."""
+    return {
+        key: torch.load(path, weights_only=True)[replica]
+        for key, (path, replica) in sorted(swept.models.items(), key=str)
+    }
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for key, state in a.items():
+        assert state.keys() == b[key].keys()
+        assert all(torch.equal(value, b[key][name]) for name, value in state.items()), key
+
+
+@pytest.mark.parametrize("kind", ["adam", "everything"])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_models_that_are_kept_are_those_at_the_end_of_a_run(tmp_path, kind, workers):
+    task, variants = make(kind), [Variant(), Variant(4)]
+    found = sweep(task, variants, [0, 1, 2], SETTINGS, tmp_path, together=2, workers=workers, keep_models=True)
+    for variant in variants:
+        for seeds in ([0, 1], [2]):
+            run = Run(task, variant, seeds, SETTINGS)
+            run.finish()
+            for r, seed in enumerate(seeds):
+                path, replica = found.models[variant, seed]
+                assert path.parent.parent == tmp_path
+                same({0: torch.load(path, weights_only=True)[replica]}, {0: dict(run.learner.replica(r).state_dict())})
+    assert not list(tmp_path.rglob("checkpoint.pt"))
+
+
+def test_the_models_of_an_interrupted_sweep_are_those_of_one_that_was_not(tmp_path):
+    task = make("everything")
+
+    def interrupt(label, run, runs, share):
+        if run == 2 and share > 0.5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path / "cut", workers=1, keep_models=True, on_progress=interrupt)
+    cut, whole = (sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path / name, keep_models=True) for name in ("cut", "whole"))
+    assert len(cut.models) == 2 * len(VARIANTS)
+    same(learned(cut), learned(whole))
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, SWITCH])
+def test_models_can_be_asked_for_later(tmp_path, settings):
+    before = sweep(make(), VARIANTS, [0, 1], settings, tmp_path, workers=1)
+    assert before.models == {}
+    assert not list(tmp_path.rglob("model.pt"))
+    assert finished(make(), VARIANTS, [0, 1], settings, tmp_path)
+    assert not finished(make(), VARIANTS, [0, 1], settings, tmp_path, keep_models=True)
+    after = sweep(make(), VARIANTS, [0, 1], settings, tmp_path, workers=1, keep_models=True)
+    equal(after, before)
+    assert finished(make(), VARIANTS, [0, 1], settings, tmp_path, keep_models=True)
+    same(learned(after), learned(sweep(make(), VARIANTS, [0, 1], settings, tmp_path / "new", keep_models=True)))
+    changed = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    sweep(make(), VARIANTS, [0, 1], settings, tmp_path, workers=1, keep_models=True)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == changed, "they are there now"
+
+
+def test_a_model_is_made_from_the_last_checkpoint_where_there_is_one(tmp_path):
+    run = Run(make(), Variant(), [0], SETTINGS)
+    run.finish()
+    sweep(make(), [Variant()], [0], SETTINGS, tmp_path)
+    (place,) = tmp_path.iterdir()
+    torch.save(run.state_dict(), place / "checkpoint.pt")
+    shares = []
+    found = sweep(
+        make(), [Variant()], [0], SETTINGS, tmp_path, workers=1, keep_models=True,
+        on_progress=lambda *said: shares.append(said),
+    )  # fmt: skip
+    assert not shares, "no step was made"
+    same(learned(found), {(Variant(), 0): dict(run.learner.replica(0).state_dict())})
+
+
+def test_what_diverged_has_no_model_and_is_not_run_again_for_one(tmp_path):
+    settings = replace(SETTINGS, max_loss=1e-9)
+    found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, workers=1, keep_models=True)
+    assert found.models == {}
+    assert not list(tmp_path.rglob("model.pt"))
+    shares = []
+    sweep(
+        make(), [Variant()], [0, 1], settings, tmp_path, workers=1, keep_models=True,
+        on_progress=lambda *said: shares.append(said),
+    )  # fmt: skip
+    assert not shares
+
+
+def test_a_run_of_which_some_replicas_diverged_has_the_models_of_the_others(tmp_path):
+    start = sweep(make(), [Variant()], [0, 1], SETTINGS).trajectories[Variant()].values["train loss"][:, 0]
+    settings = replace(SETTINGS, max_loss=float(start.mean()))
+    found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, keep_models=True)
+    kept = int(start.argmin())
+    ((key, (path, replica)),) = found.models.items()
+    assert key == (Variant(), kept)
+    models = torch.load(path, weights_only=True)
+    assert replica == kept
+    assert models[kept] is not None
+    assert models[1 - kept] is None
+
+
 def test_a_sweep_can_run_outside_the_main_thread():
     found = []
     thread = threading.Thread(target=lambda: found.append(sweep(make(), [Variant()], [0], SETTINGS)))
@@ -177,5 +297,7 @@ def test_a_sweep_can_run_outside_the_main_thread():
 def test_mistakes_are_explained():
     with pytest.raises(ValueError, match=r"seeds must differ from each other, got \[0, 0\]"):
         sweep(make(), VARIANTS, [0, 0], SETTINGS)
+    with pytest.raises(ValueError, match="models are kept in the folder of the runs: give one"):
+        sweep(make(), VARIANTS, [0], SETTINGS, keep_models=True)
     with pytest.raises(ValueError, match="variants must differ"):
         sweep(make(), [Variant(4), Variant(4)], [0], SETTINGS)

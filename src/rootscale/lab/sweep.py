@@ -4,6 +4,7 @@
     FOLDER/<what>-<id>/trajectory.npz    its test functions, when it is finished (`rootscale.trajectory.Trajectory`)
     FOLDER/<what>-<id>/trajectory.csv    the same, a row for each seed and time, for pandas
     FOLDER/<what>-<id>/checkpoint.pt     while it is not; a warm start keeps its last one for what starts from it
+    FOLDER/<what>-<id>/model.pt          where models are kept: a list over its seeds of state dicts (None: diverged)
 
 The id is a digest of what decides the result: change the data, the plan or the loss, and the run is another.
 """
@@ -25,14 +26,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rootscale.files import whole, write_json
 from rootscale.lab import pool
@@ -57,10 +58,12 @@ class Sweep:
     Args:
         trajectories: of each variant, all seeds together.
         warm: the base variant up to the switch, where there is one.
+        models: where models are kept: of variant and seed, the file and the place in its list; not of what diverged.
     """
 
     trajectories: dict[Variant, Trajectory]
     warm: Trajectory | None = None
+    models: dict[tuple[Variant, int], tuple[Path, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,10 @@ class _Job:
     seeds: tuple[int, ...]
     settings: Settings
     warm: _Job | None = None
+    keep_model: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result."""
+        """Everything that decides the result; what is kept of it does not."""
         settings = {**asdict(self.settings), "grid": list(self.settings.grid)}
         del settings["device"]  # a sweep may be moved
         return {
@@ -103,6 +107,7 @@ def sweep(
     address: str | None = None,
     gpus: float = 0.0,
     checkpoint_every: float = 20.0,
+    keep_models: bool = False,
     tensorboard: bool = False,
     on_progress: Progress | None = None,
 ) -> Sweep:
@@ -120,6 +125,9 @@ def sweep(
         engine: ``processes``, or ``ray`` for a Ray cluster (extra ``ray``), which needs a folder that its nodes share.
         address, gpus: of the Ray cluster, and how many GPUs a run takes there.
         checkpoint_every: seconds between checkpoints.
+        keep_models: also store each replica's trained parameters (of its average where the plan has an EMA) in
+            ``FOLDER/<run>/model.pt``, on the CPU (`Sweep.models`). It is no part of what a run is: one that was
+            finished without it goes on from its last checkpoint where that is still there, and else is run again.
         tensorboard: also write event files (needs the extra ``tensorboard``).
         on_progress: called as often as there is something to say.
 
@@ -131,11 +139,13 @@ def sweep(
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if len(set(variants)) < len(variants):
         raise ValueError("variants must differ from each other")
+    if keep_models and folder is None:
+        raise ValueError("models are kept in the folder of the runs: give one to keep_models, got folder=None")
     cpu = torch.device(settings.device).type == "cpu"
     workers = (pool.default_workers() if cpu else 1) if workers is None else workers
     for variant in variants:
         variant.plans(task.plan)  # before anything is run: there may be no such plan
-    groups, starts, jobs = _jobs(task, variants, seeds, settings, together)
+    groups, starts, jobs = _jobs(task, variants, seeds, settings, together, keep_models)
     todo = [*starts.values(), *jobs.values()]
     labels = [job.variant.label(task.plan) + ", warm start" * (i < len(starts)) for i, job in enumerate(todo)]
     tell = on_progress or _silent
@@ -170,6 +180,12 @@ def sweep(
     return Sweep(
         {variant: joined([found[id(jobs[variant, group])] for group in groups]) for variant in variants},
         joined([found[id(job)] for job in starts.values()]) if starts else None,
+        {
+            (variant, seed): (Path(str(folder)) / job.name / "model.pt", r)
+            for (variant, group), job in jobs.items()
+            for r, seed in enumerate(group)
+            if keep_models and found[id(job)].meta["diverged_at"][r] is None
+        },
     )
 
 
@@ -194,10 +210,13 @@ class _Keeper:
         return None if self.folder is None else self.folder / job.name
 
     def finished(self, job: _Job, with_state: bool = False) -> bool:
-        """Whether its trajectory is there, and the state that others start from where that is asked for."""
+        """Whether its trajectory is there, its model, and the state that others start from, where they are wanted."""
         place = self.place(job)
-        files = ("trajectory.npz", "checkpoint.pt") if with_state else ("trajectory.npz",)
-        return place is not None and all((place / name).exists() for name in files)
+        if place is None or not (place / "trajectory.npz").exists():
+            return False
+        if with_state and not (place / "checkpoint.pt").exists():
+            return False
+        return not job.keep_model or (place / "model.pt").exists() or _all_diverged(place)
 
     def work(self, job: _Job, keep_state: bool, tell: Callable[[float], object], interrupted: threading.Event) -> None:
         """A job in a process of its own: everything goes through the folder."""
@@ -245,6 +264,8 @@ class _Keeper:
         if place is not None:
             if keep_state:
                 _checkpoint(place, run)
+            if job.keep_model and None in run.diverged:
+                _write_models(place, run)
             _write_csv(place / "trajectory.csv", trajectory)
             trajectory.save(place / "trajectory.npz")  # from here on it is finished
             status = "diverged" if None not in run.diverged else "finished"
@@ -271,6 +292,18 @@ def _read(path: Path) -> Any:
 def _checkpoint(place: Path, run: Run) -> None:
     with whole(place / "checkpoint.pt") as temporary:
         torch.save(run.state_dict(), temporary)
+
+
+def _write_models(place: Path, run: Run) -> None:
+    models = [
+        dict(run.learner.replica(r).cpu().state_dict()) if lost is None else None for r, lost in enumerate(run.diverged)
+    ]
+    with whole(place / "model.pt") as temporary:
+        torch.save(models, temporary)
+
+
+def _all_diverged(place: Path) -> bool:
+    return None not in Trajectory.load(place / "trajectory.npz").meta["diverged_at"]
 
 
 def _write_csv(path: Path, trajectory: Trajectory) -> None:
@@ -347,10 +380,6 @@ def _board(place: Path, run: Run) -> Callable[[Run], None]:
 @lru_cache(maxsize=4)  # it makes a model, and is asked for by every run
 def describe(task: Task) -> dict[str, Any]:
     """What a task is, as far as that can be seen: plan, data, model and the source of its functions."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = task.model()
-    shapes = [f"{name} {list(p.shape)} {p.dtype} {p.requires_grad}" for name, p in model.named_parameters()]
     functions = [
         task.loss,
         task.prepare,
@@ -362,12 +391,35 @@ def describe(task: Task) -> dict[str, Any]:
     return {
         "name": task.name,
         "plan": task.plan.to_dict(),
-        "model": _digest(repr(model), *shapes),
+        "model": _model_digest(task.model),
         "train": _data_digest(task.train),
         "test": _data_digest(task.test),
         "measured": [*task.metrics, *task.functions],
         "functions": _digest(*(_source(function) for function in functions)),
     }
+
+
+def _model_digest(make: Callable[[], nn.Module]) -> str:
+    """Of a model's layers and shapes; a large one takes seconds to make, and tasks that differ in data share it."""
+    try:
+        if isinstance(make, partial):
+            given = make.args, tuple(make.keywords.items())
+            return _made_digest(make.func, *given, repr(given))
+    except TypeError:  # arguments that cannot be looked up
+        pass
+    return _made_digest.__wrapped__(make, (), (), "")
+
+
+@lru_cache(maxsize=64)
+def _made_digest(
+    make: Callable[..., nn.Module], args: tuple[Any, ...], keywords: tuple[tuple[str, Any], ...], written: str
+) -> str:
+    """``written`` tells 1 from 1.0, which layers show."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make(*args, **dict(keywords))
+    shapes = [f"{name} {list(p.shape)} {p.dtype} {p.requires_grad}" for name, p in model.named_parameters()]
+    return _digest(repr(model), *shapes)
 
 
 def _digest(*texts: str) -> str:
@@ -406,7 +458,12 @@ def _source(function: Any) -> str:
 
 
 def _jobs(
-    task: Task, variants: Sequence[Variant], seeds: Sequence[int], settings: Settings, together: int
+    task: Task,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    settings: Settings,
+    together: int,
+    keep_models: bool,
 ) -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], _Job], dict[tuple[Variant, tuple[int, ...]], _Job]]:
     """The groups of seeds that are trained together, the warm start of each, and the runs of each variant."""
     groups = [tuple(seeds[i : i + together]) for i in range(0, len(seeds), together)]
@@ -418,7 +475,7 @@ def _jobs(
         before = replace(settings, switch_at=0, grid=grid(switch_at, points, batch_sizes=[size]))
         starts = {group: _Job(task, Variant(), group, before) for group in groups}
     jobs = {
-        (variant, group): _Job(task, variant, group, settings, starts.get(group))
+        (variant, group): _Job(task, variant, group, settings, starts.get(group), keep_models)
         for variant in variants
         for group in groups
     }
@@ -433,8 +490,9 @@ def finished(
     folder: str | Path,
     *,
     together: int = 16,
+    keep_models: bool = False,
 ) -> bool:
     """Whether `sweep` with the same arguments would only read: all runs are finished, warm starts included."""
-    _, starts, jobs = _jobs(task, variants, seeds, settings, together)
+    _, starts, jobs = _jobs(task, variants, seeds, settings, together, keep_models)
     keep = _Keeper(Path(folder), math.inf, False)
     return all(keep.finished(job) for job in (*starts.values(), *jobs.values()))
