@@ -76,7 +76,7 @@ def _experiment(model: str, optimizer: str, epochs: int, minutes: float) -> Expe
         claim="Test accuracies at B = 256 and B = 8192 differ by at most 3 %; the test functions stay close",
         source="Section 5, figure on CIFAR-10; appendix, Square Root Scaling Experiments",
         minutes=minutes,
-        defaults=Options(epochs=epochs, model=model, points=100 if epochs > 100 else 50),
+        defaults=Options(epochs=epochs, model=model, points=50),
         lines=make,
         words=words,
         also=({"eps": 1e-30, "epochs": 100},),

@@ -456,7 +456,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = parser.add_argument_group("the pre-training (default: as in roberta-mlm)")
     before.add_argument("--model", choices=[defaults.model, *PRETRAINING.models])
     before.add_argument("--batch-sizes", type=int, nargs="+")
-    before.add_argument("--epochs", type=int)
+    before.add_argument("--epochs", type=float)
     before.add_argument("--eps", type=float)
     before.add_argument("--points", type=int, help="at which it is measured")
     before.add_argument("--seeds", type=int, help="of pre-training and fine-tuning")

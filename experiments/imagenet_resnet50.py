@@ -604,7 +604,7 @@ EXPERIMENTS = [
         claim="On ImageNet, about 74 % at B = 256, and at most 1.5 % less at B = 32768 (Adam, eps = 1e-8)",
         source="Section 5, figure on large scale experiments; appendix, Square Root Scaling Experiments, ImageNet",
         minutes=20,
-        defaults=Options(epochs=90, batch_sizes=(64, 256, 1024), model="resnet50", points=30),
+        defaults=Options(epochs=60, batch_sizes=(64, 256, 1024), model="resnet50", points=20),
         lines=lines,
         words=words,
         smoke={"batch_sizes": (64, 256), "epochs": 4},

@@ -178,8 +178,8 @@ def page(entry: Entry) -> str:
 
 def _what(experiment: Experiment, record: Mapping[str, Any]) -> str:
     """What the axes of the figure are."""
-    n, time = record["test_samples"], _time(record)
-    text = "Epochs are samples seen over the training set. " if time == "epochs" else ""
+    n, epochs = record["test_samples"], record["name"].startswith("cifar10")
+    text = "Epochs are samples seen over the training set. " if epochs else ""
     if experiment.measure == ACCURACY:
         return f"{text}Test accuracy is measured on {n:,} samples."
     return f"{text}Losses are log-perplexities (nats a token); those of the test are measured on {n:,} sequences."
@@ -257,36 +257,35 @@ def _styles(count: int) -> list[tuple[str, Any]]:
     return [(colour, STYLES[(i + turn) % len(STYLES)][1]) for turn in turns for i, (colour, _) in enumerate(STYLES)]
 
 
-def _epoch(record: Mapping[str, Any]) -> int:
-    """The samples that are one on the axis of a figure: an epoch of CIFAR-10, or else a million samples."""
-    if not record["name"].startswith("cifar10"):
-        return 1_000_000
-    return 512 if record["options"]["smoke"] else 50_000
-
-
-def _time(record: Mapping[str, Any]) -> str:
-    """The name of that axis."""
-    return "epochs" if record["name"].startswith("cifar10") else "million samples"
+def _unit(record: Mapping[str, Any], check: Check) -> tuple[int, str]:
+    """How many samples are one on the axis of a figure, and its name: epochs of CIFAR-10, else round numbers."""
+    samples = check.base.trajectory.meta["samples"][-1]
+    if record["name"].startswith("cifar10"):
+        return (512 if record["options"]["smoke"] else 50_000), "epochs"
+    return (1_000_000, "million samples") if samples > 2_000_000 else (1000, "thousand samples")
 
 
 def curves(entry: Entry, path: Path) -> None:
     """All test functions of an experiment over samples seen."""
     check, record = Check.load(entry.folder), record_of(entry.folder)
     names = [name for name in PANELS if name in check.base.trajectory.names]
-    columns = min(3, len(names))
+    columns = min(4, -(-len(names) // 2))
+    unit, time = _unit(record, check)
     figure, axes = _figure(-(-len(names) // columns), columns, 4.2, 3.0)
     arms = [check.base, *check.others]
     for axis, name in zip(axes.flat, names, strict=False):
         if check.warm is not None:
-            _draw(axis, check.warm, name, _epoch(record), "before the switch", ("#8a9099", "-"))
+            _draw(axis, check.warm, name, unit, "before the switch", ("#8a9099", "-"))
         for arm, style in zip(arms, _styles(len(arms)), strict=False):
-            _draw(axis, arm.trajectory, name, _epoch(record), arm.label, style)
+            _draw(axis, arm.trajectory, name, unit, arm.label, style)
         axis.set_title(f"{name} (%)" if name in PERCENT else name.replace("Sigma", "Σ"), fontsize=9, loc="left")
         axis.set_yscale("log" if name in LOGARITHMIC else "linear")
+        if name in LOGARITHMIC:
+            axis.set_ylim(top=_top(axis, check.base.trajectory, name))
         if name == NOISE:
             for size, style in _sizes(arms):
                 axis.axhline(size, color=style[0], linewidth=0.8, alpha=0.6)
-        axis.set_xlabel(_time(record), fontsize=8)
+        axis.set_xlabel(time, fontsize=8)
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
     _legend(figure, axes[0, 0], columns)
@@ -295,6 +294,11 @@ def curves(entry: Entry, path: Path) -> None:
     )
     figure.suptitle(f"{entry.experiment.title} ({length}, n = {record['options']['seeds']})", fontsize=11)
     _save(figure, path)
+
+
+def _top(axis: Any, base: Trajectory, name: str) -> float:
+    """The upper end of a logarithmic axis: runs that leave the base far behind them do not flatten the others."""
+    return float(min(axis.get_ylim()[1], 30 * np.nanmax(base.values[name])))
 
 
 def _legend(figure: Any, axis: Any, columns: int) -> None:
@@ -315,7 +319,7 @@ def _sizes(arms: Sequence[Arm]) -> Iterator[tuple[int, tuple[str, Any]]]:
 def switch(entry: Entry, path: Path) -> None:
     """The figure of the README's first screen: test loss and accuracy around and after the switch."""
     check, record = Check.load(entry.folder), record_of(entry.folder)
-    epoch = _epoch(record)
+    epoch, _ = _unit(record, check)
     figure, axes = _figure(1, 2, 5.2, 3.6)
     arms = [check.base, *check.others]
     for axis, name in zip(axes.flat, ("test loss", "test accuracy"), strict=True):
@@ -362,12 +366,13 @@ def noise(stored: Sequence[Entry], path: Path) -> None:
     for axis, entry in zip(axes.flat, stored, strict=True):
         check, record = Check.load(entry.folder), record_of(entry.folder)
         arms = [check.base, *check.others]
+        unit, time = _unit(record, check)
         for arm, style in zip(arms, _styles(len(arms)), strict=False):
-            _draw(axis, arm.trajectory, NOISE, _epoch(record), arm.label, style)
+            _draw(axis, arm.trajectory, NOISE, unit, arm.label, style)
         for size, (colour, _) in _sizes(arms):
             axis.axhline(size, color=colour, linewidth=0.8, alpha=0.6)
         axis.set_yscale("log")
-        axis.set_xlabel(_time(record), fontsize=8)
+        axis.set_xlabel(time, fontsize=8)
         axis.set_title(
             entry.experiment.title.partition(": ")[2] + "".join(map(", {}".format, _changes(entry))), fontsize=9
         )

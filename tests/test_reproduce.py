@@ -314,7 +314,7 @@ def test_a_script_is_told_where_and_how_long(tmp_path, monkeypatch):
     assert main(["reproduce", "mine", "--smoke"]) == 0
     (options, *rest), (others, *places) = seen
     assert (options.data, options.seeds, options.device, options.smoke) == ("D", 3, "cpu", True)
-    assert rest == [Path("O"), Path("R"), 5.0]
+    assert rest == [Path("O"), Path("R"), pytest.approx(5.0, abs=0.01)]
     assert (others.data, others.seeds) == (None, 2)
     assert places == [Path("build/smoke/results/mine"), Path("build/smoke/runs/mine"), None]
     with pytest.raises(ValueError, match="mine has no options but --smoke, --device, --data and --seeds, got --eps"):
@@ -594,3 +594,30 @@ def test_the_package_takes_the_experiments_along():
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["force-include"] == {"experiments": "rootscale/_experiments"}
     assert {path.stem for path in reproduce.experiments_folder().glob("*.py")} >= set(reproduce.FILES)
+
+
+def test_processes_share_the_runs_of_several_experiments_and_give_what_one_gives(tmp_path, monkeypatch, capfd):
+    names = ["cifar10-vgg16-adam", "cifar10-vgg16-rmsprop"]
+    few = ["--smoke", "--epochs", "2", "--batch-sizes", "256", "1024", "--points", "2"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(reproduce.__file__).resolve().parents[1]))
+    assert main(["reproduce", *names, *few, "--processes", "2"]) == 0
+    said = capfd.readouterr().out
+    for name in names:
+        assert said.count(f"reproduce {name} ") == 1
+        shared = reproduce.finals_of(tmp_path / "build/smoke/results" / name)
+        assert main(["reproduce", name, *few, "--out", f"alone/{name}", "--runs", f"alone-runs/{name}"]) == 0
+        alone = reproduce.finals_of(tmp_path / "alone" / name)
+        for one, other in zip(shared, alone, strict=True):
+            assert one.label == other.label
+            assert one.end("test loss").value == pytest.approx(other.end("test loss").value, rel=1e-4)
+    assert said.count("1 of 2: ") == said.count("2 of 2: ") == len(names)  # each run is made, and told, once
+
+
+def test_what_is_of_one_experiment_is_refused_for_several(capsys):
+    assert main(["reproduce", "cifar10-vgg16-adam", "gpt-enwik8", "--out", "x", "--only", "B"]) == 2
+    assert "--out and --only can be given for one experiment, got 2" in capsys.readouterr().err
+    assert main(["reproduce", "cifar10-vgg16-adam", "--smoke", "--processes", "0"]) == 2
+    assert "--processes must be at least 1" in capsys.readouterr().err
+    assert main(["reproduce", "cifar10-vgg16-adam", "cifar11"]) == 2
+    assert "got 'cifar11'" in capsys.readouterr().err

@@ -157,12 +157,14 @@ def _curve_gaps(
 def percent(gap: tuple[float, float | None] | None) -> str:
     """A share and its standard error, in percent.
 
-    >>> percent((0.0123, 0.004)), percent((0.5, None)), percent(None)
-    ('1.2 ± 0.4 %', '50.0 %', 'diverged')
+    >>> percent((0.0123, 0.004)), percent((0.5, None)), percent((1e5, None)), percent(None)
+    ('1.2 ± 0.4 %', '50.0 %', '> 1000 %', 'diverged')
     """
     if gap is None:
         return "diverged"
     value, se = gap
+    if value > 10:
+        return "> 1000 %"
     return f"{100 * value:.1f} %" if se is None else f"{100 * value:.1f} ± {100 * se:.1f} %"
 
 

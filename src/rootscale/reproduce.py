@@ -480,6 +480,7 @@ def reproduce(
     minutes: float | None = None,
     together: int = 1,
     only: Sequence[str] = (),
+    shared: bool = False,
     console: Console | None = None,
 ) -> bool:
     """Make the runs of an experiment that are missing, and write what all that are finished gave to ``out``.
@@ -496,6 +497,7 @@ def reproduce(
         together: seeds that are trained at once; on a GPU they share it, which small batches leave idle. Runs that were
             made with another number are not found again.
         only: make only the lines whose label contains one of these texts, or is one of them.
+        shared: that other processes make some of the runs is expected, and not worth a word.
         console: where to say how it goes.
 
     Returns:
@@ -506,7 +508,9 @@ def reproduce(
         if only:
             raise ValueError(f"{experiment.name} is not made of lines of which one could ask for some: drop --only")
         out.mkdir(parents=True, exist_ok=True)
-        return experiment.script(options, out, runs, minutes)
+        (runs / "locks").mkdir(parents=True, exist_ok=True)
+        with locked(runs / "locks" / "script") as mine:  # it is made by one process
+            return mine and experiment.script(options, out, runs, minutes)
     assert experiment.lines is not None
     _same_experiment(out, options)
     lines, settings = experiment.lines(options)
@@ -529,7 +533,7 @@ def reproduce(
             def tell(more: str, share: float, number: int = number, what: str = what) -> None:
                 bar(what + more, (number + share) / len(work))
 
-            begun = time.monotonic()
+            begun, there = time.monotonic(), held.finished(line, seeds)
             try:
                 swept = held.make(line, seeds, tell)
             except KeyboardInterrupt as error:
@@ -540,8 +544,11 @@ def reproduce(
                 ending = _outcome(experiment, swept.trajectories[line.variant], time.monotonic() - begun)
             else:
                 ending = "left to another process, which is at it"
-            if console is not None and not (swept is None and clock.expired):
-                console.print(f"{number + 1} of {len(work)}: {what}: {ending}", markup=False, highlight=False)
+            told_elsewhere = shared and (there or swept is None)
+            if console is not None and not told_elsewhere and not (swept is None and clock.expired):
+                console.print(
+                    f"{number + 1} of {len(work)}: {what}: {ending}", markup=False, highlight=False, soft_wrap=True
+                )
     with held.lock("results", lambda: True):  # who comes last sees what all others have finished
         found: dict[tuple[range, str], Sweep] = {}
         for seeds, line in todo:

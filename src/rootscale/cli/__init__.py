@@ -38,7 +38,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; users' mistakes end in one line on stderr and exit code 2."""
-    args = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = _parser().parse_args(words)
+    args.words = words  # for commands that start themselves again
     try:
         code: int = args.handler(args)
         sys.stdout.flush()

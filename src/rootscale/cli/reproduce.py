@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rootscale.cli.console import console as make_console
+
+if TYPE_CHECKING:
+    from rootscale.reproduce import Experiment, Options
 
 __all__ = ["add_parsers"]
 
@@ -17,14 +24,14 @@ def add_parsers(subparsers: Any) -> None:
     """Adds the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     parser = subparsers.add_parser(
         "reproduce",
-        usage="rootscale reproduce NAME [option ...] | --list",
+        usage="rootscale reproduce NAME ... [option ...] | --list",
         help="run an experiment of the paper again",
-        description="Run an experiment of the paper, or go on with it: runs that are finished are read, and one that "
+        description="Run experiments of the paper, or go on with them: runs that are finished are read, and one that "
         f"was stopped goes on from its checkpoint. The exit status is {UNFINISHED} while runs are missing.",
         epilog="example: rootscale reproduce cifar10-vgg16-adam --epochs 100 --batch-sizes 256 1024 --device cuda "
         "--data DATA --minutes 9",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="of the experiment; see --list")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of experiments, made in this order; see --list")
     parser.add_argument("--list", action="store_true", help="the experiments, what they show and what they cost")
     parser.add_argument("--smoke", action="store_true", help="a small net on generated data, on the CPU in a minute")
     change = parser.add_argument_group("the experiment (default: as listed)")
@@ -50,6 +57,11 @@ def add_parsers(subparsers: Any) -> None:
         help="stop after that time, with checkpoints; 0 runs nothing and collects what is finished",
     )  # fmt: skip
     where.add_argument(
+        "--processes", type=int, default=1, metavar="N",
+        help="that share the runs; on a GPU, small batches leave room for several (default: 1)",
+    )  # fmt: skip
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # one of those processes
+    where.add_argument(
         "--only", nargs="+", default=(), metavar="TEXT",
         help="make only the runs whose name contains one of these texts (or is one of them), and collect all that are "
         "finished: several processes may work on one experiment at once",
@@ -66,11 +78,29 @@ def _reproduce(args: argparse.Namespace) -> int:
     if args.list:
         _list(Console(highlight=False, soft_wrap=True), found)
         return 0
-    if args.name not in found:
-        got = "none" if args.name is None else repr(args.name)
+    wrong = [name for name in args.names if name not in found]
+    if wrong or not args.names:
+        got = ", ".join(map(repr, wrong)) or "none"
         raise ValueError(f"an experiment is needed, one of {', '.join(found)}; got {got}")
-    experiment = found[args.name]
-    options = experiment.options(
+    several = [f"--{name}" for name in ("out", "runs", "only") if getattr(args, name)]
+    if len(args.names) > 1 and several:
+        raise ValueError(f"{' and '.join(several)} can be given for one experiment, got {len(args.names)} experiments")
+    if args.processes < 1:
+        raise ValueError(f"--processes must be at least 1, got {args.processes}")
+    chosen = {name: _options(args, found[name]) for name in args.names}
+    failed = False
+    if args.processes > 1:
+        failed = _in_processes(args)
+        args.minutes = 0.0  # what they have made is collected here
+    began, status = time.monotonic(), 0
+    for name, options in chosen.items():
+        left = None if args.minutes is None else max(0.0, args.minutes - (time.monotonic() - began) / 60)
+        status = max(status, _run(args, found[name], options, left))
+    return 1 if failed else status
+
+
+def _options(args: argparse.Namespace, experiment: Experiment) -> Options:
+    return experiment.options(
         smoke=args.smoke,
         device=args.device or ("cpu" if args.smoke else _device()),
         batch_sizes=None if args.batch_sizes is None else tuple(args.batch_sizes),
@@ -80,15 +110,25 @@ def _reproduce(args: argparse.Namespace) -> int:
             for name in ("epochs", "seeds", "eps", "model", "points", "paper_batchnorm", "data")
         },
     )
+
+
+def _run(args: argparse.Namespace, experiment: Experiment, options: Options, minutes: float | None) -> int:
+    """One experiment."""
+    from rootscale import reproduce
+
     folder = experiment.folder(options)
     place = Path("build/smoke") if args.smoke else Path()
     out = args.out or place / "results" / folder
     runs = args.runs or place / "runs" / folder
     console = make_console()
-    console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
+    if not args.worker:
+        console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
     complete = reproduce.reproduce(
-        experiment, options, out, runs, minutes=args.minutes, together=args.together, only=args.only, console=console
-    )
+        experiment, options, out, runs,
+        minutes=minutes, together=args.together, only=args.only, shared=args.worker, console=console,
+    )  # fmt: skip
+    if args.worker:
+        return 0 if complete else UNFINISHED
     if (out / "experiment.json").exists() and experiment.words is not None:
         console.print(reproduce.table(experiment, out))
         console.print(reproduce.outcome(experiment, out), markup=False, soft_wrap=True)
@@ -99,6 +139,29 @@ def _reproduce(args: argparse.Namespace) -> int:
     elif experiment.script is None:
         console.print(f"wrote {out}", markup=False, soft_wrap=True)
     return 0 if complete else UNFINISHED
+
+
+def _in_processes(args: argparse.Namespace) -> bool:
+    """Several processes of the same command, which share the runs; gives whether one of them failed.
+
+    They have sessions of their own, so that Ctrl-C reaches them once, from here.
+    """
+    words = [sys.executable, "-m", "rootscale", *args.words, "--processes", "1", "--worker"]
+    processes = [subprocess.Popen(words, start_new_session=True) for _ in range(args.processes)]
+    interrupted = False
+    while any(process.poll() is None for process in processes):
+        try:
+            for process in processes:
+                process.wait()
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            for process in processes:
+                process.send_signal(signal.SIGINT)
+    if interrupted:
+        raise KeyboardInterrupt
+    return any(process.returncode not in (0, UNFINISHED) for process in processes)
 
 
 def _device() -> str:

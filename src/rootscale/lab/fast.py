@@ -62,8 +62,8 @@ class FastLearner(Learner):
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
         if compile and _can_compile():
             torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
-            self.losses = torch.compile(self.losses, dynamic=False)  # type: ignore[method-assign]
-            self.batch = torch.compile(self.batch, dynamic=False)  # type: ignore[method-assign]
+            self.losses = _compiled(self.losses)  # type: ignore[method-assign]
+            self.batch = _compiled(self.batch)  # type: ignore[method-assign]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager = 0
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -149,6 +149,11 @@ class FastLearner(Learner):
         self.join()
         return super().gradient(x, y)
 
+    def replica(self, r: int) -> nn.Module:
+        """As `Learner.replica`."""
+        self.join()
+        return super().replica(r)
+
     def state_dict(self) -> dict[str, Any]:
         """As `Learner.state_dict`."""
         self.join()
@@ -164,6 +169,26 @@ def _fastest_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function through ``torch.compile``; as it is, which is said, where that fails."""
+    now = torch.compile(function, dynamic=False)
+
+    def call(*args: Any) -> Any:
+        nonlocal now
+        if now is function:
+            return function(*args)
+        try:
+            return now(*args)
+        except Exception as error:
+            result = function(*args)  # raises the error again where it is the function's own
+            reason = next((line for line in reversed(str(error).splitlines()) if "Error" in line), type(error).__name__)
+            warnings.warn(f"torch.compile failed, which costs speed only: {reason.strip()}", stacklevel=2)
+            now = function
+            return result
+
+    return call
 
 
 def _can_compile() -> bool:

@@ -54,10 +54,15 @@ def hide(tokens: Tensor, uniforms: Tensor, vocabulary: Vocabulary | int, rate: f
 def hash_uniforms(tokens: Tensor, draws: int) -> Tensor:
     """Numbers in [0, 1) that depend on the tokens only: ``[..., draws]``, spread like random ones."""
     low = 0xFFFFFFFF
-    places = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
+    places = _count(tokens.shape[-1], tokens.device) + 1
     key = _mixed((tokens * 0x9E3779B1 + places * 0x85EBCA77) & low).sum(-1, keepdim=True) & low
-    numbers = torch.arange(draws, device=tokens.device) * 0x27D4EB2F
+    numbers = _count(draws, tokens.device) * 0x27D4EB2F
     return (_mixed(_mixed(key) ^ _mixed(numbers & low)) >> 8).float() / 2**24
+
+
+def _count(stop: int, device: torch.device) -> Tensor:
+    """0, 1, 2, ... in 64 bits, also under ``torch.compile``, which computes with a plain ``arange`` in 32."""
+    return torch.arange(stop, device=device, dtype=torch.float64).long()
 
 
 def _mixed(x: Tensor) -> Tensor:
