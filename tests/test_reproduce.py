@@ -610,7 +610,7 @@ def test_processes_share_the_runs_of_several_experiments_and_give_what_one_gives
         alone = reproduce.finals_of(tmp_path / "alone" / name)
         for one, other in zip(shared, alone, strict=True):
             assert one.label == other.label
-            assert one.end("test loss").value == pytest.approx(other.end("test loss").value, rel=1e-4)
+            assert one.end("test loss").value == pytest.approx(other.end("test loss").value, rel=0.01)
     assert said.count("1 of 2: ") == said.count("2 of 2: ") == len(names)  # each run is made, and told, once
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -90,6 +91,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     chosen = {name: _options(args, found[name]) for name in args.names}
     failed = False
     if args.processes > 1:
+        make_console().print(f"{args.processes} processes make the runs of {', '.join(chosen)}", markup=False)
         failed = _in_processes(args)
         args.minutes = 0.0  # what they have made is collected here
     began, status = time.monotonic(), 0
@@ -147,7 +149,9 @@ def _in_processes(args: argparse.Namespace) -> bool:
     They have sessions of their own, so that Ctrl-C reaches them once, from here.
     """
     words = [sys.executable, "-m", "rootscale", *args.words, "--processes", "1", "--worker"]
-    processes = [subprocess.Popen(words, start_new_session=True) for _ in range(args.processes)]
+    threads = str(max(1, (os.cpu_count() or 1) // args.processes))
+    environment = {"OMP_NUM_THREADS": threads, **os.environ}
+    processes = [subprocess.Popen(words, env=environment, start_new_session=True) for _ in range(args.processes)]
     interrupted = False
     while any(process.poll() is None for process in processes):
         try:
