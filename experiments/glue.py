@@ -22,10 +22,10 @@ Cost. Not measured yet. It may be stopped at any time, or by ``--minutes``, and 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.files import whole, write_json
+from rootscale.files import locked, whole, write_json
 from rootscale.lab import Settings, Sweep, Task, Variant, sweep
 from rootscale.lab.data import VARIABLE
 from rootscale.lab.engine import environment
@@ -44,7 +44,7 @@ from rootscale.lab.language import GLUE, Point, glue, read_glue
 from rootscale.lab.language.glue_data import glue_file
 from rootscale.lab.sweep import finished
 from rootscale.lab.text import Tokens
-from rootscale.reproduce import Experiment, Line, Options, Stored, load_file
+from rootscale.reproduce import Clock, Experiment, Line, Options, Runs, Stored, load_file
 
 mlm = load_file(Path(__file__).with_name("roberta_mlm.py"))
 #: The experiment whose models are fine-tuned.
@@ -133,24 +133,6 @@ class Plan:
                 yield task, point
 
 
-class Clock:
-    """Stops a sweep after some time as Ctrl-C would: after a step, with a checkpoint."""
-
-    def __init__(self, minutes: float | None) -> None:
-        self.deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-        self.expired = False
-
-    def late(self) -> bool:
-        """Whether the time is over."""
-        self.expired = self.expired or time.monotonic() >= self.deadline
-        return self.expired
-
-    def tell(self, *progress: object) -> None:
-        """To be told how a sweep goes on."""
-        if not self.expired and self.late():
-            signal.raise_signal(signal.SIGINT)
-
-
 def run_all(plan: Plan, out: Path, runs: Path, pretrained: Path, command: str, minutes: float | None = None) -> bool:
     """Everything that is missing, or as much of it as there is time for; all that is finished is written to ``out``.
 
@@ -168,13 +150,14 @@ def run_all(plan: Plan, out: Path, runs: Path, pretrained: Path, command: str, m
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock(minutes)
     lines, settings = plan.pretraining()
+    before = Runs(PRETRAINING, plan.options, settings, pretrained, 1, clock)
     pretrainings, found, missing = list[dict[str, Any]](), list[dict[str, Any]](), 0
     interrupted: KeyboardInterrupt | None = None
     try:
         for seed in range(plan.options.seeds):
             models: dict[int, tuple[Path, int] | None] = {}
             for line in lines:
-                swept = _swept(line.task, line.variant, seed, settings, pretrained, clock, keep_models=True)
+                swept = _pretrained(before, line, range(seed, seed + 1))
                 if swept is None:
                     missing += 1
                     continue
@@ -231,28 +214,36 @@ def _dev_samples(folder: Path, name: str) -> int:
     return len(read_glue(folder, name, "dev")[1])
 
 
-def _swept(
-    task: Task, variant: Variant, seed: int, settings: Settings, runs: Path, clock: Clock, keep_models: bool = False
-) -> Sweep | None:
-    """What a run gave, which is read or made; None if there is no time to make it."""
-    if clock.late() and not finished(task, [variant], [seed], settings, runs, keep_models=keep_models):
+def _pretrained(before: Runs, line: Line, seeds: range) -> Sweep | None:
+    """What a run of the pre-training gave, which is read or made; None if there is no time to make it."""
+    if before.clock.late() and not before.finished(line, seeds):
         return None
     try:
-        return sweep(
-            task, [variant], [seed], settings, runs,
-            workers=1, checkpoint_every=60.0, keep_models=keep_models, on_progress=clock.tell,
-        )  # fmt: skip
+        return before.make(line, seeds, wait=True)
     except KeyboardInterrupt:
-        if clock.expired:
+        if before.clock.expired:
             return None
         raise
 
 
 def _score(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Clock) -> float | None:
-    """At the end of a fine-tuning (NaN if it diverged); None if there is no time to make it."""
-    swept = _swept(task, Variant(), seed, plan.settings(task), runs, clock)
-    if swept is None:
+    """At the end of a fine-tuning (NaN if it diverged); None if another process is at it, or there is no time."""
+    settings = plan.settings(task)
+    if clock.late() and not finished(task, [Variant()], [seed], settings, runs):
         return None
+    what = json.dumps([task.name, task.plan.to_dict(), seed], sort_keys=True)
+    (runs / "locks").mkdir(parents=True, exist_ok=True)
+    with locked(runs / "locks" / hashlib.sha256(what.encode()).hexdigest()[:16]) as mine:
+        if not mine:
+            return None
+        try:
+            swept = sweep(
+                task, [Variant()], [seed], settings, runs, workers=1, checkpoint_every=60.0, on_progress=clock.tell
+            )
+        except KeyboardInterrupt:
+            if clock.expired:
+                return None
+            raise
     trajectory = swept.trajectories[Variant()]
     return float(trajectory.values[metric][0, -1]) if metric in trajectory.names else math.nan
 
@@ -526,6 +517,7 @@ EXPERIMENTS = [
         models=PRETRAINING.models,
         script=script,
         takes=("device", "data", "batch_sizes", "epochs", "seeds", "eps", "model", "points"),
+        shares=True,
         stored=stored,
         smoke={"points": 4, **PRETRAINING.smoke},
     )

@@ -115,17 +115,17 @@ def test_stopped_after_some_time_it_goes_on_to_the_same_end(tmp_path, monkeypatc
     whole = reproduce.reproduce(tiny(), Options(epochs=1, seeds=2), tmp_path / "whole", tmp_path / "whole-runs")
     assert whole
 
-    class Clock(reproduce._Clock):
+    class Clock(reproduce.Clock):
         """Runs out after so many looks at it."""
 
         left = 0
 
-        def check(self):
+        def late(self):
             self.expired = self.expired or Clock.left <= 0
             Clock.left -= 1
             return self.expired
 
-    monkeypatch.setattr(reproduce, "_Clock", Clock)
+    monkeypatch.setattr(reproduce, "Clock", Clock)
     calls = 0
     while True:
         Clock.left, calls = 15, calls + 1
@@ -242,8 +242,8 @@ def test_in_no_time_nothing_is_run_and_what_is_finished_is_collected(tmp_path):
 @pytest.mark.parametrize("what", ["doubled", "before the switch: clouds"])
 def test_a_run_that_another_process_makes_is_left_to_it(tmp_path, what):
     experiment, options = tiny(), Options(epochs=1, seeds=1)
-    settings, clock = experiment.lines(options)[1], reproduce._Clock(math.inf)
-    other = reproduce._Runs(experiment, options, settings, tmp_path / "runs", 1, clock)
+    settings, clock = experiment.lines(options)[1], reproduce.Clock(None)
+    other = reproduce.Runs(experiment, options, settings, tmp_path / "runs", 1, clock)
     said = Console(file=io.StringIO(), width=200)
     with other._lock(what, range(1)) as mine:
         assert mine

@@ -51,11 +51,13 @@ __all__ = [
     "ACCURACY",
     "BASE",
     "MEASURES",
+    "Clock",
     "End",
     "Experiment",
     "Final",
     "Line",
     "Options",
+    "Runs",
     "Stored",
     "accuracies",
     "cifar10_task",
@@ -204,6 +206,7 @@ class Experiment:
             minutes)`` writes results to one folder and keeps its runs in the other, goes on with what is there, stops
             after so many minutes (None: when it is done; 0: at once), and says whether it is done.
         takes: the options that such a program honours.
+        shares: whether several processes may run it at once.
         stored: what such a program left in a folder; None if that is nothing.
         place: the folder of its results, where that is not its name.
         smoke: changes to the defaults for a smoke test.
@@ -223,6 +226,7 @@ class Experiment:
     also: tuple[Mapping[str, Any], ...] = ()
     script: Callable[[Options, Path, Path, float | None], bool] | None = None
     takes: tuple[str, ...] = ("device",)
+    shares: bool = False
     stored: Callable[[Path], Stored | None] | None = None
     place: str = ""
     smoke: Mapping[str, Any] = field(default_factory=dict)
@@ -395,34 +399,53 @@ def settings_for(
 # -- running ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Clock:
-    """Stops a sweep after some time as Ctrl-C would: after a step, with a checkpoint."""
+class Clock:
+    """Stops a sweep after some time as Ctrl-C would: after a step, with a checkpoint.
 
-    deadline: float
-    expired: bool = False
+    Args:
+        minutes: that there are; None is any number.
+    """
 
-    def check(self) -> bool:
+    def __init__(self, minutes: float | None) -> None:
+        self.deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        self.expired = False
+
+    def late(self) -> bool:
+        """Whether the time is over."""
         self.expired = self.expired or time.monotonic() >= self.deadline
         return self.expired
 
+    def tell(self, *progress: object) -> None:
+        """To be called as a sweep goes on."""
+        if not self.expired and self.late():
+            signal.raise_signal(signal.SIGINT)
+
 
 @dataclass(frozen=True)
-class _Runs:
-    """The runs of an experiment, in a folder that several processes may share: each is made by one of them."""
+class Runs:
+    """The runs of an experiment, in a folder that several processes may share: each is made by one of them.
+
+    Args:
+        experiment, options: which.
+        settings: that `Experiment.lines` gave.
+        folder: of the runs.
+        together: seeds that are trained at once.
+        clock: that stops them.
+    """
 
     experiment: Experiment
     options: Options
     settings: Settings
     folder: Path
     together: int
-    clock: _Clock
+    clock: Clock
 
     @property
     def keep(self) -> dict[str, Any]:
         return {"keep_models": True} if self.experiment.keep_models else {}
 
     def finished(self, line: Line, seeds: range) -> bool:
+        """Whether there is nothing left to run."""
         return finished(
             line.task, [line.variant], seeds, self.settings, self.folder, together=self.together, **self.keep
         )
@@ -431,16 +454,31 @@ class _Runs:
         """Of runs that are finished."""
         return self._sweep(line.task, [line.variant], seeds, None)
 
-    def make(self, line: Line, seeds: range, tell: Callable[[str, float], None]) -> Sweep | None:
-        """Make them, or go on with them; None where another process does, or there is no time to wait for one."""
-        with self._lock(line.label, seeds) as mine:
+    def make(
+        self,
+        line: Line,
+        seeds: range,
+        tell: Callable[[str, float], None] = lambda more, share: None,
+        wait: bool = False,
+    ) -> Sweep | None:
+        """Make them, or go on with them.
+
+        Args:
+            line, seeds: which.
+            tell: called with what is to be said more, and how far it is.
+            wait: for another process that is making them; otherwise they are left to it.
+
+        Returns:
+            None where another process makes them, or there is no time to wait for it.
+        """
+
+        def patient() -> bool:
+            return not self.clock.late()
+
+        with self._lock(line.label, seeds, patient if wait else lambda: False) as mine:
             if not mine:
                 return None
             if not finished(line.task, (), seeds, self.settings, self.folder, together=self.together):
-
-                def patient() -> bool:
-                    return not self.clock.check()
-
                 with self._lock(f"before the switch: {line.task.name}", seeds, patient) as mine:
                     if not mine:
                         return None
@@ -450,8 +488,7 @@ class _Runs:
     def _stopping(self, tell: Callable[[float], None]) -> Progress:
         def on_progress(label: str, run: int, runs: int, share: float) -> None:
             tell(share)
-            if not self.clock.expired and self.clock.check():
-                signal.raise_signal(signal.SIGINT)
+            self.clock.tell()
 
         return on_progress
 
@@ -465,7 +502,8 @@ class _Runs:
         which = [self.experiment.name, replace(self.options, seeds=1).to_dict(), what, list(seeds)]
         return self.lock(hashlib.sha256(json.dumps(which).encode()).hexdigest()[:16], wait)
 
-    def lock(self, name: str, wait: Callable[[], bool]) -> AbstractContextManager[bool]:
+    def lock(self, name: str, wait: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
+        """`rootscale.files.locked`, for something about them."""
         place = self.folder / "locks"
         place.mkdir(parents=True, exist_ok=True)
         return locked(place / name, wait)
@@ -508,8 +546,10 @@ def reproduce(
         if only:
             raise ValueError(f"{experiment.name} is not made of lines of which one could ask for some: drop --only")
         out.mkdir(parents=True, exist_ok=True)
+        if experiment.shares:
+            return experiment.script(options, out, runs, minutes)
         (runs / "locks").mkdir(parents=True, exist_ok=True)
-        with locked(runs / "locks" / "script") as mine:  # it is made by one process
+        with locked(runs / "locks" / "script") as mine:
             return mine and experiment.script(options, out, runs, minutes)
     assert experiment.lines is not None
     _same_experiment(out, options)
@@ -517,8 +557,8 @@ def reproduce(
     if together < 1:
         raise ValueError(f"together must be at least 1, got {together}")
     asked = _asked(lines, only)
-    clock = _Clock(math.inf if minutes is None else time.monotonic() + 60 * minutes)
-    held = _Runs(experiment, options, settings, runs, together, clock)
+    clock = Clock(minutes)
+    held = Runs(experiment, options, settings, runs, together, clock)
     groups = [range(first, min(first + together, options.seeds)) for first in range(0, options.seeds, together)]
     todo = [(seeds, line) for seeds in groups for line in lines]
     work = [(seeds, line) for seeds, line in todo if line.label in asked]
@@ -526,7 +566,7 @@ def reproduce(
     interrupted: KeyboardInterrupt | None = None
     with progress(console) as bar:
         for number, (seeds, line) in enumerate(work):
-            if clock.check():
+            if clock.late():
                 break
             what = _what(line, seeds)
 
