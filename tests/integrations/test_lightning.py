@@ -331,7 +331,7 @@ def test_an_average_that_is_refused_leaves_the_optimizers_untouched(tmp_path):
     saved = torch.load(tmp_path / "last.ckpt", weights_only=False)["optimizer_states"]
     module = Strange()
     callbacks[0].ema = ("average", "strange")
-    with pytest.raises(TypeError, match="ema must be an AveragedModel .*got object"):
+    with pytest.raises(TypeError, match=r"ema must be an AveragedModel .*got object"):
         fit(tmp_path / "b", 16, module=module, callbacks=callbacks, resume=tmp_path / "last.ckpt")
     for optimizer, then in zip(module.trainer.optimizers, saved, strict=True):
         assert optimizer.state_dict()["param_groups"] == then["param_groups"]
