@@ -574,6 +574,7 @@ def test_what_is_given_once_is_converted_once():
     changes = pair.rescale(model=[shared, pair.nets[1]])
     assert [model[1].momentum for model in pair.nets] == [pytest.approx(1 - 0.9**4)] * 2
     assert pair.average.decay == pytest.approx(0.9**4)
+    assert changes["BatchNorm momentum"].note == "2 layers"
     names = [row.name for row in changes]
     assert len(set(names)) == len(names)
     assert names.count("BatchNorm momentum") == names.count("EMA decay") == 1
