@@ -83,6 +83,50 @@ def test_prepared_objects_are_converted_with_their_state_and_clock(late):
     assert steps(*run, 8) == pytest.approx([2 * 1e-3 * half(8 + 4 * k) for k in range(8)], rel=1e-9)
 
 
+def two_prepared(late):
+    accelerator = Accelerator(cpu=True)
+    torch.manual_seed(0)
+    models = [torch.nn.Linear(3, 1), torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))]
+    optimizers = [
+        torch.optim.AdamW(models[0].parameters(), lr=1e-3, betas=(0.95, 0.99)),
+        torch.optim.SGD(models[1].parameters(), lr=0.1),
+    ]
+    if late:
+        optimizers = list(accelerator.prepare(*optimizers))
+    schedulers = [LambdaLR(optimizer, half) for optimizer in optimizers]
+    everything = accelerator.prepare(*models, *schedulers, *([] if late else optimizers))
+    return accelerator, everything[:2], optimizers if late else list(everything[4:]), list(everything[2:4])
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["schedulers before prepare", "schedulers after prepare"])
+def test_several_prepared_optimizers_are_converted_together(late):
+    accelerator, models, optimizers, schedulers = two_prepared(late)
+    belong = [one.scheduler.optimizer for one in schedulers]
+    options = {"scheduler": schedulers[::-1], "model": models, "forward_kappa": 2, "processes_before": 2}
+    changes = rescale(optimizers, 4, **options)
+    assert [one.scheduler.optimizer for one in schedulers] == belong
+    assert models[1][1].momentum == pytest.approx(1 - 0.9**2)
+    for i, (model, factor) in enumerate(zip(models, (2, 4), strict=True)):
+        assert changes[f"optimizer {i}: lr"].after == factor * changes[f"optimizer {i}: lr"].before
+        clocks = [row for row in changes if row.name.startswith(f"optimizer {i}: ") and row.name.endswith("LR clock")]
+        assert [(row.before, row.after) for row in clocks] == [(1, 4), (4, 8)]
+        rates = steps(accelerator, model, optimizers[i], schedulers[i], 4)
+        lr = changes[f"optimizer {i}: lr"].after
+        assert rates == pytest.approx([lr * half(8 * k) for k in range(4)], rel=1e-9)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["schedulers before prepare", "schedulers after prepare"])
+def test_one_of_several_that_is_refused_leaves_the_others(late):
+    _, models, optimizers, schedulers = two_prepared(late)
+    belong = [one.scheduler.optimizer for one in schedulers]
+    with pytest.raises(ValueError, match="optimizer 1: rule 'sqrt' is for adam, adamw, rmsprop; the rule of sgd is"):
+        rescale(optimizers, 4, scheduler=schedulers, model=models, rule="sqrt", processes_before=2)
+    assert optimizers[0].param_groups[0]["lr"] == 1e-3
+    assert models[1][1].momentum == 0.1
+    assert [type(one.scheduler) for one in schedulers] == [LambdaLR, LambdaLR]
+    assert [one.scheduler.optimizer for one in schedulers] == belong
+
+
 def test_accumulation_does_not_disturb_the_clock():
     accelerator, model, optimizer, scheduler = prepared(gradient_accumulation_steps=4)
     rescale(optimizer, 4, scheduler=scheduler)

@@ -296,11 +296,46 @@ def test_manual_optimization_with_two_optimizers(tmp_path):
     callbacks = by_hand()
     big = fit(tmp_path / "b", 16, module=Manual(), callbacks=callbacks, resume=tmp_path / "last.ckpt", epochs=4)
     assert big.rates == pytest.approx([2 * rate for rate in rest.rates[::4]], rel=1e-12)
-    adam, sgd = callbacks[0].changes
-    assert adam.rule.name == "sqrt"
-    assert adam["EMA decay"].after == pytest.approx(0.9**4)
-    assert sgd.rule.name == "linear"
-    assert sgd["lr"].after == pytest.approx(4e-2)
+    (changes,) = callbacks[0].changes
+    assert changes.rule.name == "sqrt (optimizer 0), linear (optimizer 1)"
+    assert changes["EMA decay"].after == pytest.approx(0.9**4)
+    assert changes["BatchNorm momentum"].after == pytest.approx(1 - 0.9**4)
+    assert changes["optimizer 0: LinearLR clock"].after == 4
+    assert changes["optimizer 1: lr"].after == pytest.approx(4e-2)
+    assert len([row for row in changes if "EMA" in row.name or "BatchNorm" in row.name]) == 2
+
+
+def test_schedulers_of_one_run_may_step_by_steps_and_by_epochs(tmp_path):
+    """Each keeps its own clock: the first by steps, the second, which waits for epoch 3, by epochs."""
+
+    def configure(module):
+        optimizer = adamw(module)
+        steps = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=96)
+        epochs = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3], gamma=0.5)
+        return [optimizer], [{"scheduler": steps, "interval": "step"}, {"scheduler": epochs, "interval": "epoch"}]
+
+    fit(tmp_path, 4, module=Net(configure))
+    rest = fit(tmp_path / "a", 4, module=Net(configure), resume=tmp_path / "last.ckpt", epochs=4)
+    big = fit(tmp_path / "b", 16, module=Net(configure), resume=tmp_path / "last.ckpt", epochs=4)
+    assert big.rates == pytest.approx([2 * rate for rate in rest.rates[::4]], rel=1e-12)
+
+
+def test_an_average_that_is_refused_leaves_the_optimizers_untouched(tmp_path):
+    class Strange(Manual):
+        def __init__(self):
+            super().__init__()
+            self.strange = object()
+
+    callbacks = by_hand()
+    fit(tmp_path, 4, module=Strange(), callbacks=callbacks, epochs=1)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=False)["optimizer_states"]
+    module = Strange()
+    callbacks[0].ema = ("average", "strange")
+    with pytest.raises(TypeError, match=r"ema must be an AveragedModel .*got object"):
+        fit(tmp_path / "b", 16, module=module, callbacks=callbacks, resume=tmp_path / "last.ckpt")
+    for optimizer, then in zip(module.trainer.optimizers, saved, strict=True):
+        assert optimizer.state_dict()["param_groups"] == then["param_groups"]
+    assert module.net[1].momentum == 0.1
 
 
 def test_an_unknown_optimizer_is_refused_before_anything_is_touched(tmp_path):
@@ -308,7 +343,7 @@ def test_an_unknown_optimizer_is_refused_before_anything_is_touched(tmp_path):
     fit(tmp_path, 4, module=Manual(torch.optim.Adagrad), callbacks=by_hand(), epochs=1)
     saved = torch.load(tmp_path / "last.ckpt", weights_only=False)["optimizer_states"][0]
     module = Manual(torch.optim.Adagrad)
-    with pytest.raises(TypeError, match=r"optimizer must be one of torch.optim.Adam.*; got Adagrad"):
+    with pytest.raises(TypeError, match=r"optimizer 1: optimizer must be one of torch.optim.Adam.*; got Adagrad"):
         fit(tmp_path / "b", 16, module=module, callbacks=by_hand(), resume=tmp_path / "last.ckpt")
     adam = module.trainer.optimizers[0].state_dict()
     assert adam["param_groups"] == saved["param_groups"]

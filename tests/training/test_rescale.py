@@ -506,6 +506,239 @@ def test_every_rule_converts_a_live_run_as_it_converts_a_plan(rule):
     assert (group["lr"], *group["betas"], group["eps"]) == (on_paper.eta, on_paper.beta1, on_paper.beta2, on_paper.eps)
 
 
+# ---- several optimizers: all or none
+
+
+class Pair:
+    """Two nets with a BatchNorm layer each, optimizers of two families, schedulers, a shared average of the weights."""
+
+    def __init__(self, steps=3):
+        self.nets = [net(), net()]
+        first = torch.optim.Adam(self.nets[0].parameters(), **ADAM, amsgrad=True)
+        second = torch.optim.RMSprop(
+            [{"params": self.nets[1][0].parameters()}, {"params": self.nets[1][1:].parameters(), "lr": 1e-2}],
+            lr=1e-3,
+            alpha=0.99,
+        )
+        self.optimizers = [first, second]
+        self.schedulers = [
+            torch.optim.lr_scheduler.CosineAnnealingLR(first, 100),
+            torch.optim.lr_scheduler.LinearLR(second, 0.1, total_iters=50),
+        ]
+        self.average = Average(0.9)
+        for model, optimizer, scheduler in zip(self.nets, self.optimizers, self.schedulers, strict=True):
+            train(model, optimizer, steps)
+            scheduler.step()
+
+    def snapshot(self):
+        return snapshot(*self.optimizers, *self.schedulers, *self.nets, self.average)
+
+    def rescale(self, kappa=4, **options):
+        settings = {"scheduler": self.schedulers, "model": self.nets, "ema": self.average, **options}
+        return rescale_(self.optimizers, kappa, **settings)
+
+
+@pytest.mark.parametrize("averaging", ["paper", "power"])
+def test_two_optimizers_at_once_are_each_alone(averaging):
+    together, apart = Pair(), Pair()
+    changes = together.rescale(averaging=averaging)
+    alone = [
+        rescale_(optimizer, 4, scheduler=scheduler, model=model, ema=ema, averaging=averaging)
+        for optimizer, scheduler, model, ema in zip(
+            apart.optimizers, apart.schedulers, apart.nets, (apart.average, None), strict=True
+        )
+    ]
+    assert together.snapshot() == apart.snapshot()
+    for i, ones in enumerate(alone):
+        for row in ones:
+            if row.name == "BatchNorm momentum":  # two layers in one row
+                assert (changes[row.name].after, changes[row.name].note) == (row.after, "2 layers")
+            elif row.name == "EMA decay":
+                assert changes[row.name] == row
+            else:
+                named = changes[f"optimizer {i}: {row.name}"]
+                assert (named.before, named.after, named.unit, named.note) == (
+                    row.before, row.after, row.unit, row.note,
+                )  # fmt: skip
+    assert len(changes) == sum(map(len, alone)) - 1
+    for one, other in zip(together.optimizers, apart.optimizers, strict=True):
+        assert type(one) is type(other)
+    for i in range(2):  # and they go on alike
+        losses = [train(pair.nets[i], pair.optimizers[i], 3, seed=1) for pair in (together, apart)]
+        assert losses[0] == losses[1]
+
+
+def test_what_is_given_once_is_converted_once():
+    pair = Pair()
+    shared = nn.Sequential(*pair.nets, pair.nets[0])
+    changes = pair.rescale(model=[shared, pair.nets[1]])
+    assert [model[1].momentum for model in pair.nets] == [pytest.approx(1 - 0.9**4)] * 2
+    assert pair.average.decay == pytest.approx(0.9**4)
+    assert changes["BatchNorm momentum"].note == "2 layers"
+    names = [row.name for row in changes]
+    assert len(set(names)) == len(names)
+    assert names.count("BatchNorm momentum") == names.count("EMA decay") == 1
+
+
+def test_optimizers_of_other_families_follow_their_own_rules():
+    models = [net(), net(), net()]
+    optimizers = [
+        torch.optim.AdamW(models[0].parameters(), **ADAM),
+        torch.optim.RMSprop(models[1].parameters(), lr=1e-3),
+        torch.optim.SGD(models[2].parameters(), lr=0.1),
+    ]
+    ema = Average(0.9)
+    changes = rescale_(tuple(optimizers), 4, model=models, ema=ema)
+    assert [optimizer.param_groups[0]["lr"] for optimizer in optimizers] == [2e-3, 2e-3, 0.4]
+    assert changes["optimizer 2: lr"].after == 0.4
+    assert changes.rule.name == "sqrt (optimizers 0, 1), linear (optimizer 2)"
+    assert "kappa = 4, rule sqrt (optimizers 0, 1), linear (optimizer 2)" in str(changes)
+    assert "The rule keeps the training trajectory" in str(changes)
+    assert (ema.decay, models[2][1].momentum) == (pytest.approx(0.9**4), pytest.approx(1 - 0.9**4))
+    assert changes["EMA decay"].status == "derived"
+
+
+def test_a_sequence_of_one_is_one():
+    runs = []
+    for several in (False, True):
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+        train(model, optimizer, 3)
+        runs.append((rescale_([optimizer] if several else optimizer, 4), snapshot(optimizer)))
+    assert runs[0] == runs[1]
+
+
+def unknown(pair):
+    pair.optimizers[1] = torch.optim.Adagrad(pair.nets[1].parameters())
+    return {"scheduler": pair.schedulers[0]}
+
+
+def with_momentum(pair):
+    pair.optimizers[1].param_groups[1]["momentum"] = 0.9
+
+
+def no_tensor(pair):
+    pair.optimizers[1].state[pair.nets[1][2].bias]["step"] = 2
+
+
+def whole_numbers(pair):
+    pair.optimizers[1].state[pair.nets[1][2].bias]["step"] = torch.tensor(2)
+
+
+def short_average(pair):
+    pair.optimizers[1].param_groups[1]["alpha"] = 0.5
+
+
+def cycled(pair):
+    model = net()
+    pair.optimizers[1] = torch.optim.Adam(model.parameters(), **ADAM)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(pair.optimizers[1], 0.1, total_steps=10, base_momentum=0.5)
+    return {"scheduler": [pair.schedulers[0], scheduler]}
+
+
+def foreign(pair):
+    stranger = torch.optim.Adam(net().parameters())
+    return {"scheduler": [*pair.schedulers, torch.optim.lr_scheduler.StepLR(stranger, 3)]}
+
+
+def shared_rate(pair):
+    lr = torch.tensor(0.1)
+    pair.optimizers[0].param_groups[0]["lr"] = lr
+    pair.optimizers[1] = torch.optim.SGD(pair.nets[1].parameters(), lr=lr)
+    return {"scheduler": ()}
+
+
+class ReadOnly:
+    decay = property(lambda self: 0.9)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (unknown, TypeError, f"^optimizer 1: optimizer must be one of {SUPPORTED}; got Adagrad"),
+        (with_momentum, ValueError, r"^optimizer 1: RMSprop with momentum=0\.9 \(group 1\)"),
+        (no_tensor, TypeError, "^optimizer 1: the optimizer's state step must be a tensor, got int"),
+        (whole_numbers, TypeError, r"^optimizer 1: the optimizer's state step must be .*floating.*, got torch\.int64"),
+        (short_average, ValueError, "^optimizer 1: kappa=4 gives alpha=-1; need kappa < 2"),
+        (cycled, ValueError, "^optimizer 1: kappa=4 gives OneCycleLR's lowest beta1=-1"),
+        (foreign, ValueError, "^StepLR belongs to none of the 2 optimizers given"),
+        (shared_rate, ValueError, "^optimizers 0 and 1 share a tensor as their lr, but .* 'sqrt' and 'linear'"),
+        (lambda pair: {"scheduler": "cosine"}, TypeError, "^scheduler must be a torch.*LRScheduler, got str"),
+        (lambda pair: {"scheduler": 2 * pair.schedulers}, ValueError, "^CosineAnnealingLR was given twice"),
+        (lambda pair: pair.optimizers.append(pair.optimizers[0]), ValueError, "^optimizer 2 is optimizer 0 again"),
+        (lambda pair: {"rule": "cubic"}, ValueError, "rule must be one of sqrt, linear"),
+        (lambda pair: {"interval": ["step"]}, ValueError, "^interval must be one for all 2 schedulers or .* got 1"),
+        (lambda pair: {"interval": ["step", "day"]}, ValueError, "^interval must be 'step' or 'epoch', got 'day'"),
+        (lambda pair: {"model": [pair.nets[0], "net"]}, TypeError, r"^model must be a torch\.nn\.Module, got str"),
+        (lambda pair: {"ema": [pair.average, object()]}, TypeError, "^ema must be an AveragedModel .*got object"),
+        (lambda pair: {"ema": [pair.average, ReadOnly()]}, TypeError, "^the decay of ReadOnly cannot be set"),
+        (lambda pair: {"forward_kappa": 0}, ValueError, "^forward_kappa must be a finite number > 0, got 0"),
+    ],
+)
+def test_an_error_in_one_of_several_leaves_all_of_them_untouched(spoil, error, message):
+    pair = Pair()
+    options = spoil(pair) or {}
+    before = pair.snapshot()
+    with pytest.raises(error, match=message):
+        pair.rescale(**options)
+    assert pair.snapshot() == before
+
+
+def test_no_optimizer_at_all_is_refused():
+    with pytest.raises(ValueError, match="optimizer must be an optimizer or a sequence of them, got an empty list"):
+        rescale_([], 4, model=net())
+
+
+def test_warnings_say_which_of_several_and_come_before_any_change():
+    pair = Pair()
+    pair.optimizers[1].param_groups[0]["alpha"] = 0.8
+    before = pair.snapshot()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ScalingWarning, match=r"^optimizer 1: kappa \* \(1 - beta2\) = 0\.8 is outside"):
+            pair.rescale()
+    assert pair.snapshot() == before
+    with pytest.warns(ScalingWarning) as caught:
+        changes = pair.rescale(scheduler=pair.schedulers[1])
+    assert [str(one.message) for one in caught] == list(changes.warnings)
+    assert changes.warnings[0].startswith("optimizer 0: a scheduler drives this optimizer but was not given")
+    assert changes.warnings[1].startswith("optimizer 1: kappa * (1 - beta2)")
+    assert len(changes.warnings) == 2
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing():
+    pair = Pair()
+    before = pair.snapshot()
+    foreseen = pair.rescale(dry_run=True)
+    assert pair.snapshot() == before
+    assert pair.rescale() == foreseen
+    with pytest.raises(ValueError, match="optimizer 0: kappa=100 gives beta1"):
+        pair.rescale(100, dry_run=True)
+
+
+def test_each_scheduler_may_have_an_interval_of_its_own():
+    together, apart = Pair(), Pair()
+    changes = together.rescale(interval=["epoch", "step"], ema=None)
+    for optimizer, scheduler, model, interval in zip(
+        apart.optimizers, apart.schedulers, apart.nets, ("epoch", "step"), strict=True
+    ):
+        rescale_(optimizer, 4, scheduler=scheduler, model=model, interval=interval)
+    assert together.snapshot() == apart.snapshot()
+    assert changes["optimizer 0: CosineAnnealingLR clock"].after == 1
+    assert changes["optimizer 1: LinearLR clock"].after == 4
+
+
+@pytest.mark.parametrize(("kappa", "forward"), [(4, 2), (4, 1), (1, 4)])
+def test_batchnorm_counts_forward_passes(kappa, forward):
+    """Part of the change is accumulation, or all of it, or micro-batches have grown at the cost of accumulation."""
+    model, ema = net(), Average(0.9)
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    rescale_(optimizer, kappa, model=model, ema=ema, forward_kappa=forward)
+    assert model[1].momentum == (pytest.approx(1 - 0.9**forward) if forward > 1 else 0.1)
+    assert ema.decay == pytest.approx(0.9**kappa)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * kappa**0.5)
+
+
 # ---- on a GPU
 
 

@@ -16,7 +16,7 @@ import torch
 
 from rootscale.changes import Change, Changes
 from rootscale.hparams import positive
-from rootscale.rules import Averaging, Rule
+from rootscale.rules import RULES, Averaging, Rule
 from rootscale.training import rescale_, schedulers
 from rootscale.units import UNITS
 
@@ -33,31 +33,34 @@ __all__ = ["rescale"]
 
 
 def rescale(
-    optimizer: Any,
+    optimizer: Any | Sequence[Any],
     kappa: float,
     *,
     scheduler: Any | Sequence[Any] | None = None,
-    model: torch.nn.Module | None = None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     ema: Any = None,
     rule: str | Rule | None = None,
     averaging: Averaging = "paper",
     state: bool = True,
     interval: Literal["step", "epoch"] | None = None,
+    forward_kappa: float | None = None,
     processes_before: int | None = None,
 ) -> Changes:
     """Convert a run of accelerate's, fresh or under way, to ``kappa`` times its global batch size, in place.
 
     Args:
-        optimizer: what ``accelerator.prepare`` returned (or a bare one).
+        optimizer: what ``accelerator.prepare`` returned (or a bare one), one or several: all are converted or none.
         kappa: new global batch size over old one, counted over processes and accumulation.
         scheduler: what ``accelerator.prepare`` returned, one or several.
-        model: the model whose BatchNorm layers' momentum is to be converted.
+        model: the model (or several) whose BatchNorm layers' momentum is to be converted.
         ema: parameter averages, as `rescale_` takes them.
-        rule: a name from `rootscale.RULES`; None is the optimizer's own.
+        rule: a name from `rootscale.RULES`; None is each optimizer's own.
         averaging: ``paper`` or ``power``.
         state: whether the optimizer's state is converted too.
         interval: whether ``scheduler.step()`` is called with every optimizer ``step`` or once an ``epoch``. None is
             ``step``; it has to be said for schedulers that were prepared with ``step_scheduler_with_optimizer=False``.
+        forward_kappa: by how much the samples of one forward pass change, over all processes; None is ``kappa``, 1 is a
+            change by accumulation alone.
         processes_before: number of processes of the run that wrote the checkpoint; None is the present number. Call
             this function after ``accelerator.load_state``.
 
@@ -68,7 +71,8 @@ def rescale(
         TypeError: an object of a kind that cannot be converted.
         ValueError: there is no valid value, or the scheduler's clock is not known. Nothing has changed then.
     """
-    bare = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+    prepared: list[Any] = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    bare = [one.optimizer if isinstance(one, AcceleratedOptimizer) else one for one in prepared]
     several = list(scheduler) if isinstance(scheduler, list | tuple) else [] if scheduler is None else [scheduler]
     wrapped = [one for one in several if isinstance(one, AcceleratedScheduler)]
     inner: list[Any] = [one.scheduler if isinstance(one, AcceleratedScheduler) else one for one in several]
@@ -80,32 +84,37 @@ def rescale(
     factor = 1.0
     if processes_before is not None:
         factor = positive("processes_before", processes_before) / AcceleratorState().num_processes
-    with _belonging_to(bare, inner, optimizer):
+    with _belonging_to(bare, inner, prepared):
         changes = rescale_(
             bare, kappa, scheduler=inner, model=model, ema=ema, rule=rule, averaging=averaging, state=state,
-            interval=interval or "step",
+            interval=interval or "step", forward_kappa=forward_kappa,
         )  # fmt: skip
     rows = []
     for one in wrapped:
         if factor != 1 and one.step_with_optimizer and not one.split_batches and interval != "epoch":
             before = schedulers.ticks(one.scheduler, 1, "step")
-            # There and back in the units, but only there in the clock.
-            schedulers.rescale(one.scheduler, changes.rule, factor, "step")()
-            schedulers.rescale(one.scheduler, changes.rule, 1 / factor, "epoch")()
+            # There and back, but only there in the clock; the units stay as they are under this rule.
+            schedulers.rescale(one.scheduler, RULES["none"], factor, "step")()
+            schedulers.rescale(one.scheduler, RULES["none"], 1 / factor, "epoch")()
             after = schedulers.ticks(one.scheduler, 1, "step")
             note = "accelerate steps it once for each process, and their number has changed"
-            rows.append(Change(f"{type(one.scheduler).__name__} clock", before, after, UNITS["steps"], note=note))
+            drives = [one.scheduler.optimizer in pair for pair in zip(bare, prepared, strict=True)].index(True)
+            name = f"{f'optimizer {drives}: ' if len(bare) > 1 else ''}{type(one.scheduler).__name__} clock"
+            rows.append(Change(name, before, after, UNITS["steps"], note=note))
     return replace(changes, rows=(*changes.rows, *rows))
 
 
 @contextmanager
-def _belonging_to(bare: Any, inner: list[Any], prepared: Any) -> Iterator[None]:
+def _belonging_to(bare: list[Any], inner: list[Any], prepared: list[Any]) -> Iterator[None]:
     """A scheduler made after ``prepare`` belongs to the wrapper: for the time of the change, to what is in it."""
-    moved = [one for one in inner if prepared is not bare and getattr(one, "optimizer", None) is prepared]
-    for one in moved:
-        one.optimizer = bare
+    moved = []
+    for one in inner:
+        for inside, wrapper in zip(bare, prepared, strict=True):
+            if inside is not wrapper and getattr(one, "optimizer", None) is wrapper:
+                one.optimizer = inside
+                moved.append((one, wrapper))
     try:
         yield
     finally:
-        for one in moved:
-            one.optimizer = prepared
+        for one, wrapper in moved:
+            one.optimizer = wrapper

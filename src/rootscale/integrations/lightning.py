@@ -15,7 +15,6 @@ in every script that resumes it.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -26,20 +25,11 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from rootscale.changes import Change, Changes, ScalingWarning
+from rootscale.changes import Change, Changes
 from rootscale.hparams import positive
 from rootscale.rules import RULES, Averaging, Rule, get_rule
-from rootscale.training import NoiseMeter, rescale_, schedulers
+from rootscale.training import NoiseMeter, rescale_
 from rootscale.training.noise import Noise
-from rootscale.training.rescale import (
-    _batchnorm_edits,
-    _Edit,
-    _ema_edit,
-    _group_edits,
-    _guards,
-    _state_edits,
-    family_of,
-)
 from rootscale.units import UNITS, show
 
 try:
@@ -76,15 +66,6 @@ class _Frame:
         return self.kappa * before / after
 
 
-@dataclass(frozen=True)
-class _Target:
-    """An optimizer of the Trainer with what drives it."""
-
-    optimizer: torch.optim.Optimizer
-    schedulers: list[Any]
-    interval: Literal["step", "epoch"]
-
-
 class RescaleCallback(Callback):
     """Converts optimizers, their states and schedulers, weight averages and BatchNorm when the batch size changes.
 
@@ -107,7 +88,8 @@ class RescaleCallback(Callback):
         noise_window: how many steps that is measured over.
 
     Attributes:
-        changes: what was converted, one `rootscale.Changes` per optimizer and change.
+        changes: what was converted, one `rootscale.Changes` for each change of batch size; with several optimizers its
+            rows say which of them they are about, by their position (``optimizer 1: lr``).
     """
 
     def __init__(
@@ -196,7 +178,8 @@ class RescaleCallback(Callback):
             size = global_batch_size(trainer, self.batch_size)
             if self._size is not None and size != self._size:
                 frame = self._frame(trainer, size / self._size, every)
-                for changes in self._convert(trainer, pl_module, frame):
+                changes = self._convert(trainer, pl_module, frame)
+                if changes is not None:
                     self.changes.append(changes)
                     rank_zero_info(f"global batch size {show(self._size)} -> {show(size)}: {changes}")
                 self._frames.append(frame)
@@ -251,45 +234,64 @@ class RescaleCallback(Callback):
                 "batch size of the data loader instead (reload_dataloaders_every_n_epochs=1), which is followed"
             )
         module = trainer.lightning_module
-        self._check(trainer, module, self._frame(trainer, float(kappa), int(every)))
+        self._rescale(trainer, module, self._frame(trainer, float(kappa), int(every)), dry_run=True)
         self._wanted = int(every)
 
-    def _targets(self, trainer: Trainer, module: LightningModule, frame: _Frame) -> Iterator[_Target]:
+    def _rescale(self, trainer: Trainer, module: LightningModule, frame: _Frame, dry_run: bool = False) -> Changes:
+        """All optimizers with all that belongs to them, or an error before anything is touched."""
+        configs = trainer.lr_scheduler_configs
+        return rescale_(
+            trainer.optimizers,
+            frame.kappa,
+            scheduler=[config.scheduler for config in configs],
+            interval=self._intervals(trainer, module, frame),
+            model=module,
+            forward_kappa=frame.forward,
+            ema=self._averages(trainer, module),
+            rule=frame.rule,
+            averaging=frame.averaging,
+            dry_run=dry_run,
+        )
+
+    def _intervals(self, trainer: Trainer, module: LightningModule, frame: _Frame) -> list[Literal["step", "epoch"]]:
+        """Of the schedulers that Lightning knows, which must be all there are."""
+        configs = trainer.lr_scheduler_configs
         for optimizer in trainer.optimizers:
-            configs = [config for config in trainer.lr_scheduler_configs if config.scheduler.optimizer is optimizer]
-            if not configs and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            known = any(config.scheduler.optimizer is optimizer for config in configs)
+            if not known and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
                 raise ValueError(
                     f"a scheduler drives this {type(optimizer).__name__} but Lightning does not know it; return it "
                     "from configure_optimizers"
                 )
-            if configs and not module.automatic_optimization and self.interval is None:
-                raise ValueError(
-                    "under manual optimization the module steps its schedulers: give RescaleCallback(interval='step') "
-                    "or 'epoch'"
+        for config in configs:
+            if isinstance(config.scheduler, ReduceLROnPlateau) and config.interval == "step":
+                raise ValueError(  # once an epoch, or the batch size changes what its patience means
+                    "ReduceLROnPlateau with interval='step' counts reports, whose distance in samples would change; "
+                    "use 'epoch'"
                 )
-            intervals = {
-                self._interval(config, frame) if module.automatic_optimization else str(self.interval)
-                for config in configs
-                if not isinstance(config.scheduler, ReduceLROnPlateau) or _plateau(config)
-            }
-            if len(intervals) > 1:
-                raise ValueError("the schedulers of one optimizer must all step by 'step' or all by 'epoch'; got both")
-            interval: Any = intervals.pop() if intervals else "step"
-            yield _Target(optimizer, [config.scheduler for config in configs], interval)
+        if module.automatic_optimization:
+            return [self._interval(config, frame) for config in configs]
+        if configs and self.interval is None:
+            raise ValueError(
+                "under manual optimization the module steps its schedulers: give RescaleCallback(interval='step') "
+                "or 'epoch'"
+            )
+        return [self.interval or "step" for _ in configs]
 
-    def _interval(self, config: Any, frame: _Frame) -> str:
+    def _interval(self, config: Any, frame: _Frame) -> Literal["step", "epoch"]:
         """Whether the scheduler's clock is the optimizer's or the data's.
 
         Lightning steps it after batches whose number in the epoch is a multiple of ``frequency`` and at which the
         optimizer steps: every ``lcm(accumulate_grad_batches, frequency)`` batches.
         """
-        if config.interval == "epoch" or config.frequency == 1:
-            return str(config.interval)
+        if config.interval == "epoch":
+            return "epoch"
         before, after = (math.lcm(every, config.frequency) for every in frame.every)
         ticks = frame.forward * after / before
-        for interval, expected in (("step", frame.kappa), ("epoch", 1.0)):
-            if math.isclose(ticks, expected, rel_tol=1e-9):
-                return interval
+        if math.isclose(ticks, frame.kappa, rel_tol=1e-9):  # always so with frequency=1
+            return "step"
+        if math.isclose(ticks, 1.0, rel_tol=1e-9):
+            return "epoch"
         raise ValueError(
             f"{type(config.scheduler).__name__} with frequency={config.frequency} would be stepped after "
             f"{show(ticks)} times as many samples, when the batch size changes by {show(frame.kappa)}; use "
@@ -315,57 +317,17 @@ class RescaleCallback(Callback):
             found.append(thing)
         return found
 
-    def _check(self, trainer: Trainer, module: LightningModule, frame: _Frame) -> tuple[list[_Target], list[_Edit]]:
-        """All that may be refused, before anything is touched: rescale_ does so for one optimizer, here are several.
-
-        Returns the optimizers, and the changes of BatchNorm, which has a clock of its own: it counts forward passes.
-        """
-        targets = list(self._targets(trainer, module, frame))
-        averages = self._averages(trainer, module)
-        messages: dict[str, None] = {}
-        norms: list[_Edit] = []
-        for target in targets:
-            family = family_of(target.optimizer)
-            rule = get_rule(frame.rule, family.name, frame.averaging)
-            messages |= dict.fromkeys(rule.check(family.name))
-            for scheduler in target.schedulers:
-                schedulers.check(scheduler, target.optimizer, rule, frame.kappa)
-            list(_group_edits(target.optimizer, family, rule, frame.kappa))
-            list(_state_edits(target.optimizer, family, rule, frame.kappa))
-            for average in averages:
-                _ema_edit(average, rule, frame.kappa)
-            messages |= dict.fromkeys(_guards(target.optimizer, family, rule, frame.kappa))
-            norms = norms or list(_batchnorm_edits(module, rule, frame.forward))
-        for message in messages:
-            warnings.warn(message, ScalingWarning, stacklevel=4)
-        return targets, norms
-
-    def _convert(self, trainer: Trainer, module: LightningModule, frame: _Frame) -> list[Changes]:
-        targets, norms = self._check(trainer, module, frame)
-        averages = self._averages(trainer, module)
-        for one in module.modules():
-            if isinstance(one, _NormBase):
-                self._note(one, "momentum")
-        for average in averages:
-            self._note(average, *(("avg_fn", "multi_avg_fn") if hasattr(average, "avg_fn") else ("decay",)))
-        done = []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ScalingWarning)  # they have been shown
-            for i, target in enumerate(targets):
-                done.append(
-                    rescale_(
-                        target.optimizer, frame.kappa, scheduler=target.schedulers, interval=target.interval,
-                        ema=None if i else averages, rule=frame.rule, averaging=frame.averaging,
-                    )
-                )  # fmt: skip
-        if done:
-            for edit in norms:
-                edit.commit()
-            rows = [change for edit in norms for change in edit.changes]
-            if self.trainer_settings:
-                rows += self._convert_trainer(trainer, done[0].rule, frame)
-            done[0] = replace(done[0], rows=(*done[0].rows, *rows))
-        return done
+    def _convert(self, trainer: Trainer, module: LightningModule, frame: _Frame) -> Changes | None:
+        if not trainer.optimizers:
+            return None
+        script = [(one, "momentum", one.momentum) for one in module.modules() if isinstance(one, _NormBase)]
+        for average in self._averages(trainer, module):
+            names = [name for name in ("avg_fn", "multi_avg_fn", "decay") if hasattr(average, name)]
+            script += [(average, name, getattr(average, name)) for name in names]
+        changes = self._rescale(trainer, module, frame)
+        self._script += script
+        rows = self._convert_trainer(trainer, changes.rule, frame) if self.trainer_settings else ()
+        return replace(changes, rows=(*changes.rows, *rows))
 
     def _convert_trainer(self, trainer: Trainer, rule: Rule, frame: _Frame) -> Iterator[Change]:
         """The gradient clip, and the steps that are still to come."""
@@ -435,15 +397,6 @@ class RescaleCallback(Callback):
         if self._meter is None:
             raise ValueError("nothing was measured: make the callback with noise=True and train")
         return self._meter.estimate()
-
-
-def _plateau(config: Any) -> bool:
-    """ReduceLROnPlateau counts reports of its metric: once an epoch, or the batch size changes what patience means."""
-    if config.interval == "step":
-        raise ValueError(
-            "ReduceLROnPlateau with interval='step' counts reports, whose distance in samples would change; use 'epoch'"
-        )
-    return False
 
 
 def _ranks(trainer: Trainer) -> int:

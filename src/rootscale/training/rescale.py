@@ -6,8 +6,10 @@ import inspect
 import math
 import warnings as python_warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -68,6 +70,16 @@ _SUPPORTED = "torch.optim.Adam, AdamW, RMSprop (without momentum, not centered) 
 
 
 @dataclass(frozen=True)
+class _Target:
+    """An optimizer, its family and its rule; the prefix names it where there are several, and is empty for one."""
+
+    optimizer: torch.optim.Optimizer
+    family: _Family
+    rule: Rule
+    prefix: str
+
+
+@dataclass(frozen=True)
 class _Edit:
     """Something that has been found possible to change: what to report, and what makes the change."""
 
@@ -75,17 +87,22 @@ class _Edit:
     commit: Callable[[], None]
 
 
+Interval = Literal["step", "epoch"]
+
+
 def rescale_(
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     kappa: float,
     *,
     scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
-    model: torch.nn.Module | None = None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     ema: Any = None,
     rule: str | Rule | None = None,
     averaging: Averaging = "paper",
     state: bool = True,
-    interval: Literal["step", "epoch"] = "step",
+    interval: Interval | Sequence[Interval] = "step",
+    forward_kappa: float | None = None,
+    dry_run: bool = False,
 ) -> Changes:
     """Convert a run, fresh or under way, to ``kappa`` times its batch size, in place.
 
@@ -94,21 +111,26 @@ def rescale_(
     gradient clip (``* kappa^(-1/2)``).
 
     Args:
-        optimizer: `torch.optim.Adam`, ``AdamW``, ``RMSprop`` or ``SGD``, in any of their variants.
+        optimizer: `torch.optim.Adam`, ``AdamW``, ``RMSprop`` or ``SGD``, in any of their variants; a list or tuple of
+            several is converted as a whole or not at all.
         kappa: new batch size over old one; any positive number.
-        scheduler: the learning-rate scheduler (or several) that drives the optimizer.
-        model: the model whose BatchNorm layers' momentum is to be converted.
+        scheduler: the learning-rate scheduler (or several) that drives the optimizer (or one of them).
+        model: the model (or several) whose BatchNorm layers' momentum is to be converted.
         ema: a `torch.optim.swa_utils.AveragedModel` with torch's exponential averages, or any object with a ``decay``
             attribute, or several of them.
-        rule: a name from `rootscale.RULES`, or one of your making (`Rule.without`); None is the optimizer's own,
-            ``sqrt`` for Adam, AdamW and RMSprop.
+        rule: a name from `rootscale.RULES`, or one of your making (`Rule.without`), for every optimizer; None is each
+            optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop.
         averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
         state: whether the optimizer's state is converted too; without it the run is disturbed until the averages
             have forgotten the old batch size.
-        interval: whether the scheduler is stepped with every optimizer ``step`` or once an ``epoch``.
+        interval: whether the scheduler is stepped with every optimizer ``step`` or once an ``epoch``; one for all
+            schedulers, or one for each.
+        forward_kappa: the same as ``kappa`` for the samples of one forward pass, which BatchNorm averages over; None is
+            ``kappa``, 1 is a change by gradient accumulation alone.
+        dry_run: only check, and return what would be changed.
 
     Returns:
-        What was changed; print it.
+        What was changed; print it. Of several optimizers, ``changes["optimizer 1: lr"]`` is that of the second one.
 
     Raises:
         TypeError: an object of a kind that cannot be converted; the message names those that can.
@@ -122,30 +144,148 @@ def rescale_(
     (0.002, 0.002)
     """
     kappa = positive("kappa", kappa)
-    family = family_of(optimizer)
-    chosen = get_rule(rule, family.name, averaging)
-    if interval not in ("step", "epoch"):
-        raise ValueError(f"interval must be 'step' or 'epoch', got {interval!r}")
-    several = _several(scheduler)
-    messages = chosen.check(family.name)
-    for one in several:
-        schedulers.check(one, optimizer, chosen, kappa)
-    if not several and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        messages.append("a scheduler drives this optimizer but was not given: it will set the old learning rates again")
-    edits = [
-        *_group_edits(optimizer, family, chosen, kappa),
-        *(_state_edits(optimizer, family, chosen, kappa) if state else ()),
-        *(_scheduler_edit(one, chosen, kappa, interval) for one in several),
-        *(_batchnorm_edits(model, chosen, kappa) if model is not None else ()),
-        *(_ema_edit(one, chosen, kappa) for one in _several(ema)),
-    ]
-    messages += _guards(optimizer, family, chosen, kappa)
+    forward = kappa if forward_kappa is None else positive("forward_kappa", forward_kappa)
+    targets = _targets(optimizer, rule, averaging)
+    common = _common(targets)
+    driving = _driving(targets, _several(scheduler), interval)
+    edits: list[_Edit] = []
+    messages: list[str] = []
+    for target, driven in zip(targets, driving, strict=True):
+        with _blaming(target.prefix):
+            found, warned = _check(target, driven, kappa, state)
+        edits += [replace(edit, changes=tuple(_named(target.prefix, edit.changes))) for edit in found]
+        messages += [f"{target.prefix}{message}" for message in warned]
+    norms = list(_batchnorm_edits(_several(model), common, forward))
+    averages = [_ema_edit(one, common, kappa) for one in _several(ema)]
     for message in messages:  # before anything is changed, for those who turn warnings into errors
         python_warnings.warn(message, ScalingWarning, stacklevel=2)
-    if kappa != 1:
-        for edit in edits:
-            edit.commit()
-    return Changes(kappa, chosen, tuple(change for edit in edits for change in edit.changes), tuple(messages))
+    if not dry_run:
+        with torch.no_grad():
+            for edit in [*([*edits, *averages] if kappa != 1 else ()), *(norms if forward != 1 else ())]:
+                edit.commit()
+    rows = tuple(change for edit in (*edits, *norms, *averages) for change in edit.changes)
+    return Changes(kappa, common, rows, tuple(messages))
+
+
+def _targets(optimizer: Any, rule: str | Rule | None, averaging: Averaging) -> list[_Target]:
+    several = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    if not several:
+        raise ValueError(
+            f"optimizer must be an optimizer or a sequence of them, got an empty {type(optimizer).__name__}"
+        )
+    targets: list[_Target] = []
+    for i, one in enumerate(several):
+        for j, other in enumerate(targets):
+            if other.optimizer is one:
+                raise ValueError(f"optimizer {i} is optimizer {j} again; give each of them once")
+        prefix = f"optimizer {i}: " if len(several) > 1 else ""
+        with _blaming(prefix):
+            family = family_of(one)
+        targets.append(_Target(one, family, get_rule(rule, family.name, averaging), prefix))
+    _check_shared(targets)
+    return targets
+
+
+def _check_shared(targets: Sequence[_Target]) -> None:
+    """A tensor that several optimizers have as their learning rate can follow one rule only."""
+    holders: dict[int, int] = {}
+    for i, target in enumerate(targets):
+        for group, key in ((group, key) for group in target.optimizer.param_groups for key in target.family.values):
+            for value in group[key] if isinstance(group[key], list | tuple) else [group[key]]:
+                first = holders.setdefault(id(value), i) if isinstance(value, torch.Tensor) else i
+                rules = targets[first].rule.name, target.rule.name
+                if rules[0] != rules[1]:
+                    raise ValueError(
+                        f"optimizers {first} and {i} share a tensor as their {key}, but their rules are {rules[0]!r} "
+                        f"and {rules[1]!r}; give each a tensor of its own"
+                    )
+
+
+@contextmanager
+def _blaming(prefix: str) -> Iterator[None]:
+    """Errors say which of several optimizers they are about."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not prefix:
+            raise
+        raise type(error)(f"{prefix}{error}") from None
+
+
+def _named(prefix: str, changes: Iterable[Change]) -> Iterator[Change]:
+    return (replace(change, name=f"{prefix}{change.name}") for change in changes)
+
+
+def _common(targets: Sequence[_Target]) -> Rule:
+    """What converts that which belongs to no single optimizer: their rule, or the rows in which their rules agree.
+
+    Rules differ only where each optimizer follows its own, and those agree on parameter averages, BatchNorm and clips.
+    """
+    followers: dict[str, list[int]] = {}
+    for i, target in enumerate(targets):
+        followers.setdefault(target.rule.name, []).append(i)
+    rules = {target.rule.name: target.rule for target in targets}
+    first, *others = rules.values()
+    if not others:
+        return first
+    units = {key: unit for key, unit in first.units.items() if all(rule.units.get(key) == unit for rule in others)}
+    return replace(
+        first,
+        name=", ".join(f"{name} ({_some_of(numbers)})" for name, numbers in followers.items()),
+        summary="each optimizer by its own rule; the rows are those in which the rules agree",
+        units=MappingProxyType(units),
+        holds_for=tuple(dict.fromkeys(target.family.name for target in targets)),
+        refuses=(),
+    )
+
+
+def _some_of(numbers: Sequence[int]) -> str:
+    return f"optimizer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def _driving(targets: Sequence[_Target], given: list[Any], interval: Any) -> list[list[tuple[Any, str]]]:
+    """The schedulers of each optimizer, with their intervals."""
+    each = isinstance(interval, list | tuple)
+    for one in interval if each else [interval]:
+        if one not in ("step", "epoch"):
+            raise ValueError(f"interval must be 'step' or 'epoch', got {one!r}")
+    intervals = interval if each else [interval] * len(given)
+    if len(intervals) != len(given):
+        raise ValueError(
+            f"interval must be one for all {len(given)} schedulers or one for each of them, got {len(intervals)}"
+        )
+    driving: list[list[tuple[Any, str]]] = [[] for _ in targets]
+    seen: set[int] = set()
+    for scheduler, one in zip(given, intervals, strict=True):
+        if id(scheduler) in seen:
+            raise ValueError(f"{type(scheduler).__name__} was given twice; give each scheduler once")
+        seen.add(id(scheduler))
+        drives = getattr(scheduler, "optimizer", None)
+        owner = next((i for i, target in enumerate(targets) if target.optimizer is drives), None)
+        if owner is None:
+            if len(targets) == 1 or not isinstance(scheduler, LRScheduler):
+                schedulers.check(scheduler, targets[0].optimizer, targets[0].rule, 1)  # says what is wrong with it
+            raise ValueError(f"{type(scheduler).__name__} belongs to none of the {len(targets)} optimizers given")
+        driving[owner].append((scheduler, one))
+    return driving
+
+
+def _check(
+    target: _Target, driven: Sequence[tuple[Any, str]], kappa: float, state: bool
+) -> tuple[list[_Edit], list[str]]:
+    """All that has to be changed for one optimizer, and the warnings."""
+    optimizer, family, rule = target.optimizer, target.family, target.rule
+    messages = rule.check(family.name)
+    for scheduler, _ in driven:
+        schedulers.check(scheduler, optimizer, rule, kappa)
+    if not driven and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        messages.append("a scheduler drives this optimizer but was not given: it will set the old learning rates again")
+    edits = [
+        *_group_edits(optimizer, family, rule, kappa),
+        *(_state_edits(optimizer, family, rule, kappa) if state else ()),
+        *(_scheduler_edit(scheduler, rule, kappa, interval) for scheduler, interval in driven),
+    ]
+    return edits, messages + _guards(optimizer, family, rule, kappa)
 
 
 def _several(value: Any) -> list[Any]:
@@ -202,6 +342,8 @@ def _state_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, 
         for one in held:
             if not isinstance(one, torch.Tensor):
                 raise TypeError(f"the optimizer's state {key} must be a tensor, got {type(one).__name__}")
+            if not one.is_floating_point():
+                raise TypeError(f"the optimizer's state {key} must be a floating-point tensor, got {one.dtype}")
         factor = float(rule.convert(unit, 1.0, kappa))
         change = Change(f"factor of {key}", 1.0, factor, rule.units.get(unit), note=_some(held, "tensor"))
         yield _Edit((change,), partial(_multiply_, held, factor))
@@ -214,8 +356,7 @@ def _some(things: Sequence[Any], name: str) -> str:
 def _multiply_(tensors: list[torch.Tensor], factor: float) -> None:
     """In place and without a copy; a tensor that several parameters share (a step counter) is changed once."""
     if factor != 1:
-        with torch.no_grad():
-            torch._foreach_mul_(list({id(tensor): tensor for tensor in tensors}.values()), factor)
+        torch._foreach_mul_(list({id(tensor): tensor for tensor in tensors}.values()), factor)
 
 
 def _guards(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> list[str]:
@@ -283,11 +424,12 @@ def _scheduler_edit(scheduler: LRScheduler, rule: Rule, kappa: float, interval: 
     return _Edit((change,), schedulers.rescale(scheduler, rule, kappa, interval))
 
 
-def _batchnorm_edits(model: Any, rule: Rule, kappa: float) -> Iterator[_Edit]:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+def _batchnorm_edits(models: Sequence[Any], rule: Rule, kappa: float) -> Iterator[_Edit]:
+    for model in models:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     layers: dict[float, list[Any]] = {}
-    for module in model.modules():
+    for module in torch.nn.ModuleList(models).modules():  # each layer once, however many of the models have it
         # _NormBase: BatchNorm in all its forms, and InstanceNorm that tracks statistics. None is a plain average.
         if isinstance(module, _NormBase) and module.track_running_stats and module.momentum is not None:
             layers.setdefault(float(module.momentum), []).append(module)
@@ -329,6 +471,10 @@ def _ema_edit(ema: Any, rule: Rule, kappa: float) -> _Edit:
         raise TypeError(
             f"ema must be an AveragedModel or have a number as its attribute decay, got {type(ema).__name__}"
         )
+    try:
+        ema.decay = ema.decay
+    except AttributeError as error:
+        raise TypeError(f"the decay of {type(ema).__name__} cannot be set ({error}); convert it yourself") from None
     return _decay_edit(float(ema.decay), rule, kappa, partial(setattr, ema, "decay"))
 
 
