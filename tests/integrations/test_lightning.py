@@ -132,6 +132,19 @@ def test_resumed_at_the_same_batch_size_nothing_changes(small):
     assert rest.first["clip"] == 1.0
 
 
+def test_larger_batches_that_are_accumulated_less_change_batchnorm_alone(small, tmp_path):
+    fit(tmp_path / "a", 4, accumulate_grad_batches=4)
+    callback = RescaleCallback()
+    now = fit(tmp_path / "b", 16, callbacks=[callback], resume=tmp_path / "a" / "last.ckpt", epochs=3)
+    (state,) = torch.load(tmp_path / "a" / "last.ckpt", weights_only=False)["optimizer_states"]
+    for held, then in zip(now.first["state"], state["state"].values(), strict=True):
+        assert all(torch.equal(held[key], then[key]) for key in then)
+    assert {**now.first["group"], "params": [0, 1, 2, 3, 4, 5]} == state["param_groups"][0]
+    assert now.first["momentum"] == [pytest.approx(1 - 0.9**4)]
+    (changes,) = callback.changes
+    assert [row.name for row in changes if row.after != row.before] == ["BatchNorm momentum"]
+
+
 @pytest.mark.parametrize("way", ["larger batches", "accumulation"])
 def test_resumed_at_four_times_the_batch_size_everything_is_converted(small, tmp_path, way):
     path, rest = small

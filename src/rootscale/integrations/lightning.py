@@ -169,19 +169,22 @@ class RescaleCallback(Callback):
                 self._convert(trainer, module, frame)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Where an optimizer step begins, follow the global batch size."""
+        """Where an optimizer step begins, follow the global batch size, and for BatchNorm the accumulation."""
         wanted, every = self._wanted, int(trainer.accumulate_grad_batches)
         if wanted is not None and batch_idx % math.lcm(wanted, every) == 0:
             self._note(trainer, "accumulate_grad_batches")
             trainer.accumulate_grad_batches, self._wanted, every = wanted, None, wanted
         if batch_idx % every == 0:
             size = global_batch_size(trainer, self.batch_size)
-            if self._size is not None and size != self._size:
+            if self._size is not None and (size, every) != (self._size, self._every):
                 frame = self._frame(trainer, size / self._size, every)
                 changes = self._convert(trainer, pl_module, frame)
                 if changes is not None:
                     self.changes.append(changes)
-                    rank_zero_info(f"global batch size {show(self._size)} -> {show(size)}: {changes}")
+                    what = f"global batch size {show(self._size)} -> {show(size)}"
+                    if size == self._size:
+                        what = f"global batch size {show(size)}, accumulated from {self._every} -> {every} batches"
+                    rank_zero_info(f"{what}: {changes}")
                 self._frames.append(frame)
             self._size, self._every = size, every
         if self.noise_wanted:
