@@ -216,6 +216,8 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("{file}:task --to 8 --switch-at soon", "--switch-at takes samples or a share such as 25%, got 'soon'"),
         ("{file}:task --to 8 --keep nothing", "rule 'sqrt' has no row 'nothing' to leave out"),
         ("{file}:task --to 8 --seeds 2", "at least 4 seeds are needed"),
+        ("{file}:task --to 8 --eval-samples 0", "eval_samples must be at least 1, got 0"),
+        ("{file}:task --to 8 --micro -1", "micro must be at least 1, got -1"),
     ],
 )
 def test_mistakes_end_in_one_line(task_file, tmp_path, capsys, words, message):
@@ -228,8 +230,12 @@ def test_mistakes_end_in_one_line(task_file, tmp_path, capsys, words, message):
 
 def test_a_share_of_the_run_is_a_switch(task_file, tmp_path, capsys):
     words = ["check", f"{task_file}:task", "--to", "8", "--seeds", "4", "--points", "3", "--workers", "1"]
-    main([*words, "--switch-at", "25%", "--stop", "50%", "--out", str(tmp_path / "out")])
+    more = ["--eval-samples", "7", "--micro", "3"]
+    main([*words, *more, "--switch-at", "25%", "--stop", "50%", "--out", str(tmp_path / "out")])
     assert "after a switch at 200 samples" in capsys.readouterr().out
+    for path in (tmp_path / "out" / "runs").rglob("run.json"):
+        settings = json.loads(path.read_text())["settings"]
+        assert (settings["eval_samples"], settings["micro"]) == (7, 3)
     assert Check.load(tmp_path / "out").base.trajectory.meta["samples"][-1] == 400
 
 

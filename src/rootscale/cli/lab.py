@@ -50,6 +50,10 @@ def add_parsers(subparsers: Any) -> None:
     how.add_argument("--level", type=float, default=0.95, help="of the bands; default: %(default)s")
     how.add_argument("--points", type=int, default=40, help="of the time grid; default: %(default)s")
     how.add_argument(
+        "--eval-samples", type=int, default=2048, metavar="N",
+        help="training samples, and test samples, on which test functions are measured; default: %(default)s",
+    )  # fmt: skip
+    how.add_argument(
         "--decide-by", nargs="+", metavar="FUNCTION", help="test functions on which the verdict rests; default: the "
         "train loss and the test loss",
     )  # fmt: skip
@@ -58,6 +62,7 @@ def add_parsers(subparsers: Any) -> None:
     run.add_argument("--report", type=Path, metavar="FILE", help="the HTML report; default: report.html in the folder")
     run.add_argument("--device", default="cpu", help="default: %(default)s")
     run.add_argument("--fast", action="store_true", help="CUDA graphs, bfloat16 and torch.compile on a GPU")
+    run.add_argument("--micro", type=int, metavar="N", help="most samples of a run through its model at once")
     run.add_argument("--together", type=int, default=16, help="seeds in one program; default: %(default)s")
     run.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core, one on a GPU")
     run.add_argument("--engine", choices=["processes", "ray"], default="processes", help="where; default: %(default)s")

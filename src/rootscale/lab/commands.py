@@ -65,7 +65,9 @@ def run_check(args: argparse.Namespace) -> int:
             tensorboard=args.tensorboard,
             on_progress=on_progress,
             command="rootscale " + shlex.join(sys.argv[1:]),
+            eval_samples=args.eval_samples,
             device=args.device,
+            micro=args.micro,
             fast=args.fast,
             replacement=not args.epochs,
         )

@@ -157,6 +157,12 @@ class Settings:
     amp: bool = False
     fast: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("eval_samples", "noise_samples", "micro"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
 
 def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int] = (1,)) -> tuple[int, ...]:
     """Evenly spaced samples seen, each a whole number of steps at every batch size where there is room for that.

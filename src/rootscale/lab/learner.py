@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rootscale import hparams
 from rootscale.changes import Changes, ScalingWarning
@@ -263,7 +264,8 @@ class Learner:
             output: Tensor = functional_call(self.model, (p, b), (inputs,))
             return output
 
-        outputs: Tensor = vmap(one, randomness="different")(params, buffers, x)
+        with sdpa_kernel(SDPBackend.MATH) if x.device.type == "cpu" else nullcontext():  # vmap knows no other there
+            outputs: Tensor = vmap(one, randomness="different")(params, buffers, x)
         return outputs
 
 
