@@ -7,8 +7,12 @@ import statistics
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from rootscale.cli import main
+from rootscale.lab import Check
+from rootscale.lab.commands import show_check
+from rootscale.reproduce import finals_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,3 +55,17 @@ def test_the_gaps_in_the_readme_are_those_of_the_results():
         values = [run[name] for run in gaps.values()]
         assert float(mean) == round(statistics.mean(values), 3)
         assert float(error) == round(statistics.stdev(values) / len(values) ** 0.5, 3)
+
+
+def test_the_documentation_shows_the_verdicts_and_perplexities_that_are_stored(capsys):
+    console = Console(width=120, highlight=False)
+    show_check(Check.load(ROOT / "results" / "gpt-check"), console)
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    (block,) = re.findall(r"(gpt-gpt-tiny.*?)\n```", (ROOT / "docs" / "language.md").read_text(), re.DOTALL)
+    shown = block.splitlines()
+    assert printed[: len(shown)] == shown
+    ends = {final.label: final.end("test loss").value for final in finals_of(ROOT / "results" / "gpt-enwik8")}
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    pattern = r"perplexity of (\S+) with .* and of (\S+) with 32 .* ends at (\S+); .* alone at (\S+), .* at (\S+) \("
+    (told,) = re.findall(pattern, readme)
+    assert list(told) == [f"{value:.3f}" for value in ends.values()]

@@ -74,7 +74,7 @@ class Check:
         base: the run as it is.
         others: what it was compared with.
         switch_at: samples seen before the switch; 0 for runs from scratch.
-        made: how: command, versions, hardware, seconds.
+        made: how: command, versions, hardware, seconds (of all runs, however often they were stopped).
         warm: the trajectory up to the switch, where there is one.
     """
 
@@ -210,7 +210,6 @@ def check(
         command: what to record as the command that made it.
         **settings: fields of `rootscale.lab.Settings`, such as ``device`` and ``replacement``.
     """
-    began = time.time()
     rules = [rule] if rule is None or isinstance(rule, str) else list(rule)
     tried = [Variant(Fraction(kappa), one) for kappa in kappas for one in rules]
     tried += [Variant(ell=ell) for ell in ells]
@@ -238,6 +237,7 @@ def check(
         together=together, workers=workers, engine=engine, address=address, gpus=gpus, tensorboard=tensorboard,
         on_progress=on_progress,
     )  # fmt: skip
+    all_runs = [*swept.trajectories.values(), *([] if swept.warm is None else [swept.warm])]
     base = swept.trajectories[Variant()]
     compared = [name for name in base.names if name != "noise scale"]
     deciding = list(functions) if functions is not None else [name for name in compared if name in LOSSES]
@@ -255,7 +255,7 @@ def check(
         "command": command or " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         **environment(common.device),
         "seeds": numbers,
-        "seconds": round(time.time() - began, 1),
+        "seconds": round(sum(float(one.meta["seconds"]) for one in all_runs), 1),
         "date": time.strftime("%Y-%m-%d"),
         "tolerance": tolerance,
         "level": level,
