@@ -31,6 +31,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +219,7 @@ def _pretrained(before: Runs, line: Line, seeds: range) -> Sweep | None:
     """What a run of the pre-training gave, which is read or made; None if there is no time to make it."""
     if before.clock.late() and not before.finished(line, seeds):
         return None
-    try:
-        return before.make(line, seeds, wait=True)
-    except KeyboardInterrupt:
-        if before.clock.expired:
-            return None
-        raise
+    return before.clock.within(partial(before.make, line, seeds, wait=True))
 
 
 def _score(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Clock) -> float | None:
@@ -232,18 +228,13 @@ def _score(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Cl
     if clock.late() and not finished(task, [Variant()], [seed], settings, runs):
         return None
     what = json.dumps([task.name, task.plan.to_dict(), seed], sort_keys=True)
-    (runs / "locks").mkdir(parents=True, exist_ok=True)
+    make = partial(
+        sweep, task, [Variant()], [seed], settings, runs, workers=1, checkpoint_every=60.0, on_progress=clock.tell
+    )
     with locked(runs / "locks" / hashlib.sha256(what.encode()).hexdigest()[:16]) as mine:
-        if not mine:
-            return None
-        try:
-            swept = sweep(
-                task, [Variant()], [seed], settings, runs, workers=1, checkpoint_every=60.0, on_progress=clock.tell
-            )
-        except KeyboardInterrupt:
-            if clock.expired:
-                return None
-            raise
+        swept = clock.within(make) if mine else None
+    if swept is None:
+        return None
     trajectory = swept.trajectories[Variant()]
     return float(trajectory.values[metric][0, -1]) if metric in trajectory.names else math.nan
 

@@ -53,8 +53,8 @@ from rootscale.lab.engine import environment
 from rootscale.lab.learner import make_optimizer
 from rootscale.lab.models import convnet
 from rootscale.lab.models import resnet50 as library_resnet50
-from rootscale.lab.tasks import Normalise, image_task
-from rootscale.plan import BatchSize, Plan
+from rootscale.lab.tasks import Normalise, Recipe, image_task
+from rootscale.plan import Plan
 from rootscale.positions import generator
 from rootscale.reproduce import (
     ACCURACY,
@@ -67,7 +67,6 @@ from rootscale.reproduce import (
     settings_for,
     told_gap,
 )
-from rootscale.schedule import Schedule
 
 #: The paper's batch size.
 BASE = 256
@@ -75,6 +74,12 @@ BASE = 256
 SHRINK = 16
 #: Of each channel of ImageNet's training images, in [0, 1].
 STATISTICS = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+#: The paper's settings, from its appendix "Experiment Configuration Details" (section ImageNet).
+RECIPE = Recipe(
+    partial(hparams.Adam, eta=3e-4, beta1=0.999, beta2=0.999), (Fraction(5, 9), Fraction(8, 9)), warmup=Fraction(1, 18)
+)
 
 
 def imagenet_plan(samples: int, epochs: float = 90, eps: float = 1e-8, batch_size: int = BASE) -> Plan:
@@ -86,21 +91,7 @@ def imagenet_plan(samples: int, epochs: float = 90, eps: float = 1e-8, batch_siz
         eps: 1e-8 and 1e-30 in the paper.
         batch_size: at which the values hold as given; nothing is converted.
     """
-    steps = max(1, round(epochs * max(1, samples // batch_size)))
-    return Plan(
-        hparams.Adam(3e-4, 0.999, 0.999, eps, weight_decay=1e-4),
-        BatchSize(batch_size),
-        steps=steps,
-        schedule=Schedule(
-            "multistep",
-            warmup=Fraction(steps, 18),
-            warmup_shape="exponential",
-            warmup_start=1e-3,
-            milestones=[Fraction(5 * steps, 9), Fraction(8 * steps, 9)],
-            gamma=0.1,
-        ),
-        batchnorm_momentum=0.1,
-    )
+    return RECIPE.plan(samples, epochs, batch_size, eps=eps)
 
 
 class _FromTransformers(nn.Module):

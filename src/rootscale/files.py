@@ -60,13 +60,15 @@ def locked(path: str | os.PathLike[str], wait: Callable[[], bool] = lambda: Fals
     """Holds a lock that all processes of this machine respect, and says whether it could be had.
 
     Where another process holds it, this one waits as long as ``wait()`` is true. The lock ends with the block, or with
-    the process; the empty file stays. Systems without such locks (Windows) give it to everyone.
+    the process; the empty file stays, in a folder that is made where it is missing. Systems without such locks
+    (Windows) give it to everyone.
     """
     try:
         import fcntl
     except ImportError:
         yield True
         return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
         while not (mine := _lock(fcntl, file)) and wait():
             time.sleep(0.1)

@@ -27,7 +27,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rootscale import files
 from rootscale.cli.console import progress
@@ -79,6 +79,7 @@ __all__ = [
     "told_gap",
 ]
 
+Result = TypeVar("Result")
 #: The paper's batch size on CIFAR-10, from which all others are converted.
 BASE = 256
 #: Batch sizes of a smoke test are this many times smaller, as are its data.
@@ -420,6 +421,15 @@ class Clock:
         if not self.expired and self.late():
             signal.raise_signal(signal.SIGINT)
 
+    def within(self, work: Callable[[], Result]) -> Result | None:
+        """What a sweep gives that tells this clock how it goes on; None where the time was over before its end."""
+        try:
+            return work()
+        except KeyboardInterrupt:
+            if not self.expired:
+                raise
+            return None
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -504,9 +514,7 @@ class Runs:
 
     def lock(self, name: str, wait: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
         """`rootscale.files.locked`, for something about them."""
-        place = self.folder / "locks"
-        place.mkdir(parents=True, exist_ok=True)
-        return locked(place / name, wait)
+        return locked(self.folder / "locks" / name, wait)
 
 
 def reproduce(
@@ -548,7 +556,6 @@ def reproduce(
         out.mkdir(parents=True, exist_ok=True)
         if experiment.shares:
             return experiment.script(options, out, runs, minutes)
-        (runs / "locks").mkdir(parents=True, exist_ok=True)
         with locked(runs / "locks" / "script") as mine:
             return mine and experiment.script(options, out, runs, minutes)
     assert experiment.lines is not None
@@ -575,7 +582,7 @@ def reproduce(
 
             begun, there = time.monotonic(), held.finished(line, seeds)
             try:
-                swept = held.make(line, seeds, tell)
+                swept = clock.within(partial(held.make, line, seeds, tell))
             except KeyboardInterrupt as error:
                 interrupted = error
                 break
@@ -597,7 +604,7 @@ def reproduce(
         missing = [_what(line, seeds) for seeds, line in todo if (seeds, line.label) not in found]
         if any((seeds, lines[0].label) in found for seeds in groups):
             _store(experiment, options, out, lines, settings, found, missing)
-    if interrupted is not None and not clock.expired:
+    if interrupted is not None:
         raise interrupted
     return all((seeds, line.label) in found for seeds, line in work)
 

@@ -30,6 +30,7 @@ __all__ = [
     "RECIPES",
     "CropFlip",
     "Normalise",
+    "Recipe",
     "accuracy",
     "cifar10",
     "cross_entropy",
@@ -207,10 +208,45 @@ def mnist(folder: str | os.PathLike[str] | None = None, *, epochs: int = 5, batc
 
 @dataclass(frozen=True)
 class Recipe:
-    """An optimizer at batch size 256, and the shares of the run after which its learning rate is divided by 10."""
+    """An optimizer of the paper's appendix at its batch size, and the schedule of its learning rate.
+
+    Args:
+        optimizer: makes it of ``eps`` and ``weight_decay``.
+        milestones: shares of the run after which the learning rate is divided by 10.
+        warmup: the share in which it rises from a thousandth, exponentially.
+    """
 
     optimizer: Callable[..., hparams.Optimizer]
     milestones: tuple[Fraction, ...]
+    warmup: Fraction = Fraction(1, 50)
+
+    def plan(
+        self,
+        samples: int,
+        epochs: float,
+        batch_size: int,
+        *,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-4,
+        batchnorm_momentum: float | None = 0.1,
+    ) -> Plan:
+        """The run; the arguments are those of `paper_plan`."""
+        steps = max(1, round(epochs * max(1, samples // batch_size)))
+        milestones: list[Count] = [steps * share for share in self.milestones]
+        return Plan(
+            self.optimizer(eps=eps, weight_decay=weight_decay),
+            BatchSize(batch_size),
+            steps=steps,
+            schedule=Schedule(
+                "multistep",
+                warmup=steps * self.warmup,
+                warmup_shape="exponential",
+                warmup_start=1e-3,
+                milestones=milestones,
+                gamma=0.1,
+            ),
+            batchnorm_momentum=batchnorm_momentum,
+        )
 
 
 #: The paper's settings for CIFAR-10, from its appendix "Experiment Configuration Details" (section CIFAR-10).
@@ -253,22 +289,8 @@ def paper_plan(
     """
     if optimizer not in RECIPES:
         raise ValueError(f"optimizer must be one of {', '.join(RECIPES)}, got {optimizer!r}")
-    recipe = RECIPES[optimizer]
-    steps = max(1, round(epochs * max(1, samples // batch_size)))
-    milestones: list[Count] = [steps * share for share in recipe.milestones]
-    return Plan(
-        recipe.optimizer(eps=eps, weight_decay=weight_decay),
-        BatchSize(batch_size),
-        steps=steps,
-        schedule=Schedule(
-            "multistep",
-            warmup=Fraction(steps, 50),
-            warmup_shape="exponential",
-            warmup_start=1e-3,
-            milestones=milestones,
-            gamma=0.1,
-        ),
-        batchnorm_momentum=batchnorm_momentum,
+    return RECIPES[optimizer].plan(
+        samples, epochs, batch_size, eps=eps, weight_decay=weight_decay, batchnorm_momentum=batchnorm_momentum
     )
 
 
