@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-sde results clean setup
+.PHONY: demo test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-sde bench-lab bench-language results clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -43,6 +43,14 @@ bench-verdict: $(READY)
 bench-sde: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench-sde]"
 	$(BIN)/python benchmarks/sde.py
+
+# The lab against a plain loop and against transformers.Trainer; DEVICE=cuda measures a GPU.
+DEVICE ?= cpu
+bench-lab: $(READY)
+	$(BIN)/python benchmarks/lab.py --device $(DEVICE)
+
+bench-language: $(READY)
+	$(BIN)/python benchmarks/language.py --device $(DEVICE)
 
 # Every figure and table of results/ from the stored data.
 results: $(READY)

@@ -22,6 +22,7 @@ import numpy as np
 
 from rootscale.files import whole
 from rootscale.lab import Arm, Check
+from rootscale.report.words import NO_GRADIENT
 from rootscale.reproduce import (
     ACCURACY,
     MEASURES,
@@ -83,7 +84,25 @@ class Entry:
         words = outcome(self.experiment, self.folder)
         if record["options"]["smoke"]:
             words = f"a smoke test on generated data, which says nothing about the claim: {words}"
+        else:
+            words += self.short_of(record["options"])
         return Stored(words, seeds, record["hardware"], figure)
+
+    def short_of(self, made: Mapping[str, Any]) -> str:
+        """What was made with other options than planned, and the command for the plan; nothing if it is the plan."""
+        planned = self.options.to_dict()
+        other = [name for name in ("epochs", "batch_sizes", "ells", "seeds") if made[name] != planned[name]]
+        if not other:
+            return ""
+        instead = "; ".join(
+            f"{name.replace('_', ' ')} {_told(made[name])} instead of {_told(planned[name])}" for name in other
+        )
+        return f". Made with {instead}; *missing:* `{self.command}`"
+
+    @property
+    def command(self) -> str:
+        """What makes it as planned."""
+        return self.experiment.command(replace(self.options, device="cuda"))
 
 
 def entries(results: Path) -> Iterator[Entry]:
@@ -115,8 +134,7 @@ def overview(results: Path) -> str:
         claim = f"{experiment.claim} ({experiment.source})"
         title = experiment.title + "".join(f", {text}" for text in _changes(entry))
         if found is None:
-            command = experiment.command(replace(entry.options, device="cuda"))
-            lines.append(_row(title, claim, f"*missing:* `{command}`", "", "", ""))
+            lines.append(_row(title, claim, f"*missing:* `{entry.command}`", "", "", ""))
             continue
         page = entry.folder / "README.md"
         linked = f"[{title}]({page.relative_to(results)})" if entry.there or page.exists() else title
@@ -132,6 +150,10 @@ def _changes(entry: Entry) -> list[str]:
     return found + (["BatchNorm as in the paper"] if options.paper_batchnorm else [])
 
 
+def _told(option: Any) -> str:
+    return ", ".join(f"{value:,g}" for value in (option if isinstance(option, list) else [option]))
+
+
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
@@ -144,7 +166,7 @@ def page(entry: Entry) -> str:
     parts = [
         f"# {experiment.title}",
         f"**The paper** ({experiment.source}): {record['claim']}.",
-        f"**We measured:** {outcome(experiment, entry.folder)}.",
+        f"**We measured:** {outcome(experiment, entry.folder)}{entry.short_of(record['options'])}.",
         f"![curves](curves.png)\n\nLines are means over seeds, bands their range. {_what(experiment, record)}",
     ]
     if experiment.name == "cifar10-switch":
@@ -171,7 +193,7 @@ def page(entry: Entry) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     parts.append(
         f"Made by `{record['command']}` on {record['date']}: {record['hardware']}, {record['seconds'] / 60:.1f} "
-        f"minutes of training and measuring; {versions}."
+        f"minutes, summed over runs that may have shared it; {versions}."
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -203,7 +225,10 @@ def _noise_words(check: Check) -> str:
             seen.add(size)
             parts.append(f"{arm.label}: {100 * share:.0f} %")
     return (
-        "Share of the run in which the noise scale exceeds the batch size: " + "; ".join(parts) + "." if parts else ""
+        "Share of the run in which the noise scale exceeds the batch size: " + "; ".join(parts) + ". Where its line "
+        "leaves the figure, no gradient was seen in the noise of its measurement."
+        if parts
+        else ""
     )
 
 
@@ -283,8 +308,7 @@ def curves(entry: Entry, path: Path) -> None:
         if name in LOGARITHMIC:
             axis.set_ylim(top=_top(axis, check.base.trajectory, name))
         if name == NOISE:
-            for size, style in _sizes(arms):
-                axis.axhline(size, color=style[0], linewidth=0.8, alpha=0.6)
+            _lines_of_sizes(axis, arms)
         axis.set_xlabel(time, fontsize=8)
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
@@ -297,8 +321,12 @@ def curves(entry: Entry, path: Path) -> None:
 
 
 def _top(axis: Any, base: Trajectory, name: str) -> float:
-    """The upper end of a logarithmic axis: runs that leave the base far behind them do not flatten the others."""
-    return float(min(axis.get_ylim()[1], 30 * np.nanmax(base.values[name])))
+    """The upper end of a logarithmic axis: runs that leave the base far behind them do not flatten the others.
+
+    Where no gradient was seen, the noise scale is beyond all measure, and its line leaves the figure.
+    """
+    values = base.values[name]
+    return float(min(axis.get_ylim()[1], 30 * np.nanmax(values[values < NO_GRADIENT], initial=1.0)))
 
 
 def _legend(figure: Any, axis: Any, columns: int) -> None:
@@ -314,6 +342,11 @@ def _sizes(arms: Sequence[Arm]) -> Iterator[tuple[int, tuple[str, Any]]]:
         if size not in seen:
             seen.add(size)
             yield size, style
+
+
+def _lines_of_sizes(axis: Any, arms: Sequence[Arm]) -> None:
+    for size, (colour, _) in _sizes(arms):
+        axis.axhline(size, color=colour, linewidth=0.8, alpha=0.6)
 
 
 def switch(entry: Entry, path: Path) -> None:
@@ -369,9 +402,9 @@ def noise(stored: Sequence[Entry], path: Path) -> None:
         unit, time = _unit(record, check)
         for arm, style in zip(arms, _styles(len(arms)), strict=False):
             _draw(axis, arm.trajectory, NOISE, unit, arm.label, style)
-        for size, (colour, _) in _sizes(arms):
-            axis.axhline(size, color=colour, linewidth=0.8, alpha=0.6)
+        _lines_of_sizes(axis, arms)
         axis.set_yscale("log")
+        axis.set_ylim(top=_top(axis, check.base.trajectory, NOISE))
         axis.set_xlabel(time, fontsize=8)
         axis.set_title(
             entry.experiment.title.partition(": ")[2] + "".join(map(", {}".format, _changes(entry))), fontsize=9

@@ -57,15 +57,34 @@ def test_the_gaps_in_the_readme_are_those_of_the_results():
         assert float(error) == round(statistics.stdev(values) / len(values) ** 0.5, 3)
 
 
-def test_the_documentation_shows_the_verdicts_and_perplexities_that_are_stored(capsys):
+def test_the_documentation_shows_the_verdicts_that_are_stored(capsys):
     console = Console(width=120, highlight=False)
     show_check(Check.load(ROOT / "results" / "gpt-check"), console)
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     (block,) = re.findall(r"(gpt-gpt-tiny.*?)\n```", (ROOT / "docs" / "language.md").read_text(), re.DOTALL)
     shown = block.splitlines()
     assert printed[: len(shown)] == shown
-    ends = {final.label: final.end("test loss").value for final in finals_of(ROOT / "results" / "gpt-enwik8")}
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    pattern = r"perplexity of (\S+) with .* and of (\S+) with 32 .* ends at (\S+); .* alone at (\S+), .* at (\S+) \("
-    (told,) = re.findall(pattern, readme)
-    assert list(told) == [f"{value:.3f}" for value in ends.values()]
+
+
+def test_the_final_values_in_the_readme_are_those_of_the_results():
+    rows = re.findall(r"^\| .*?\]\(results/(\S+?)/README.md\)(.*?) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    for name, row in rows:
+        told = re.findall(r"(?<=\| )(?:[\d.]+|diverged)", row)
+        finals = finals_of(ROOT / "results" / name)
+        if name == "gpt-switch":  # the columns are base, ramp, converted, learning rate alone
+            finals = [finals[i] for i in (0, 5, 1, 3)]
+        accuracy = name.startswith("cifar10")
+        ends = [final.accuracy if accuracy else final.end("test loss") for final in finals]
+        factor, digits = (100, 2) if accuracy else (1, 3)
+        texts = ["diverged" if end.value is None else f"{factor * end.value:.{digits}f}" for end in ends]
+        assert told == texts[: len(told)]
+
+
+def test_the_ratios_in_the_results_are_those_that_were_measured():
+    (row,) = re.findall(r"^\| \[benchmarks/h200.txt\].*$", (ROOT / "results" / "README.md").read_text(), re.MULTILINE)
+    vgg, resnet, small, large = re.findall(r"\d\.\d\d", row)
+    text = (ROOT / "results" / "benchmarks" / "h200.txt").read_text()
+    assert f"vgg16_256={vgg} resnet56_256={resnet}\n" in text
+    assert re.search(rf"bytes 16 the lab: .* {small} ", text)
+    assert re.search(rf"bytes 64 the lab: .* {large} ", text)

@@ -535,6 +535,17 @@ def test_the_claim_of_three_points_is_judged_up_to_8192():
 # -- what is made of stored results ----------------------------------------------------------------------------------
 
 
+def test_results_of_a_smaller_run_than_planned_say_so_and_name_the_command(tmp_path):
+    entry = next(entry for entry in results.entries(tmp_path) if entry.folder.name == "cifar10-vgg16-rmsprop")
+    made = entry.options.to_dict()
+    assert entry.short_of(made) == ""
+    made |= {"epochs": 100, "batch_sizes": [256, 1024]}
+    assert entry.short_of(made) == (
+        ". Made with epochs 100 instead of 500; batch sizes 256, 1,024 instead of 256, 1,024, 4,096, 16,384; "
+        "*missing:* `rootscale reproduce cifar10-vgg16-rmsprop --device cuda`"
+    )
+
+
 def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missing(smoke, tmp_path):
     place = tmp_path / "results"
     (place / "cifar10-vgg16-adam").mkdir(parents=True)

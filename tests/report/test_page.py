@@ -281,6 +281,20 @@ def test_the_noise_scale_is_a_median_since_single_seeds_may_be_anything(plain):
     np.testing.assert_allclose(noise["low"], np.quantile(values["noise scale"], 0.05, axis=0), rtol=1e-5)
 
 
+def test_the_noise_scale_leaves_the_figure_where_no_gradient_was_seen(plain):
+    check = make_check()
+    values = {name: np.array(value) for name, value in check.base.trajectory.values.items()}
+    values["noise scale"][:, 10] = 1e14
+    wild = replace(check, base=replace(check.base, trajectory=replace(check.base.trajectory, values=values)))
+    noise = Parsed(page(wild)).data["noise"]
+    assert max(noise["base"]["middle"]) == 1e14
+    assert noise["levels"] == plain.data["noise"]["levels"]
+    low, high = noise["levels"]
+    middles = [*plain.data["noise"]["warm"]["middle"], *plain.data["noise"]["base"]["middle"]]
+    assert low <= min(middles) * 1.00001
+    assert high >= max(middles) * 0.99999
+
+
 def test_several_arms_share_a_sentence():
     check = make_check()
     same, undecided, different, svag = check.others

@@ -154,26 +154,23 @@ def _gap(arm: Arm, base: Arm, name: str) -> tuple[Array, Array, Array | None, Ar
 def _noise(axis: Any, check: Check) -> None:
     """The noise scale of the base, as on the page, and the batch sizes."""
     axis.set_yscale("log")
-    middles = []
     for trajectory, colour, label in (
         (check.warm, WARM, "before the switch"),
         (check.base.trajectory, STYLES[0][0], _text(check.base.label)),
     ):
         noise = words.noise(trajectory)
         if noise is not None:
-            middles.append(noise.middle[noise.middle > 0])
             axis.fill_between(noise.clock, noise.low, noise.high, color=colour, alpha=0.17, linewidth=0)
             axis.plot(noise.clock, noise.middle, color=colour, linewidth=1.5, label=label)
-    sizes = words.batch_sizes(check)
-    for i, size in sizes:
+    for i, size in words.batch_sizes(check):
         colour, dash = STYLES[i % len(STYLES)]
         axis.axhline(size, color=colour, linestyle=dash, linewidth=1)
         axis.annotate(
             f"B = {words.number(size, 6)}", (1, size), xycoords=("axes fraction", "data"), xytext=(0, 1.5),
             textcoords="offset points", ha="right", va="bottom", color=colour, fontsize=7,
         )  # fmt: skip
-    levels = np.concatenate([*middles, [size for _, size in sizes]])
-    axis.set_ylim(levels.min() / 1.5, levels.max() * 2)
+    low, high = words.noise_levels(check)
+    axis.set_ylim(low / 1.5, high * 2)
 
 
 def _styled(arms: Iterable[Arm]) -> Iterable[tuple[Arm, tuple[str, Any]]]:

@@ -183,8 +183,8 @@
     // Also before the switch: how the noise grew is why it came when it did.
     const measured = [[data.noise.base, data.arms[0].label, colour(0)]];
     if (data.noise.warm) measured.unshift([data.noise.warm, "before the switch", variable("--warm")]);
-    const means = measured.flatMap(([run]) => run.middle).filter((value) => value > 0);
-    const floor = Math.min(...means) / 10;
+    const [low, high] = data.noise.levels;
+    const floor = low / 10;
     const positive = (values) => values.map((value) => (value === null ? null : Math.max(value, floor)));
     for (const [run, label, hex] of measured) {
       const range = run.low.map((value, i) => (value === null ? "?" : `${value.toPrecision(3)} to ${run.high[i].toPrecision(3)}`));
@@ -193,8 +193,6 @@
         hovertemplate: "%{y:.3~s} (%{customdata})",
       });
     }
-    const ends = [...means, ...data.sizes.map(({ size }) => size)];
-    const [low, high] = [Math.min(...ends), Math.max(...ends)];
     const layout = axes("samples", measured.map(([run]) => run), { ...logTicks(low, high), range: [Math.log10(low) - 0.15, Math.log10(high) + 0.2] });
     for (const { arm, size } of data.sizes) {
       layout.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: size, y1: size, line: { color: colour(arm), width: 2, dash: dash(arm) } });

@@ -382,7 +382,7 @@ def _noise(check: Check) -> Html:
         'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
         "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where 90&nbsp;% of "
         "them lie. Where the curve lies above the line of a batch size, noise dominates the gradient there, which is "
-        "what the rule needs."
+        "what the rule needs; where it leaves the figure, no gradient was seen in the noise of its measurement."
         "</figcaption>"
         '<ul class="where">$lines</ul></figure>',
         base=check.base.label,

@@ -36,7 +36,9 @@ def payload(check: Check) -> dict[str, Any]:
         "clock": clock_name(base),
         "switches": [{"at": at, "text": text} for at, text in words.switches(check)],
         "functions": names,
-        "noise": {"warm": _noise(check.warm), "base": _noise(base)} if words.noise(base) else None,
+        "noise": {"warm": _noise(check.warm), "base": _noise(base), "levels": words.noise_levels(check)}
+        if words.noise(base)
+        else None,
         "sizes": [{"arm": i, "size": size} for i, size in batch_sizes(check)],
         "tolerance": max((arm.comparison.tolerance for arm in arms if arm.comparison), default=None),
         "warm": None if check.warm is None else _curves(check.warm, names),

@@ -20,6 +20,8 @@ VERDICTS = {"same": "Same", "different": "Different", "undecided": "Undecided", 
 _SEVERITY = {"same": 0, "undecided": 1, "different": 2}
 #: The test function that is drawn against the batch sizes, and not with the others.
 NOISE_SCALE = "noise scale"
+#: Noise scales above this say that no gradient was seen in the noise of its measurement.
+NO_GRADIENT = 1e10
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -330,6 +332,17 @@ def noise(trajectory: Trajectory | None) -> Noise | None:
     quantiles = np.full((3, len(trajectory.times)), np.nan)
     quantiles[:, some] = np.nanquantile(kept[:, some], (0.5, 0.05, 0.95), axis=0)
     return Noise(clock(trajectory), *quantiles)
+
+
+def noise_levels(check: Check) -> tuple[float, float]:
+    """Lowest and highest level that a figure of the noise scale has to show, batch sizes included.
+
+    Where no gradient was seen the noise scale is beyond all measure: there a curve leaves the figure.
+    """
+    parts = [part.middle for part in (noise(check.warm), noise(check.base.trajectory)) if part is not None]
+    scales = np.concatenate([*parts, [size for _, size in batch_sizes(check)]])
+    seen = scales[(scales > 0) & (scales < NO_GRADIENT)]
+    return float(seen.min()), float(seen.max())
 
 
 def noise_dominates(check: Check) -> list[tuple[int, str]]:

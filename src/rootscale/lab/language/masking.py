@@ -54,15 +54,17 @@ def hide(tokens: Tensor, uniforms: Tensor, vocabulary: Vocabulary | int, rate: f
 def hash_uniforms(tokens: Tensor, draws: int) -> Tensor:
     """Numbers in [0, 1) that depend on the tokens only: ``[..., draws]``, spread like random ones."""
     low = 0xFFFFFFFF
-    places = _count(tokens.shape[-1], tokens.device) + 1
-    key = _mixed((tokens * 0x9E3779B1 + places * 0x85EBCA77) & low).sum(-1, keepdim=True) & low
-    numbers = _count(draws, tokens.device) * 0x27D4EB2F
+    key = _mixed((tokens * 0x9E3779B1 + _places(tokens) * 0x85EBCA77) & low).sum(-1, keepdim=True) & low
+    numbers = (_places(key.expand(*key.shape[:-1], draws)) - 1) * 0x27D4EB2F
     return (_mixed(_mixed(key) ^ _mixed(numbers & low)) >> 8).float() / 2**24
 
 
-def _count(stop: int, device: torch.device) -> Tensor:
-    """0, 1, 2, ... in 64 bits, also under ``torch.compile``, which computes with a plain ``arange`` in 32."""
-    return torch.arange(stop, device=device, dtype=torch.float64).long()
+def _places(numbers: Tensor) -> Tensor:
+    """1, 2, 3, ... along the last axis, counted from numbers that are not negative.
+
+    ``torch.compile`` would compute with those of ``arange`` in 32 bits on a GPU, which are too few for the factors.
+    """
+    return (numbers >= 0).long().cumsum(-1)
 
 
 def _mixed(x: Tensor) -> Tensor:
