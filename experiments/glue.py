@@ -23,7 +23,6 @@ the paper's grid is 12 times that. It may be stopped at any time, or by ``--minu
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import os
@@ -39,13 +38,13 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.files import locked, whole, write_json
+from rootscale.files import whole, write_json
 from rootscale.lab import Settings, Sweep, Task, Variant, sweep
 from rootscale.lab.data import VARIABLE
 from rootscale.lab.engine import environment
 from rootscale.lab.language import GLUE, Point, glue, read_glue
 from rootscale.lab.language.glue_data import glue_file
-from rootscale.lab.sweep import finished
+from rootscale.lab.sweep import BusyError, finished
 from rootscale.lab.text import Tokens
 from rootscale.reproduce import Clock, Experiment, Line, Options, Runs, Stored, load_file
 
@@ -229,12 +228,14 @@ def _score(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Cl
     settings = plan.settings(task)
     if clock.late() and not finished(task, [Variant()], [seed], settings, runs):
         return None
-    what = json.dumps([task.name, task.plan.to_dict(), seed], sort_keys=True)
     make = partial(
-        sweep, task, [Variant()], [seed], settings, runs, workers=1, checkpoint_every=60.0, on_progress=clock.tell
-    )
-    with locked(runs / "locks" / hashlib.sha256(what.encode()).hexdigest()[:16]) as mine:
-        swept = clock.within(make) if mine else None
+        sweep, task, [Variant()], [seed], settings, runs,
+        workers=1, checkpoint_every=60.0, wait=False, on_progress=clock.tell,
+    )  # fmt: skip
+    try:
+        swept = clock.within(make)
+    except BusyError:
+        return None
     if swept is None:
         return None
     trajectory = swept.trajectories[Variant()]

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from rootscale import Adam, Plan, reproduce
 from rootscale.cli import main
+from rootscale.files import locked
 from rootscale.lab import Arm, Check, Settings, Task, Variant
 from rootscale.lab.data import Images
 from rootscale.lab.task import Tensors
@@ -175,7 +176,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
 
     def sweep(*args, **kwargs):
         calls.append(args[1])
-        if calls == [(), [Variant()], [Variant(Fraction(2))]]:
+        if calls == [[Variant()], [Variant(Fraction(2))]]:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
@@ -239,23 +240,21 @@ def test_in_no_time_nothing_is_run_and_what_is_finished_is_collected(tmp_path):
     assert list(stored(tmp_path / "all")) == ["kept", "doubled"]
 
 
-@pytest.mark.parametrize("what", ["doubled", "before the switch: clouds"])
+@pytest.mark.parametrize("what", ["doubled", "before the switch"])
 def test_a_run_that_another_process_makes_is_left_to_it(tmp_path, what):
-    experiment, options = tiny(), Options(epochs=1, seeds=1)
-    settings, clock = experiment.lines(options)[1], reproduce.Clock(None)
-    other = reproduce.Runs(experiment, options, settings, tmp_path / "runs", 1, clock)
+    asked = tiny(), Options(epochs=1, seeds=1)
+    assert reproduce.reproduce(*asked, tmp_path / "elsewhere", tmp_path / "made")
+    (held,) = tmp_path.glob("made/b-8-*" if what == "doubled" else "made/*/checkpoint.pt")
+    name = held.name if what == "doubled" else held.parent.name
     said = Console(file=io.StringIO(), width=200)
-    with other._lock(what, range(1)) as mine:
-        assert mine
-        assert not reproduce.reproduce(
-            experiment, options, tmp_path / "out", tmp_path / "runs", minutes=0.01, console=said
-        )
+    with locked(tmp_path / "runs" / name / ".lock"):
+        assert not reproduce.reproduce(*asked, tmp_path / "out", tmp_path / "runs", minutes=0.01, console=said)
     if what == "doubled":
         assert "2 of 2: doubled, seed 0: left to another process" in said.file.getvalue()
         assert list(stored(tmp_path / "out")) == ["kept"]
     else:  # it was waited for, as long as there was time
         assert runs_in(tmp_path / "runs") == []
-    assert reproduce.reproduce(experiment, options, tmp_path / "out", tmp_path / "runs")
+    assert reproduce.reproduce(*asked, tmp_path / "out", tmp_path / "runs")
     assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
 
 

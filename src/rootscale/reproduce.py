@@ -14,7 +14,6 @@ several processes may work on one at once, and make no run twice.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shlex
@@ -38,7 +37,7 @@ from rootscale.lab import data
 from rootscale.lab.check import LOSSES, Arm, Check, arm_of
 from rootscale.lab.engine import Settings, Variant, environment, grid
 from rootscale.lab.models import convnet
-from rootscale.lab.sweep import Progress, Sweep, finished, joined, sweep
+from rootscale.lab.sweep import BusyError, Sweep, finished, joined, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.tasks import CIFAR10_STATISTICS, Normalise, image_task, paper_plan
 from rootscale.plan import Plan
@@ -462,7 +461,7 @@ class Runs:
 
     def read(self, line: Line, seeds: range) -> Sweep:
         """Of runs that are finished."""
-        return self._sweep(line.task, [line.variant], seeds, None)
+        return self._sweep(line, seeds)
 
     def make(
         self,
@@ -479,38 +478,28 @@ class Runs:
             wait: for another process that is making them; otherwise they are left to it.
 
         Returns:
-            None where another process makes them, or there is no time to wait for it.
+            None where another process is making them.
         """
+        try:
+            return self._sweep(line, seeds, tell, wait)
+        except BusyError:
+            return None
 
-        def patient() -> bool:
-            return not self.clock.late()
-
-        with self._lock(line.label, seeds, patient if wait else lambda: False) as mine:
-            if not mine:
-                return None
-            if not finished(line.task, (), seeds, self.settings, self.folder, together=self.together):
-                with self._lock(f"before the switch: {line.task.name}", seeds, patient) as mine:
-                    if not mine:
-                        return None
-                    self._sweep(line.task, (), seeds, self._stopping(partial(tell, " (before the switch)")))
-            return self._sweep(line.task, [line.variant], seeds, self._stopping(partial(tell, "")))
-
-    def _stopping(self, tell: Callable[[float], None]) -> Progress:
+    def _sweep(
+        self,
+        line: Line,
+        seeds: range,
+        tell: Callable[[str, float], None] = lambda more, share: None,
+        wait: bool = True,
+    ) -> Sweep:
         def on_progress(label: str, run: int, runs: int, share: float) -> None:
-            tell(share)
+            tell(" (before the switch)" if run < runs - 1 else "", share)
             self.clock.tell()
 
-        return on_progress
-
-    def _sweep(self, task: Task, variants: Sequence[Variant], seeds: range, on_progress: Progress | None) -> Sweep:
         return sweep(
-            task, variants, seeds, self.settings, self.folder,
-            together=self.together, workers=1, checkpoint_every=60.0, on_progress=on_progress, **self.keep,
+            line.task, [line.variant], seeds, self.settings, self.folder,
+            together=self.together, workers=1, checkpoint_every=60.0, wait=wait, on_progress=on_progress, **self.keep,
         )  # fmt: skip
-
-    def _lock(self, what: str, seeds: range, wait: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
-        which = [self.experiment.name, replace(self.options, seeds=1).to_dict(), what, list(seeds)]
-        return self.lock(hashlib.sha256(json.dumps(which).encode()).hexdigest()[:16], wait)
 
     def lock(self, name: str, wait: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
         """`rootscale.files.locked`, for something about them."""

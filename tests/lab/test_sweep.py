@@ -2,9 +2,11 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 import torch
 from problems import make, mlp
 
+from rootscale.files import locked
 from rootscale.lab import Run, Settings, Variant, sweep
 from rootscale.lab.pool import available
-from rootscale.lab.sweep import describe, finished
+from rootscale.lab.sweep import BusyError, describe, finished
 from rootscale.trajectory import Trajectory
 
 SETTINGS = Settings(grid=(0, 160, 320, 480))
@@ -60,7 +63,7 @@ def test_all_variants_of_a_switch_start_from_one_warm_start(tmp_path):
 def test_a_run_folder_describes_itself_and_is_read_without_this_package(tmp_path):
     sweep(make("everything"), [Variant(4)], [3, 4], SETTINGS, tmp_path)
     (place,) = tmp_path.iterdir()
-    assert sorted(path.name for path in place.iterdir()) == ["run.json", "trajectory.csv", "trajectory.npz"]
+    assert sorted(path.name for path in place.glob("[!.]*")) == ["run.json", "trajectory.csv", "trajectory.npz"]
     facts = json.loads((place / "run.json").read_text())
     assert facts["status"] == "finished"
     assert facts["seeds"] == [3, 4]
@@ -157,6 +160,55 @@ def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_goes_on_from_it(tmp_p
     assert shares[0][3] > 0.5
     equal(resumed, sweep(task, VARIANTS, [0, 1], SWITCH))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def names(folder):
+    return {"warm": next(folder.glob("*/checkpoint.pt")).parent.name, "run": next(folder.glob("b-16-s*")).name}
+
+
+@pytest.mark.parametrize("what", ["warm", "run"])
+def test_a_run_that_another_process_makes_is_waited_for_and_read(tmp_path, what):
+    asked = make(), [Variant(4)], [0], SWITCH
+    made = sweep(*asked, tmp_path / "made", workers=1)
+    places = names(tmp_path / "made")
+    before = ["warm", "run"][: ["warm", "run"].index(what)]
+    for name in before:
+        shutil.copytree(tmp_path / "made" / places[name], tmp_path / "new" / places[name])
+    held, told = ExitStack(), []
+    assert held.enter_context(locked(tmp_path / "new" / places[what] / ".lock"))
+
+    def finish(label, run, runs, share):
+        told.append(share)
+        if len(told) == 3:  # as the other process would
+            shutil.copytree(tmp_path / "made" / places[what], tmp_path / "new" / places[what], dirs_exist_ok=True)
+            held.close()
+
+    equal(sweep(*asked, tmp_path / "new", workers=1, on_progress=finish), made)
+    assert told[:3] == [0, 0, 0]
+    assert (len(told) == 3) == (what == "run"), "after a warm start, the run itself is made"
+
+
+def test_a_run_that_another_process_makes_is_an_error_where_it_is_not_to_be_waited_for(tmp_path):
+    asked = make(), [Variant(4)], [0], SWITCH
+    sweep(*asked, tmp_path / "made", workers=1)
+    places = names(tmp_path / "made")
+    with (
+        locked(tmp_path / "new" / places["run"] / ".lock"),
+        pytest.raises(BusyError, match=f"another process is making {places['run']}"),
+    ):
+        sweep(*asked, tmp_path / "new", workers=1, wait=False)
+    assert (tmp_path / "new" / places["warm"] / "trajectory.npz").exists()
+    sweep(*asked, tmp_path / "new", workers=1, wait=False)
+    assert finished(*asked, tmp_path / "new")
+
+
+def test_waiting_for_another_process_can_be_interrupted(tmp_path):
+    asked = make(), [Variant(4)], [0], SETTINGS
+    sweep(*asked, tmp_path / "made", workers=1)
+    (place,) = (tmp_path / "made").iterdir()
+    with locked(tmp_path / "new" / place.name / ".lock"), pytest.raises(KeyboardInterrupt):
+        sweep(*asked, tmp_path / "new", workers=1, on_progress=lambda *said: os.kill(os.getpid(), signal.SIGINT))
+    assert not finished(*asked, tmp_path / "new")
 
 
 def test_whether_a_sweep_is_finished_is_known_without_running_it(tmp_path):

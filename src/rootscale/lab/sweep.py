@@ -6,7 +6,8 @@
     FOLDER/<what>-<id>/checkpoint.pt     while it is not; a warm start keeps its last one for what starts from it
     FOLDER/<what>-<id>/model.pt          where models are kept: a list over its seeds of state dicts (None: diverged)
 
-The id is a digest of what decides the result: change the data, the plan or the loss, and the run is another.
+The id is a digest of what decides the result: change the data, the plan or the loss, and the run is another. Several
+processes of a machine may work in one folder: a run is made by the one that holds the lock in its folder (``.lock``).
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rootscale.files import whole, write_json
+from rootscale.files import locked, whole, write_json
 from rootscale.lab import pool
 from rootscale.lab.engine import Run, Settings, Variant, environment, grid
 from rootscale.lab.task import Task, Tensors
 from rootscale.trajectory import Trajectory
 
-__all__ = ["Progress", "Sweep", "finished", "joined", "sweep"]
+__all__ = ["BusyError", "Progress", "Sweep", "finished", "joined", "sweep"]
 
 #: Where the runs of a sweep can be made.
 ENGINES = ("processes", "ray")
@@ -49,6 +50,10 @@ ENGINES = ("processes", "ray")
 TELL_SECONDS, TELL_SHARE = 0.1, 0.01
 #: Called with what is being run, which of how many runs it is, and how far it is, from 0 to 1.
 Progress = Callable[[str, int, int, float], object]
+
+
+class BusyError(RuntimeError):
+    """Another process is making a run that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ def sweep(
     checkpoint_every: float = 20.0,
     keep_models: bool = False,
     tensorboard: bool = False,
+    wait: bool = True,
     on_progress: Progress | None = None,
 ) -> Sweep:
     """Run every variant with every seed; what is finished is read, what is begun is gone on with.
@@ -129,6 +135,8 @@ def sweep(
             ``FOLDER/<run>/model.pt``, on the CPU (`Sweep.models`). It is no part of what a run is: one that was
             finished without it goes on from its last checkpoint where that is still there, and else is run again.
         tensorboard: also write event files (needs the extra ``tensorboard``).
+        wait: for runs that another process is making in the same folder, and then read them; otherwise it is a
+            `BusyError` to come to one of them. Warm starts are waited for in any case.
         on_progress: called as often as there is something to say.
 
     An interrupt (Ctrl-C) is held back until the step is done and a checkpoint written.
@@ -155,7 +163,7 @@ def sweep(
         interrupted = stack.enter_context(_held_interrupts())
         if (workers > 1 or engine == "ray") and folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-        keep = _Keeper(Path(folder) if folder is not None else None, checkpoint_every, tensorboard)
+        keep = _Keeper(Path(folder) if folder is not None else None, checkpoint_every, tensorboard, wait)
         needed = {id(job.warm) for job in jobs.values() if not keep.finished(job)}
         local = workers > 1 and pool.available() and cpu
         if engine == "ray" or local:
@@ -203,8 +211,9 @@ class _Keeper:
     """Runs jobs, and keeps what they give."""
 
     folder: Path | None
-    every: float
-    tensorboard: bool
+    every: float = math.inf
+    tensorboard: bool = False
+    wait: bool = True
 
     def place(self, job: _Job) -> Path | None:
         return None if self.folder is None else self.folder / job.name
@@ -233,10 +242,39 @@ class _Keeper:
         interrupted: threading.Event,
     ) -> tuple[Trajectory, Any]:
         """The trajectory of a job, and the learner's last state where it is to be kept."""
+        if self.folder is None:
+            return self._make(job, warm, keep_state, tell, interrupted)
+        if self.finished(job, keep_state):
+            return self._read(job, keep_state)
+
+        def patient() -> bool:
+            tell(0.0)
+            return (self.wait or keep_state) and not interrupted.is_set()
+
+        with locked(self.folder / job.name / ".lock", patient) as mine:
+            if not mine and interrupted.is_set():
+                raise KeyboardInterrupt
+            if not mine:
+                raise BusyError(f"another process is making {job.name} in {self.folder}")
+            if self.finished(job, keep_state):  # by who had the lock
+                return self._read(job, keep_state)
+            return self._make(job, warm, keep_state, tell, interrupted)
+
+    def _read(self, job: _Job, with_state: bool) -> tuple[Trajectory, Any]:
         place = self.place(job)
-        if place is not None and self.finished(job, keep_state):
-            state = _read(place / "checkpoint.pt")["learner"] if keep_state else None
-            return Trajectory.load(place / "trajectory.npz"), state
+        assert place is not None
+        state = _read(place / "checkpoint.pt")["learner"] if with_state else None
+        return Trajectory.load(place / "trajectory.npz"), state
+
+    def _make(
+        self,
+        job: _Job,
+        warm: Any,
+        keep_state: bool,
+        tell: Callable[[float], object],
+        interrupted: threading.Event,
+    ) -> tuple[Trajectory, Any]:
+        place = self.place(job)
         run = Run(job.task, job.variant, job.seeds, job.settings, warm)
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)
@@ -494,5 +532,5 @@ def finished(
 ) -> bool:
     """Whether `sweep` with the same arguments would only read: all runs are finished, warm starts included."""
     _, starts, jobs = _jobs(task, variants, seeds, settings, together, keep_models)
-    keep = _Keeper(Path(folder), math.inf, False)
+    keep = _Keeper(Path(folder))
     return all(keep.finished(job) for job in (*starts.values(), *jobs.values()))
