@@ -87,7 +87,7 @@ class Plan:
     @property
     def tokens(self) -> Tokens:
         """Of the pre-training."""
-        tokens: Tokens = mlm.Setting().tokens(self.options)
+        tokens: Tokens = mlm.SMALL.tokens(self.options)
         return tokens
 
     def pretraining(self) -> tuple[list[Line], Settings]:
@@ -98,13 +98,13 @@ class Plan:
 
     def task(self, name: str, point: Point, pretrained: tuple[Path, int]) -> Task:
         """A fine-tuning."""
-        positions = mlm.Setting().length(self.options)
+        positions = mlm.SMALL.positions(self.options)
         return glue(
             name,
             self.folder,
             self.tokens.vocabulary,
             point=point,
-            model=mlm.Setting().model(self.options),
+            model=mlm.SMALL.model(self.options),
             pretrained=pretrained,
             length=min(self.length, positions),
             positions=positions,
@@ -186,7 +186,7 @@ def run_all(plan: Plan, out: Path, runs: Path, pretrained: Path, command: str, m
         "command": command,
         "smoke": plan.options.smoke,
         "seeds": plan.options.seeds,
-        "model": mlm.Setting().model(plan.options),
+        "model": mlm.SMALL.model(plan.options),
         "text": plan.tokens.name,
         "dev": {name: _dev_samples(plan.folder, name) for name in plan.tasks},
         "pretraining": {

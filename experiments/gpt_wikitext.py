@@ -75,8 +75,18 @@ def sizes_of(options: Options) -> list[int]:
 
 
 @dataclass(frozen=True)
+class Smoke:
+    """What a smoke test has instead: a net, the length of its sequences, a learning rate and a text."""
+
+    model: str
+    length: int
+    eta: float
+    tokens: Callable[[], Tokens]
+
+
+@dataclass(frozen=True)
 class Setting:
-    """A GPT on a text.
+    """A language model on a text.
 
     Args:
         name: of the corpus; None is WikiText or any text.
@@ -84,6 +94,9 @@ class Setting:
         length: of the sequences.
         reference: the batch size at which the recipe's values are taken to hold; None is the paper's 1,024.
         eta: the learning rate at that batch size; None is the recipe's.
+        kind, vocabulary: how the text is cut up, and into how many tokens; None is as usual for it.
+        make: the task, `rootscale.lab.language.gpt` or ``roberta``.
+        smoke: of a smoke test.
     """
 
     name: str | None = None
@@ -91,22 +104,36 @@ class Setting:
     length: int = 128
     reference: int | None = None
     eta: float | None = None
+    kind: str | None = None
+    vocabulary: int | None = None
+    make: Callable[..., Task] = gpt
+    smoke: Smoke = Smoke("gpt-tiny", 16, 5e-3, generated)
 
     def tokens(self, options: Options) -> Tokens:
         """Of the text."""
-        return generated() if options.smoke else tokens_of(options.data, self.name)
+        if options.smoke:
+            return self.smoke.tokens()
+        return tokens_of(options.data, self.name, self.kind, self.vocabulary)
+
+    def model(self, options: Options) -> str:
+        """Its name."""
+        return self.smoke.model if options.smoke else options.model
+
+    def positions(self, options: Options) -> int:
+        """The length of the sequences."""
+        return self.smoke.length if options.smoke else self.length
 
     def task(self, options: Options, batch_size: int) -> Task:
         """At the base batch size."""
-        return gpt(
+        return self.make(
             self.tokens(options),
-            model="gpt-tiny" if options.smoke else options.model,
-            length=16 if options.smoke else self.length,
+            model=self.model(options),
+            length=self.positions(options),
             epochs=options.epochs,
             batch_size=batch_size,
             recipe=self.recipe,
             eps=options.eps,
-            eta=5e-3 if options.smoke else self.eta,
+            eta=self.smoke.eta if options.smoke else self.eta,
             reference=1024 // SHRINK if options.smoke else self.reference,
         )
 

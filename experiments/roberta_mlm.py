@@ -18,11 +18,10 @@ Cost. From 1 million tokens a second on one H200, which `rootscale reproduce --l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from rootscale.lab import Task
 from rootscale.lab.language import roberta
 from rootscale.lab.text import Tokens, chain, from_text
 from rootscale.reproduce import Experiment, Options, load_file
@@ -38,53 +37,11 @@ def generated() -> Tokens:
     return from_text(chain(10, 3000, 0.95), name="chain")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A masked language model on a text, cut by a BPE that is trained on it.
-
-    Args:
-        name: of the corpus; None is WikiText or any text.
-        recipe: of the hyperparameters.
-        vocabulary: of the BPE.
-        reference: the batch size at which the recipe's values are taken to hold.
-        eta: the learning rate at that batch size.
-    """
-
-    name: str | None = "enwik8"
-    recipe: str = "roberta"
-    vocabulary: int = 8192
-    reference: int = 32
-    eta: float = 2.5e-4
-
-    def tokens(self, options: Options) -> Tokens:
-        """Of the text."""
-        tokens: Tokens = (
-            generated() if options.smoke else base.tokens_of(options.data, self.name, "bpe", self.vocabulary)
-        )
-        return tokens
-
-    def model(self, options: Options) -> str:
-        """Its name in `rootscale.lab.language.ROBERTAS`."""
-        return "roberta-tiny" if options.smoke else options.model
-
-    def length(self, options: Options) -> int:
-        """Of the sequences."""
-        return 18 if options.smoke else 128
-
-    def task(self, options: Options, batch_size: int) -> Task:
-        """At the base batch size."""
-        return roberta(
-            self.tokens(options),
-            model=self.model(options),
-            length=self.length(options),
-            epochs=options.epochs,
-            batch_size=batch_size,
-            recipe=self.recipe,
-            eps=options.eps,
-            eta=1e-2 if options.smoke else self.eta,
-            reference=1024 // base.SHRINK if options.smoke else self.reference,
-        )
-
+#: The pre-training, which ``glue`` goes on from.
+SMALL = base.Setting(
+    "enwik8", "roberta", reference=32, eta=2.5e-4, kind="bpe", vocabulary=8192, make=roberta,
+    smoke=base.Smoke("roberta-tiny", 18, 1e-2, generated),
+)  # fmt: skip
 
 EXPERIMENTS = [
     Experiment(
@@ -94,7 +51,7 @@ EXPERIMENTS = [
         source="Section 5, figure on large scale experiments; appendix, Square Root Scaling Experiments, Academic BERT",
         minutes=4,
         defaults=Options(epochs=2, batch_sizes=(32, 128, 512), eps=EPS, model="roberta-small", points=16),
-        lines=partial(base.scaling, Setting()),
+        lines=partial(base.scaling, SMALL),
         words=base.gaps,
         models=("roberta-large", "roberta-base"),
         smoke={"batch_sizes": (1024, 2048), "epochs": 6},
@@ -108,7 +65,7 @@ EXPERIMENTS = [
         source="Appendix, SVAG Experiments, Wikipedia + Books (Academic BERT)",
         minutes=3,
         defaults=Options(epochs=1 / 4, batch_sizes=(32,), eps=EPS, model="roberta-small", ells=(1.0, 2.0), points=12),
-        lines=partial(base.svag, Setting(recipe="roberta-svag")),
+        lines=partial(base.svag, replace(SMALL, recipe="roberta-svag")),
         words=base.gaps,
         models=("roberta-large", "roberta-base"),
         smoke={"batch_sizes": (1024,), "epochs": 2, "ells": (1.0, 2.0)},
