@@ -23,7 +23,8 @@ from rootscale.files import locked
 from rootscale.lab import Arm, Check, Settings, Task, Variant
 from rootscale.lab.data import Images
 from rootscale.lab.task import Tensors
-from rootscale.reproduce import End, Experiment, Line, Options, experiments, finals, told_gap
+from rootscale.reproduce import End, Experiment, Line, Options, experiments, finals, parts, running, told_gap
+from rootscale.reproduce.experiment import FILES, experiments_folder
 from rootscale.trajectory import Trajectory
 
 ALL = list(experiments())
@@ -39,7 +40,7 @@ def cifar10(monkeypatch):
         return Tensors(torch.zeros(n, 3, 8, 8, dtype=torch.uint8), torch.zeros(n, dtype=torch.long))
 
     images = Images(zeros(50_000), zeros(10_000), tuple("abcdefghij"))
-    monkeypatch.setattr(reproduce, "_cifar10", lambda folder: images)
+    monkeypatch.setattr(parts, "_cifar10", lambda folder: images)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_stopped_after_some_time_it_goes_on_to_the_same_end(tmp_path, monkeypatc
             Clock.left -= 1
             return self.expired
 
-    monkeypatch.setattr(reproduce, "Clock", Clock)
+    monkeypatch.setattr(running, "Clock", Clock)
     calls = 0
     while True:
         Clock.left, calls = 15, calls + 1
@@ -172,7 +173,7 @@ def test_seeds_trained_together_end_as_they_do_alone(tmp_path):
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
-    real, calls = reproduce.sweep, []
+    real, calls = running.sweep, []
 
     def sweep(*args, **kwargs):
         calls.append(args[1])
@@ -180,7 +181,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(reproduce, "sweep", sweep)
+    monkeypatch.setattr(running, "sweep", sweep)
     with pytest.raises(KeyboardInterrupt):
         reproduce.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
     assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == ["doubled, seed 0"]
@@ -206,12 +207,12 @@ def test_only_some_lines_are_made_and_all_that_are_finished_are_collected(tmp_pa
 
 def test_a_text_that_is_a_label_stands_for_that_line_alone():
     lines = [Line(label, None) for label in ("B = 4", "B = 16", "B = 16, linear")]
-    assert reproduce._asked(lines, ["B = 16"]) == {"B = 16"}
-    assert reproduce._asked(lines, ["16"]) == {"B = 16", "B = 16, linear"}
-    assert reproduce._asked(lines, ["lin", "B = 4"]) == {"B = 4", "B = 16, linear"}
-    assert reproduce._asked(lines, []) == {"B = 4", "B = 16", "B = 16, linear"}
+    assert running._asked(lines, ["B = 16"]) == {"B = 16"}
+    assert running._asked(lines, ["16"]) == {"B = 16", "B = 16, linear"}
+    assert running._asked(lines, ["lin", "B = 4"]) == {"B = 4", "B = 16, linear"}
+    assert running._asked(lines, []) == {"B = 4", "B = 16", "B = 16, linear"}
     with pytest.raises(ValueError, match=r"got 'B = 5'; there are B = 4; B = 16; B = 16, linear"):
-        reproduce._asked(lines, ["B = 4", "B = 5"])
+        running._asked(lines, ["B = 4", "B = 5"])
 
 
 def test_a_terminal_has_a_bar_and_lines_above_it(tmp_path):
@@ -289,7 +290,7 @@ def test_models_are_kept_where_the_experiment_says_so(tmp_path, monkeypatch):
         return real(task, variants, *args, **kwargs)
 
     for name in ("sweep", "finished"):
-        monkeypatch.setattr(reproduce, name, partial(listened, name, getattr(reproduce, name)))
+        monkeypatch.setattr(running, name, partial(listened, name, getattr(running, name)))
     for keep in (False, True):
         experiment = replace(tiny(), keep_models=keep)
         asked = experiment, Options(epochs=1, seeds=1), tmp_path / str(keep), tmp_path / f"runs-{keep}"
@@ -603,14 +604,14 @@ def test_the_package_takes_the_experiments_along():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["force-include"] == {"experiments": "rootscale/_experiments"}
-    assert {path.stem for path in reproduce.experiments_folder().glob("*.py")} >= set(reproduce.FILES)
+    assert {path.stem for path in experiments_folder().glob("*.py")} >= set(FILES)
 
 
 def test_processes_share_the_runs_of_several_experiments_and_give_what_one_gives(tmp_path, monkeypatch, capfd):
     names = ["cifar10-vgg16-adam", "cifar10-vgg16-rmsprop"]
     few = ["--smoke", "--epochs", "2", "--batch-sizes", "256", "1024", "--points", "2"]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(reproduce.__file__).resolve().parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(reproduce.__file__).resolve().parents[2]))
     assert main(["reproduce", *names, *few, "--processes", "2"]) == 0
     said = capfd.readouterr().out
     for name in names:

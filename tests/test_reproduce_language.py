@@ -17,7 +17,8 @@ from rootscale.lab import Check, Tensors, Variant
 from rootscale.lab.data import Images
 from rootscale.lab.models import convnet
 from rootscale.lab.text import Tokens, Vocabulary
-from rootscale.reproduce import End, Final, experiments, experiments_folder, load_file
+from rootscale.reproduce import End, Final, experiments, load_file
+from rootscale.reproduce.experiment import experiments_folder
 
 pytest.importorskip("transformers")
 MADE_OF_LINES = ["gpt-wikitext", "gpt-enwik8", "gpt-switch", "gpt-svag", "roberta-mlm", "roberta-svag"]
