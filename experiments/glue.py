@@ -26,7 +26,6 @@ import argparse
 import json
 import math
 import os
-import shlex
 import sys
 import tempfile
 import time
@@ -38,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.files import whole, write_json
+from rootscale.files import command_line, whole, write_json
 from rootscale.lab import Settings, Sweep, Task, Variant, sweep
 from rootscale.lab.data import VARIABLE
 from rootscale.lab.engine import environment
@@ -469,7 +468,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.data,
         args.out,
         args.runs or Path("build/smoke" if args.smoke else ".") / "runs" / args.out.name,
-        command_of(sys.argv[1:] if argv is None else argv),
+        command_line("python experiments/glue.py", sys.argv[1:] if argv is None else argv),
         pretrained=args.pretrained,
         tasks=args.tasks or (),
         points=GRIDS[args.grid],
@@ -478,21 +477,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         minutes=args.minutes,
     )
     return 0 if complete else 3
-
-
-def command_of(words: Sequence[str]) -> str:
-    """What makes the same results: the command without what says where its folders are, and when it stops.
-
-    >>> command_of(["--device", "cuda", "--data", "/data", "--grid", "small", "--minutes=9"])
-    'python experiments/glue.py --device cuda --grid small'
-    """
-    places = ("--out", "--runs", "--pretrained", "--data", "--text", "--minutes")
-    kept = [
-        word
-        for before, word in zip(("", *words), words, strict=False)
-        if before not in places and word.split("=")[0] not in places
-    ]
-    return shlex.join(["python", "experiments/glue.py", *kept])
 
 
 def _paper_points(task: str) -> list[Point]:

@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rootscale import hparams
-from rootscale.files import whole, write_json
+from rootscale.files import command_line, whole, write_json
 from rootscale.lab import Settings, Variant, data
 from rootscale.lab.engine import environment
 from rootscale.lab.learner import make_optimizer
@@ -452,7 +452,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         **{name: getattr(args, name) for name in ("data", "device", "epochs", "eps", "seeds", "points")},
     )
     runs = args.runs or Path("build/smoke" if args.smoke else ".") / "runs" / args.out.name
-    command = " ".join(["python", "experiments/imagenet_resnet50.py", *(sys.argv[1:] if argv is None else argv)])
+    command = command_line("python experiments/imagenet_resnet50.py", sys.argv[1:] if argv is None else argv)
     machine = Machine(args.micro, args.size, args.workers)
     return 0 if run(options, args.out, runs, args.minutes, command, machine) else 3
 

@@ -88,3 +88,12 @@ def test_the_ratios_in_the_results_are_those_that_were_measured():
     assert f"vgg16_256={vgg} resnet56_256={resnet}\n" in text
     assert re.search(rf"bytes 16 the lab: .* {small} ", text)
     assert re.search(rf"bytes 64 the lab: .* {large} ", text)
+
+
+def test_the_commands_of_the_results_can_be_run_elsewhere():
+    records = [json.loads(path.read_text()) for path in (ROOT / "results").rglob("*.json")]
+    commands = [record.get("command") or record.get("made", {}).get("command") for record in records]
+    told = [command for command in commands if command]
+    assert len(told) >= 8
+    for command in told:
+        assert not re.search(r"(^|[\s=])[/~]", command), f"a place of one machine: {command}"

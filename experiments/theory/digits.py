@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -38,7 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rootscale import __version__
-from rootscale.files import whole
+from rootscale.files import command_line, whole
 from rootscale.hparams import Adam
 from rootscale.theory import FORMS, AdamState, Chain, rescaled, sde, solve, svag_chain
 from rootscale.theory.figures import draw_trajectories, need_matplotlib
@@ -244,7 +243,7 @@ def main(argv: list[str] | None = None) -> int:
             begun = time.perf_counter()
             found = process.run(setup, 1000 * args.seed + i + 1)
             seconds = round(time.perf_counter() - begun, 1)
-            command = shlex.join(["python", "experiments/theory/digits.py", *(sys.argv[1:] if argv is None else argv)])
+            command = command_line("python experiments/theory/digits.py", sys.argv[1:] if argv is None else argv)
             versions = {"rootscale": __version__, "torch": torch.__version__, "python": platform.python_version()}
             about = {
                 "settings": settings, "seconds": seconds, "hardware": hardware(args.device), "command": command,

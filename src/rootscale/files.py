@@ -1,19 +1,23 @@
-"""Files are written whole or not at all; locks between processes; and a Python file as a module."""
+"""Files written whole or not at all, locks between processes, a Python file as a module, a command for the record."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["load_file", "locked", "whole", "write_json"]
+__all__ = ["command_line", "load_file", "locked", "whole", "write_json"]
+
+#: Options that say where files lie, or when to stop: they decide nothing about a result.
+PLACES = ("--data", "--minutes", "--out", "--pages", "--pretrained", "--report", "--runs", "--text")
 
 
 @contextmanager
@@ -42,6 +46,20 @@ def write_json(path: str | os.PathLike[str], data: Any, **options: Any) -> None:
     """Write data as JSON text; the options are those of `json.dumps`."""
     with whole(path) as temporary:
         temporary.write_text(json.dumps(data, **{"indent": 2, **options}) + "\n", encoding="utf-8")
+
+
+def command_line(program: str, words: Sequence[str]) -> str:
+    """A command as it is kept with a result: without its `PLACES`, which another machine does not have.
+
+    >>> command_line("rootscale", ["check", "mine.py:task", "--out", "/here", "--seeds", "8", "--report=there.html"])
+    'rootscale check mine.py:task --seeds 8'
+    """
+    kept = [
+        word
+        for before, word in zip(("", *words), words, strict=False)
+        if before not in PLACES and word.split("=")[0] not in PLACES
+    ]
+    return f"{program} {shlex.join(kept)}"
 
 
 def load_file(path: Path, name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rootscale.compare import FEWEST, Comparison, Verdict, compare
-from rootscale.files import write_json
+from rootscale.files import command_line, write_json
 from rootscale.lab.engine import Settings, Variant, environment, grid
 from rootscale.lab.sweep import Progress, sweep
 from rootscale.lab.task import Task
@@ -252,7 +252,7 @@ def check(
             arm = replace(arm, causes=causes or tuple(_otherwise(variant, comparison)))
         arms.append(arm)
     made = {
-        "command": command or " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
         **environment(common.device),
         "seeds": numbers,
         "seconds": round(sum(float(one.meta["seconds"]) for one in all_runs), 1),

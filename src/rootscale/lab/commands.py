@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from rich.table import Table
 from rootscale.cli.console import console as make_console
 from rootscale.cli.console import progress
 from rootscale.compare import Gap
+from rootscale.files import command_line
 from rootscale.lab.check import Arm, Check, check
 from rootscale.lab.engine import Variant
 from rootscale.lab.sweep import Progress
@@ -64,7 +64,7 @@ def run_check(args: argparse.Namespace) -> int:
             gpus=args.gpus_per_run,
             tensorboard=args.tensorboard,
             on_progress=on_progress,
-            command="rootscale " + shlex.join(sys.argv[1:]),
+            command=command_line("rootscale", sys.argv[1:]),
             eval_samples=args.eval_samples,
             device=args.device,
             micro=args.micro,

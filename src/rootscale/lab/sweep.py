@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rootscale.files import locked, whole, write_json
+from rootscale.files import command_line, locked, whole, write_json
 from rootscale.lab import pool
 from rootscale.lab.engine import Run, Settings, Variant, environment, grid
 from rootscale.lab.task import Task, Tensors
@@ -317,7 +317,7 @@ def _facts(job: _Job) -> dict[str, Any]:
     return {
         **job.identity(),
         "plan": job.variant.plan(job.task.plan).to_dict(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command_line(Path(sys.argv[0]).name, sys.argv[1:]),
         "process": {"host": platform.node(), "pid": os.getpid()},
         **environment(job.settings.device),
     }
