@@ -58,12 +58,13 @@ def test_the_gaps_in_the_readme_are_those_of_the_results():
 
 
 def test_the_documentation_shows_the_verdicts_that_are_stored(capsys):
+    blocks = re.findall(r"(gpt-gpt-tiny.*?)\n```", (ROOT / "docs" / "language.md").read_text(), re.DOTALL)
     console = Console(width=120, highlight=False)
-    show_check(Check.load(ROOT / "results" / "gpt-check"), console)
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    (block,) = re.findall(r"(gpt-gpt-tiny.*?)\n```", (ROOT / "docs" / "language.md").read_text(), re.DOTALL)
-    shown = block.splitlines()
-    assert printed[: len(shown)] == shown
+    for name, block in zip(("gpt-check", "gpt-svag-check"), blocks, strict=True):
+        show_check(Check.load(ROOT / "results" / name), console)
+        printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        shown = block.splitlines()
+        assert printed[: len(shown)] == shown
 
 
 def test_the_final_values_in_the_readme_are_those_of_the_results():
