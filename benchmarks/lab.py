@@ -10,7 +10,6 @@ ResNet-56 and VGG-16 on images of 32 x 32 (at least 3 times as fast as the plain
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -135,16 +134,16 @@ def throughput(seconds: float, models: list[str], batches: list[int], quick: boo
                 began = time.perf_counter()
                 per_second = rate(make(), seconds, "cuda") * batch * (3 if "replicas" in name else 1)
                 base = per_second if name == "DataLoader, eager" else base
-                ratio = math.nan if base is None else per_second / base
-                table.add_row(model, str(batch), name, f"{per_second:,.0f}", "" if base is None else f"{ratio:.2f}")
+                ratio = None if base is None else per_second / base
+                table.add_row(model, str(batch), name, f"{per_second:,.0f}", "" if ratio is None else f"{ratio:.2f}")
                 print(
                     f"{model} {batch} {name}: {per_second:,.0f} images/s ({time.perf_counter() - began:.0f} s)",
                     flush=True,
                 )
                 torch.cuda.empty_cache()
-                if base is not None and name == "graph, compiled":
+                if ratio is not None and name == "graph, compiled":
                     found[f"{model}_{batch}"] = ratio
-                elif base is not None and "replicas" in name:
+                elif ratio is not None and "replicas" in name:
                     found[f"{model}_{batch}_replicas"] = ratio
     Console().print(table)
     return found

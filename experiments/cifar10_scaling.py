@@ -12,7 +12,7 @@ and 90 % (RMSprop); last layer fixed. BatchNorm's momentum is converted too; ``-
 the paper does.
 
 Cost. On one H200, with one seed: VGG-16 over 500 epochs 17 minutes for each optimizer, ResNet-56 over 100 epochs 7.
-With several processes that share the GPU (MPS on), three of its runs had 166,000 images a second in all: 11 minutes.
+With several processes that share the GPU (MPS on), four of its runs had 206,000 images a second in all: 9 minutes.
 
     rootscale reproduce cifar10-vgg16-adam --processes 4 --device cuda --data FOLDER
     rootscale reproduce cifar10-resnet56-rmsprop --epochs 500 --seeds 3 --eps 1e-30 --device cuda --data FOLDER

@@ -151,7 +151,7 @@ def run_all(plan: Plan, out: Path, runs: Path, pretrained: Path, command: str, m
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock(minutes)
     lines, settings = plan.pretraining()
-    before = Runs(PRETRAINING, plan.options, settings, pretrained, 1, clock)
+    before = Runs(PRETRAINING, settings, pretrained, 1, clock)
     pretrainings, found, missing = list[dict[str, Any]](), list[dict[str, Any]](), 0
     interrupted: KeyboardInterrupt | None = None
     try:
@@ -219,7 +219,7 @@ def _pretrained(before: Runs, line: Line, seeds: range) -> Sweep | None:
     """What a run of the pre-training gave, which is read or made; None if there is no time to make it."""
     if before.clock.late() and not before.finished(line, seeds):
         return None
-    return before.clock.within(partial(before.make, line, seeds, wait=True))
+    return before.clock.within(partial(before.sweep, line, seeds))
 
 
 def _score(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Clock) -> float | None:

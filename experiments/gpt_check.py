@@ -6,6 +6,11 @@ alone. Eight seeds; about 40 minutes on two cores. ROOTSCALE_DATA names the fold
 
     rootscale check experiments/gpt_check.py:task --to 32 128 --rule sqrt sqrt-eta --switch-at 25% --seeds 8 \
         --together 8 --points 24 --out results/gpt-check
+
+And does SVAG follow Adam on it? Twelve seeds; about 50 minutes.
+
+    rootscale check experiments/gpt_check.py:task --ell 2 --switch-at 25% --seeds 12 --together 8 --points 24 \
+        --eval-samples 512 --out results/gpt-svag-check
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import numpy as np
 
 from rootscale.files import whole
 from rootscale.lab import Arm, Check
-from rootscale.report.words import NO_GRADIENT
+from rootscale.report.words import NO_GRADIENT, NOISE_SCALE
 from rootscale.reproduce import (
     ACCURACY,
     MEASURES,
@@ -56,7 +56,6 @@ STYLES: tuple[tuple[str, Any], ...] = (
 PANELS = ("train loss", "train accuracy", "test loss", "test accuracy", "gradient norm", "Tr Sigma", "noise scale")
 PERCENT = ("train accuracy", "test accuracy")
 LOGARITHMIC = ("gradient norm", "Tr Sigma", "noise scale")
-NOISE = "noise scale"
 
 
 @dataclass(frozen=True)
@@ -234,9 +233,9 @@ def _noise_words(check: Check) -> str:
 
 def dominated(arm: Arm) -> float | None:
     """The share of the measured times at which the median over seeds of the noise scale exceeds the batch size."""
-    if NOISE not in arm.trajectory.names:
+    if NOISE_SCALE not in arm.trajectory.names:
         return None
-    values = arm.trajectory.values[NOISE]
+    values = arm.trajectory.values[NOISE_SCALE]
     alive = np.isfinite(values).any(0)
     if not alive.any():
         return None
@@ -307,7 +306,7 @@ def curves(entry: Entry, path: Path) -> None:
         axis.set_yscale("log" if name in LOGARITHMIC else "linear")
         if name in LOGARITHMIC:
             axis.set_ylim(top=_top(axis, check.base.trajectory, name))
-        if name == NOISE:
+        if name == NOISE_SCALE:
             _lines_of_sizes(axis, arms)
         axis.set_xlabel(time, fontsize=8)
     for axis in list(axes.flat)[len(names) :]:
@@ -401,10 +400,10 @@ def noise(stored: Sequence[Entry], path: Path) -> None:
         arms = [check.base, *check.others]
         unit, time = _unit(record, check)
         for arm, style in zip(arms, _styles(len(arms)), strict=False):
-            _draw(axis, arm.trajectory, NOISE, unit, arm.label, style)
+            _draw(axis, arm.trajectory, NOISE_SCALE, unit, arm.label, style)
         _lines_of_sizes(axis, arms)
         axis.set_yscale("log")
-        axis.set_ylim(top=_top(axis, check.base.trajectory, NOISE))
+        axis.set_ylim(top=_top(axis, check.base.trajectory, NOISE_SCALE))
         axis.set_xlabel(time, fontsize=8)
         axis.set_title(
             entry.experiment.title.partition(": ")[2] + "".join(map(", {}".format, _changes(entry))), fontsize=9

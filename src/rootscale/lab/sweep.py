@@ -244,27 +244,22 @@ class _Keeper:
         """The trajectory of a job, and the learner's last state where it is to be kept."""
         if self.folder is None:
             return self._make(job, warm, keep_state, tell, interrupted)
+        place = self.folder / job.name
         if self.finished(job, keep_state):
-            return self._read(job, keep_state)
+            return _stored(place, keep_state)
 
         def patient() -> bool:
             tell(0.0)
             return (self.wait or keep_state) and not interrupted.is_set()
 
-        with locked(self.folder / job.name / ".lock", patient) as mine:
+        with locked(place / ".lock", patient) as mine:
             if not mine and interrupted.is_set():
                 raise KeyboardInterrupt
             if not mine:
                 raise BusyError(f"another process is making {job.name} in {self.folder}")
             if self.finished(job, keep_state):  # by who had the lock
-                return self._read(job, keep_state)
+                return _stored(place, keep_state)
             return self._make(job, warm, keep_state, tell, interrupted)
-
-    def _read(self, job: _Job, with_state: bool) -> tuple[Trajectory, Any]:
-        place = self.place(job)
-        assert place is not None
-        state = _read(place / "checkpoint.pt")["learner"] if with_state else None
-        return Trajectory.load(place / "trajectory.npz"), state
 
     def _make(
         self,
@@ -325,6 +320,12 @@ def _facts(job: _Job) -> dict[str, Any]:
 
 def _read(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _stored(place: Path, with_state: bool) -> tuple[Trajectory, Any]:
+    """What a finished run left: its trajectory, and the learner's last state where it is wanted."""
+    state = _read(place / "checkpoint.pt")["learner"] if with_state else None
+    return Trajectory.load(place / "trajectory.npz"), state
 
 
 def _checkpoint(place: Path, run: Run) -> None:

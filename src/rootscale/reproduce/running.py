@@ -6,7 +6,6 @@ import math
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,7 +64,7 @@ class Runs:
     """The runs of an experiment, in a folder that several processes may share: each is made by one of them.
 
     Args:
-        experiment, options: which.
+        experiment: which.
         settings: that `Experiment.lines` gave.
         folder: of the runs.
         together: seeds that are trained at once.
@@ -73,7 +72,6 @@ class Runs:
     """
 
     experiment: Experiment
-    options: Options
     settings: Settings
     folder: Path
     together: int
@@ -89,39 +87,21 @@ class Runs:
             line.task, [line.variant], seeds, self.settings, self.folder, together=self.together, **self.keep
         )
 
-    def read(self, line: Line, seeds: range) -> Sweep:
-        """Of runs that are finished."""
-        return self._sweep(line, seeds)
-
-    def make(
-        self,
-        line: Line,
-        seeds: range,
-        tell: Callable[[str, float], None] = lambda more, share: None,
-        wait: bool = False,
-    ) -> Sweep | None:
-        """Make them, or go on with them.
-
-        Args:
-            line, seeds: which.
-            tell: called with what is to be said more, and how far it is.
-            wait: for another process that is making them; otherwise they are left to it.
-
-        Returns:
-            None where another process is making them.
-        """
-        try:
-            return self._sweep(line, seeds, tell, wait)
-        except BusyError:
-            return None
-
-    def _sweep(
+    def sweep(
         self,
         line: Line,
         seeds: range,
         tell: Callable[[str, float], None] = lambda more, share: None,
         wait: bool = True,
     ) -> Sweep:
+        """Read them, make them, or go on with them.
+
+        Args:
+            line, seeds: which.
+            tell: called with what is to be said more, and how far it is.
+            wait: for another process that is making them; otherwise that is a `rootscale.lab.sweep.BusyError`.
+        """
+
         def on_progress(label: str, run: int, runs: int, share: float) -> None:
             tell(" (before the switch)" if run < runs - 1 else "", share)
             self.clock.tell()
@@ -130,10 +110,6 @@ class Runs:
             line.task, [line.variant], seeds, self.settings, self.folder,
             together=self.together, workers=1, checkpoint_every=60.0, wait=wait, on_progress=on_progress, **self.keep,
         )  # fmt: skip
-
-    def lock(self, name: str, wait: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
-        """`rootscale.files.locked`, for something about them."""
-        return locked(self.folder / "locks" / name, wait)
 
 
 def reproduce(
@@ -184,7 +160,7 @@ def reproduce(
         raise ValueError(f"together must be at least 1, got {together}")
     asked = _asked(lines, only)
     clock = Clock(minutes)
-    held = Runs(experiment, options, settings, runs, together, clock)
+    held = Runs(experiment, settings, runs, together, clock)
     groups = [range(first, min(first + together, options.seeds)) for first in range(0, options.seeds, together)]
     todo = [(seeds, line) for seeds in groups for line in lines]
     work = [(seeds, line) for seeds, line in todo if line.label in asked]
@@ -201,7 +177,9 @@ def reproduce(
 
             begun, there = time.monotonic(), held.finished(line, seeds)
             try:
-                swept = clock.within(partial(held.make, line, seeds, tell))
+                swept = clock.within(partial(held.sweep, line, seeds, tell, wait=False))
+            except BusyError:
+                swept = None
             except KeyboardInterrupt as error:
                 interrupted = error
                 break
@@ -215,11 +193,11 @@ def reproduce(
                 console.print(
                     f"{number + 1} of {len(work)}: {what}: {ending}", markup=False, highlight=False, soft_wrap=True
                 )
-    with held.lock("results", lambda: True):  # who comes last sees what all others have finished
+    with locked(runs / "locks" / "results", lambda: True):  # who comes last sees what all others have finished
         found: dict[tuple[range, str], Sweep] = {}
         for seeds, line in todo:
             if (seeds, line.label) in made or held.finished(line, seeds):
-                found[seeds, line.label] = made.get((seeds, line.label)) or held.read(line, seeds)
+                found[seeds, line.label] = made.get((seeds, line.label)) or held.sweep(line, seeds)
         missing = [_what(line, seeds) for seeds, line in todo if (seeds, line.label) not in found]
         if any((seeds, lines[0].label) in found for seeds in groups):
             store(experiment, options, out, lines, settings, found, missing)
