@@ -27,6 +27,9 @@ from rootscale.lab.learner import Batches, Learner
 from rootscale.lab.stream import Stream
 from rootscale.lab.tasks import cifar10, digits
 
+#: Steps between two looks at the clock, for which a GPU has to be waited for.
+BLOCK = 20
+
 
 def stepper(learner: Learner, batch: int) -> Callable[[], None]:
     """Steps of a learner on fresh samples."""
@@ -56,10 +59,10 @@ def rate(step: Callable[[], object], seconds: float, device: str, warm: int = 8)
     wait()
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
-        for _ in range(5):
+        for _ in range(BLOCK):
             step()
         wait()
-        count += 5
+        count += BLOCK
     return count / (time.perf_counter() - began)
 
 

@@ -79,6 +79,7 @@ def words(finals: Sequence[Final]) -> str:
         here.sort(key=_gap)
         whole = next((i for i, final in enumerate(here) if final.label.endswith("; " + WHOLE)), None)
         if whole is None:
+            parts.append(f"B = {size:,}: " + ", ".join(_words([final]) for final in here))
             continue
         others = [final for final in here if final is not here[whole]]
         ends = [f"{word}: {_words(final)}" for word, final in (("best", others[:1]), ("worst", others[-1:])) if final]
@@ -86,7 +87,7 @@ def words(finals: Sequence[Final]) -> str:
             f"B = {size:,}: the whole rule {_words([here[whole]])}, {whole + 1} of {len(here)}; of the others, "
             + ", ".join(ends)
         )
-    return "largest gap of the train loss over its range (and of the final test accuracy); " + "; ".join(parts)
+    return "; ".join(["largest gap of the train loss over its range (and of the final test accuracy)", *parts])
 
 
 def _gap(final: Final) -> float:

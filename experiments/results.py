@@ -32,7 +32,6 @@ from rootscale.reproduce import (
     Stored,
     experiments,
     finals_of,
-    outcome,
     percent,
     record_of,
     told,
@@ -80,12 +79,19 @@ class Entry:
         record = record_of(self.folder)
         figure = self.folder / "curves.png"
         seeds = max(final.seeds for final in finals_of(self.folder))
-        words = outcome(self.experiment, self.folder)
-        if record["options"]["smoke"]:
-            words = f"a smoke test on generated data, which says nothing about the claim: {words}"
-        else:
-            words += self.short_of(record["options"])
-        return Stored(words, seeds, record["hardware"], figure)
+        return Stored(self.words(), seeds, record["hardware"], figure)
+
+    def words(self) -> str:
+        """What came out, and what there is not yet, with the command that makes it."""
+        assert self.experiment.words is not None
+        record, words = record_of(self.folder), self.experiment.words(finals_of(self.folder))
+        made = record["options"]
+        if made["smoke"]:
+            return f"a smoke test on generated data, which says nothing about the claim: {words}"
+        missing = record["missing"]
+        runs = f"{len(missing)} {'runs' if len(missing) > 1 else 'run'}"
+        unfinished = f". *Missing:* {runs}, `{record['command']}`" if missing else ""
+        return words + unfinished + self.short_of(made)
 
     def short_of(self, made: Mapping[str, Any]) -> str:
         """What was made with other options than planned, and the command for the plan; nothing if it is the plan."""
@@ -165,7 +171,7 @@ def page(entry: Entry) -> str:
     parts = [
         f"# {experiment.title}",
         f"**The paper** ({experiment.source}): {record['claim']}.",
-        f"**We measured:** {outcome(experiment, entry.folder)}{entry.short_of(record['options'])}.",
+        f"**We measured:** {entry.words()}.",
         f"![curves](curves.png)\n\nLines are means over seeds, bands their range. {_what(experiment, record)}",
     ]
     if experiment.name == "cifar10-switch":
@@ -188,13 +194,29 @@ def page(entry: Entry) -> str:
     parts.append("\n".join(rows))
     parts.append(_noise_words(check))
     if record["missing"]:
-        parts.append("**Missing:** " + "; ".join(record["missing"]) + ".")
+        parts.append(f"**Missing:** {_gathered(record['missing'])}.")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     parts.append(
         f"Made by `{record['command']}` on {record['date']}: {record['hardware']}, {record['seconds'] / 60:.1f} "
         f"minutes, summed over runs that may have shared it; {versions}."
     )
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _gathered(runs: Sequence[str]) -> str:
+    """Names of runs, those that differ in their seed only together.
+
+    >>> _gathered(["B = 256, seed 3", "B = 1,024, seed 3", "B = 256, seed 4"])
+    'B = 256, seeds 3, 4; B = 1,024, seed 3'
+    """
+    seeds: dict[str, list[str]] = {}
+    for run in runs:
+        label, _, some = run.rpartition(", seed")
+        seeds.setdefault(label, []).append(some.removeprefix("s").strip())
+    return "; ".join(
+        f"{label}, {'seeds' if len(some) > 1 or ' ' in some[0] else 'seed'} {', '.join(some)}"
+        for label, some in seeds.items()
+    )
 
 
 def _what(experiment: Experiment, record: Mapping[str, Any]) -> str:
@@ -307,7 +329,8 @@ def curves(entry: Entry, path: Path) -> None:
         if name in LOGARITHMIC:
             axis.set_ylim(top=_top(axis, check.base.trajectory, name))
         if name == NOISE_SCALE:
-            _lines_of_sizes(axis, arms)
+            styles = zip(arms, _styles(len(arms)), strict=False)
+            _lines_of_sizes(axis, {_size(arm): style for arm, style in reversed([*styles])})  # of the first that has it
         axis.set_xlabel(time, fontsize=8)
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
@@ -315,7 +338,8 @@ def curves(entry: Entry, path: Path) -> None:
     length = f"{record['options']['epochs']:g} epochs" + (
         "" if entry.experiment.measure == ACCURACY else " of the text"
     )
-    figure.suptitle(f"{entry.experiment.title} ({length}, n = {record['options']['seeds']})", fontsize=11)
+    n = max(arm.trajectory.replicas for arm in arms)
+    figure.suptitle(f"{entry.experiment.title} ({length}, n = {n})", fontsize=11)
     _save(figure, path)
 
 
@@ -333,18 +357,12 @@ def _legend(figure: Any, axis: Any, columns: int) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
 
 
-def _sizes(arms: Sequence[Arm]) -> Iterator[tuple[int, tuple[str, Any]]]:
-    """Batch sizes, each once, with the style of the first arm that has it."""
-    seen = set()
-    for arm, style in zip(arms, _styles(len(arms)), strict=False):
-        size = int(arm.plan.batch_size.total)
-        if size not in seen:
-            seen.add(size)
-            yield size, style
+def _size(arm: Arm) -> int:
+    return int(arm.plan.batch_size.total)
 
 
-def _lines_of_sizes(axis: Any, arms: Sequence[Arm]) -> None:
-    for size, (colour, _) in _sizes(arms):
+def _lines_of_sizes(axis: Any, styles: Mapping[int, tuple[str, Any]]) -> None:
+    for size, (colour, _) in styles.items():
         axis.axhline(size, color=colour, linewidth=0.8, alpha=0.6)
 
 
@@ -394,14 +412,16 @@ def _limits(trajectories: Sequence[Trajectory], name: str, start: float) -> tupl
 
 def noise(stored: Sequence[Entry], path: Path) -> None:
     """The noise scale along training at each batch size, for each net and optimizer."""
+    checks = [Check.load(entry.folder) for entry in stored]
+    sizes = sorted({_size(arm) for check in checks for arm in (check.base, *check.others)})
+    styles = dict(zip(sizes, _styles(len(sizes)), strict=False))  # a batch size looks the same in all panels
     figure, axes = _figure(1, len(stored), 3.8, 3.3)
-    for axis, entry in zip(axes.flat, stored, strict=True):
-        check, record = Check.load(entry.folder), record_of(entry.folder)
+    for axis, entry, check in zip(axes.flat, stored, checks, strict=True):
         arms = [check.base, *check.others]
-        unit, time = _unit(record, check)
-        for arm, style in zip(arms, _styles(len(arms)), strict=False):
-            _draw(axis, arm.trajectory, NOISE_SCALE, unit, arm.label, style)
-        _lines_of_sizes(axis, arms)
+        unit, time = _unit(record_of(entry.folder), check)
+        for arm in arms:
+            _draw(axis, arm.trajectory, NOISE_SCALE, unit, arm.label, styles[_size(arm)])
+        _lines_of_sizes(axis, {_size(arm): styles[_size(arm)] for arm in arms})
         axis.set_yscale("log")
         axis.set_ylim(top=_top(axis, check.base.trajectory, NOISE_SCALE))
         axis.set_xlabel(time, fontsize=8)

@@ -57,6 +57,19 @@ def test_the_gaps_in_the_readme_are_those_of_the_results():
         assert float(error) == round(statistics.stdev(values) / len(values) ** 0.5, 3)
 
 
+def test_the_gaps_of_svag_are_those_of_the_results():
+    gaps = json.loads((ROOT / "results" / "digits-svag-start.json").read_text())["gaps"]
+    told = [
+        f"{100 * gap:.1f} ± {100 * error:.1f} %"
+        for start in ("at the beginning", "in mid-run")
+        for gap, error in (gaps[optimizer][start]["4"] for optimizer in ("RMSprop", "Adam"))
+    ]
+    (row,) = re.findall(r"^\| \[digits-svag-start.json\].*$", (ROOT / "results/README.md").read_text(), re.MULTILINE)
+    assert re.findall(r"[\d.]+ ± [\d.]+ %", row) == told
+    (bullet,) = re.findall(r"^- \*\*The first steps.*?(?=^- )", (ROOT / "docs/limitations.md").read_text(), re.M | re.S)
+    assert re.findall(r"[\d.]+ ± [\d.]+ %", bullet) == told[::2]
+
+
 def test_the_documentation_shows_the_verdicts_that_are_stored(capsys):
     blocks = re.findall(r"(gpt-gpt-tiny.*?)\n```", (ROOT / "docs" / "language.md").read_text(), re.DOTALL)
     console = Console(width=120, highlight=False)

@@ -23,7 +23,18 @@ from rootscale.files import locked
 from rootscale.lab import Arm, Check, Settings, Task, Variant
 from rootscale.lab.data import Images
 from rootscale.lab.task import Tensors
-from rootscale.reproduce import End, Experiment, Line, Options, experiments, finals, parts, running, told_gap
+from rootscale.reproduce import (
+    End,
+    Experiment,
+    Line,
+    Options,
+    accuracies,
+    experiments,
+    finals,
+    parts,
+    running,
+    told_gap,
+)
 from rootscale.reproduce.experiment import FILES, experiments_folder
 from rootscale.trajectory import Trajectory
 
@@ -73,7 +84,7 @@ def tiny(seeds=2, steps=24):
         return [Line("kept", task), Line("doubled", task, Variant(Fraction(2)))], settings
 
     return Experiment(
-        "tiny", "Tiny", "nothing", "nowhere", 0, Options(epochs=1, seeds=seeds), lines, lambda finals: finals[1].label
+        "tiny", "Tiny", "nothing", "nowhere", 0, Options(epochs=1, seeds=seeds), lines, lambda finals: finals[-1].label
     )
 
 
@@ -222,6 +233,22 @@ def test_a_terminal_has_a_bar_and_lines_above_it(tmp_path):
     assert "doubled, seed 0 " in text
     assert "100%" in text
     assert "2 of 2: doubled, seed 0: test accuracy " in text
+
+
+def test_results_name_the_hardware_and_versions_of_the_runs_and_not_of_who_collects_them(tmp_path, monkeypatch):
+    def elsewhere(hardware):
+        found = {"versions": {"torch": "9.9", "python": "3.99"}, "hardware": hardware}
+        monkeypatch.setattr("rootscale.lab.engine.environment", lambda device: found)
+
+    place = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
+    for hardware, only in (("a GPU", ["kept"]), ("another", ["doubled"])):
+        elsewhere(hardware)
+        reproduce.reproduce(*place, only=only)
+    elsewhere("a desk")
+    assert reproduce.reproduce(*place, minutes=0) is True
+    record = reproduce.record_of(tmp_path / "out")
+    assert record["hardware"] == "a GPU; another"
+    assert record["versions"] == {"torch": "9.9", "python": "3.99"}
 
 
 def test_in_no_time_nothing_is_run_and_what_is_finished_is_collected(tmp_path):
@@ -386,6 +413,22 @@ def test_the_switch_is_at_two_fifths_and_the_ramp_goes_on_from_there(cifar10):
     assert all((at - settings.switch_at) % 16384 == 0 for at, _ in ramp.ramp)
 
 
+@pytest.mark.parametrize(("optimizer", "share"), [("adam", 0.5), ("rmsprop", 0.75)])
+def test_svag_starts_at_the_beginning_or_before_the_learning_rate_falls(optimizer, share, cifar10):
+    for name, expected in ((f"cifar10-svag-{optimizer}", 0), (f"cifar10-svag-{optimizer}-warm", share)):
+        lines, settings = experiments()[name].lines(experiments()[name].options())
+        assert settings.switch_at / settings.grid[-1] == pytest.approx(expected, abs=1e-3)
+        assert [line.variant.ell for line in lines] == [1, 2, 4]
+        plan = lines[0].task.plan
+        assert min(plan.schedule.milestones) * 256 > settings.switch_at
+
+
+def test_unfinished_ablations_tell_what_there_is():
+    runs = [arm("B = 256", [0.9]), arm("B = 2,048; sqrt: eta", [0.8], size=2048, loss=[1.5])]
+    words = experiments()["cifar10-ablations"].words(finals(runs, 100))
+    assert words.endswith("; B = 2,048: sqrt: eta 50.0 % (-10.0 ± 5.0 points)")
+
+
 def test_ablations_scale_what_their_name_says_and_batchnorm_always(cifar10):
     experiment = experiments()["cifar10-ablations"]
     lines, _ = experiment.lines(experiment.options(batch_sizes=(2048,)))
@@ -520,6 +563,14 @@ def test_a_base_that_diverged_leaves_no_gap():
     assert told_gap("test accuracy", other.accuracy) == "not known"
 
 
+def test_a_seed_whose_base_diverged_is_left_out_of_the_gap_of_curves():
+    base = arm("a", [0.9, np.nan], loss=[1.0, np.nan])
+    found = finals([base, arm("b", [0.8, 0.7], loss=[1.5, 9.0])], 100)
+    assert found[1].curves["train loss"] == (pytest.approx(0.5), None)
+    assert found[1].accuracy.gap == pytest.approx(-0.1)
+    assert accuracies(found) == "a: 90.00 ± 3.00 % (1 of 2 diverged), b: 75.00 ± 5.00 %"
+
+
 def test_the_claim_of_three_points_is_judged_up_to_8192():
     experiment = experiments()["cifar10-vgg16-adam"]
     runs = [arm("B = 256", [0.93]), arm("B = 4,096", [0.91], size=4096), arm("B = 16,384", [0.80], size=16384)]
@@ -544,6 +595,19 @@ def test_results_of_a_smaller_run_than_planned_say_so_and_name_the_command(tmp_p
         ". Made with epochs 100 instead of 500; batch sizes 256, 1,024 instead of 256, 1,024, 4,096, 16,384; "
         "*missing:* `rootscale reproduce cifar10-vgg16-rmsprop --device cuda`"
     )
+
+
+def test_results_that_are_not_finished_say_what_is_missing_and_name_the_command(tmp_path, monkeypatch):
+    experiment = replace(tiny(), name="cifar10-vk")
+    place = tmp_path / "cifar10-vk"
+    reproduce.reproduce(experiment, Options(epochs=1, seeds=2), place, tmp_path / "runs", only=["kept"])
+    monkeypatch.setattr(results, "experiments", lambda: {"cifar10-vk": experiment})
+    results.build(tmp_path, None)
+    (row,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if "cifar10-vk/" in line]
+    assert "*Missing:* 2 runs, `rootscale reproduce cifar10-vk`" in row
+    page = (place / "README.md").read_text()
+    assert "**Missing:** doubled, seeds 0, 1.\n" in page
+    assert reproduce.outcome(experiment, place).endswith(" (unfinished: 2 runs are missing)")
 
 
 def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missing(smoke, tmp_path):

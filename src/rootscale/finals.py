@@ -132,8 +132,9 @@ def _pairs(base: Trajectory, other: Trajectory) -> Iterator[tuple[int, int]]:
 def _curve_gaps(
     base: Trajectory, other: Trajectory, pairs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[str, tuple[float, float | None]]]:
-    """The largest gap of the mean curves over the range of the base's; runs that diverged are left out."""
-    kept = [(i, j) for i, j in pairs if np.isfinite(other.values["train loss"][j]).all()]
+    """The largest gap of the mean curves over the range of the base's; pairs of which one diverged are left out."""
+    loss = "train loss"
+    kept = [(i, j) for i, j in pairs if np.isfinite([base.values[loss][i], other.values[loss][j]]).all()]
     if not kept:
         return
     for name in base.names:
@@ -203,5 +204,9 @@ def _error(se: float | None) -> str:
 
 
 def accuracies(finals: Sequence[Final]) -> str:
-    """Of every line, with its standard error."""
-    return ", ".join(f"{final.label}: {told(ACCURACY, final.accuracy)}" for final in finals)
+    """Of every line, with its standard error, and how many of its runs diverged where some did."""
+    return ", ".join(f"{final.label}: {told(ACCURACY, final.accuracy)}{_some_diverged(final)}" for final in finals)
+
+
+def _some_diverged(final: Final) -> str:
+    return f" ({final.diverged} of {final.seeds} diverged)" if 0 < final.diverged < final.seeds else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from rootscale.compare import FEWEST, compare
 from rootscale.files import write_json
 from rootscale.finals import MEASURES, Final, finals, percent, told, told_gap
 from rootscale.lab.check import LOSSES, Arm, Check, arm_of
-from rootscale.lab.engine import Settings, environment
+from rootscale.lab.engine import Settings
 from rootscale.lab.sweep import Sweep, joined
 from rootscale.reproduce.experiment import Experiment, Line, Options
+from rootscale.trajectory import Trajectory
 
 __all__ = ["finals_of", "outcome", "record_of", "refuse_others", "store", "table"]
 
@@ -56,10 +57,10 @@ def store(
             arms.append(replace(arm_of(line.task, line.variant, joined(parts)), label=line.label))
     arms = [arms[0], *(_compared(arms[0], arm) for arm in arms[1:])]
     warm = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
-    trajectories = [*(arm.trajectory for arm in arms), *warm.values()]
+    trajectories = [*(made for swept in found.values() for made in swept.trajectories.values()), *warm.values()]
     made = {
         "command": command,
-        **environment(settings.device),
+        **_environment(trajectories),
         "seeds": list(range(options.seeds)),
         "seconds": round(sum(float(trajectory.meta["seconds"]) for trajectory in trajectories), 1),
         "date": time.strftime("%Y-%m-%d"),
@@ -77,6 +78,17 @@ def store(
         **made,
     }
     write_json(out / "experiment.json", record, indent=1, allow_nan=False)
+
+
+def _environment(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """Versions and hardware of the runs, which may have been made elsewhere than they are collected."""
+    metas = [trajectory.meta for trajectory in trajectories]
+
+    def all_of(values: Iterable[str]) -> str:
+        return "; ".join(dict.fromkeys(values))
+
+    versions = {name: all_of(meta["versions"][name] for meta in metas) for name in metas[0]["versions"]}
+    return {"versions": versions, "hardware": all_of(meta["hardware"] for meta in metas)}
 
 
 def _compared(base: Arm, arm: Arm) -> Arm:
@@ -110,8 +122,9 @@ def finals_of(out: str | Path) -> list[Final]:
 def outcome(experiment: Experiment, out: str | Path) -> str:
     """What came out, in a sentence."""
     assert experiment.words is not None
-    missing = record_of(out)["missing"]
-    return experiment.words(finals_of(out)) + (f" (unfinished: {len(missing)} runs are missing)" if missing else "")
+    missing = len(record_of(out)["missing"])
+    unfinished = f" (unfinished: {missing} {'runs are' if missing > 1 else 'run is'} missing)" if missing else ""
+    return experiment.words(finals_of(out)) + unfinished
 
 
 def table(experiment: Experiment, out: str | Path) -> Any:
