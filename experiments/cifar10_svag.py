@@ -58,6 +58,9 @@ def words(finals: Sequence[Final]) -> str:
         f"{final.label}: " + ", ".join(f"{name} {percent(final.curves.get(name))}" for name in FUNCTIONS)
         for final in finals[1:]
     ]
+    verdicts = [f"{final.label} {final.verdict}" for final in finals[1:] if final.verdict]
+    if verdicts:
+        parts.append(f"verdict of the check: {', '.join(verdicts)}")
     return (
         f"test accuracy {accuracies(finals)}; largest gap to the discrete run, over the range of its curve: "
         + "; ".join(parts)

@@ -66,6 +66,16 @@ class Entry:
     folder: Path
 
     @property
+    def title(self) -> str:
+        """That of the experiment, with what is other than its default."""
+        options, defaults = self.options, self.experiment.defaults
+        parts = [self.experiment.title]
+        parts += [f"ε = {options.eps:g}"] if options.eps != defaults.eps else []
+        parts += [options.model] if options.model != defaults.model else []
+        parts += ["BatchNorm as in the paper"] if options.paper_batchnorm else []
+        return ", ".join(parts)
+
+    @property
     def there(self) -> bool:
         """Whether runs of it are stored."""
         return (self.folder / "experiment.json").exists()
@@ -137,22 +147,14 @@ def overview(results: Path) -> str:
     for entry in entries(results):
         experiment, found = entry.experiment, entry.stored()
         claim = f"{experiment.claim} ({experiment.source})"
-        title = experiment.title + "".join(f", {text}" for text in _changes(entry))
         if found is None:
-            lines.append(_row(title, claim, f"*missing:* `{entry.command}`", "", "", ""))
+            lines.append(_row(entry.title, claim, f"*missing:* `{entry.command}`", "", "", ""))
             continue
         page = entry.folder / "README.md"
-        linked = f"[{title}]({page.relative_to(results)})" if entry.there or page.exists() else title
+        linked = f"[{entry.title}]({page.relative_to(results)})" if entry.there or page.exists() else entry.title
         figure = f"[{found.figure.name}]({found.figure.relative_to(results)})"
         lines.append(_row(linked, claim, found.words, str(found.seeds), found.hardware, figure))
     return "\n".join(lines) + "\n"
-
-
-def _changes(entry: Entry) -> list[str]:
-    options, defaults = entry.options, entry.experiment.defaults
-    found = [f"ε = {options.eps:g}"] if options.eps != defaults.eps else []
-    found += [options.model] if options.model != defaults.model else []
-    return found + (["BatchNorm as in the paper"] if options.paper_batchnorm else [])
 
 
 def _told(option: Any) -> str:
@@ -169,7 +171,7 @@ def page(entry: Entry) -> str:
     check = Check.load(entry.folder)
     finals = finals_of(entry.folder)
     parts = [
-        f"# {experiment.title}",
+        f"# {entry.title}",
         f"**The paper** ({experiment.source}): {record['claim']}.",
         f"**We measured:** {entry.words()}.",
         f"![curves](curves.png)\n\nLines are means over seeds, bands their range. {_what(experiment, record)}",
@@ -180,10 +182,10 @@ def page(entry: Entry) -> str:
     ends = [f"{title} at the end" for title in shown.values()]
     head = ["run", "seeds", "diverged", *ends, "less the base's", "verdict", "seconds"]
     rows = [_row(*head), _row(*["---"] * len(head))]
-    for i, (final, arm) in enumerate(zip(finals, (check.base, *check.others), strict=True)):
+    for i, final in enumerate(finals):
         values = [told(name, final.end(name)) for name in shown]
         gap = told_gap(experiment.measure, final.end(experiment.measure)) if i else "base"
-        verdict = arm.verdict or ("" if not i else "none: fewer than 4 seeds")
+        verdict = final.verdict or ("" if not i else "none: fewer than 4 seeds")
         counts = str(final.seeds), str(final.diverged)
         rows.append(_row(final.label, *counts, *values, gap, verdict, f"{final.seconds:.0f}"))
     parts.append("\n".join(rows))
@@ -339,7 +341,7 @@ def curves(entry: Entry, path: Path) -> None:
         "" if entry.experiment.measure == ACCURACY else " of the text"
     )
     n = max(arm.trajectory.replicas for arm in arms)
-    figure.suptitle(f"{entry.experiment.title} ({length}, n = {n})", fontsize=11)
+    figure.suptitle(f"{entry.title} ({length}, n = {n})", fontsize=11)
     _save(figure, path)
 
 
@@ -425,9 +427,7 @@ def noise(stored: Sequence[Entry], path: Path) -> None:
         axis.set_yscale("log")
         axis.set_ylim(top=_top(axis, check.base.trajectory, NOISE_SCALE))
         axis.set_xlabel(time, fontsize=8)
-        axis.set_title(
-            entry.experiment.title.partition(": ")[2] + "".join(map(", {}".format, _changes(entry))), fontsize=9
-        )
+        axis.set_title(entry.title.partition(": ")[2], fontsize=9)
     axes[0, 0].set_ylabel("noise scale Tr Σ / |∇f|² (samples)", fontsize=8)
     _legend(figure, axes[0, 0], 4)
     figure.suptitle("Noise scale along training; straight lines: the batch sizes", fontsize=9)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from rootscale.compare import Verdict
 from rootscale.lab.check import Arm
 from rootscale.trajectory import Trajectory
 
@@ -58,6 +59,7 @@ class Final:
         curves: by test function, the largest gap of the mean curves as a share of the range of the base's curve, and
             its standard error over seeds (None for one seed).
         seconds: of the runs.
+        verdict: on the comparison with the base; None where there was none, for want of seeds.
     """
 
     label: str
@@ -67,6 +69,7 @@ class Final:
     ends: Mapping[str, End]
     curves: Mapping[str, tuple[float, float | None]]
     seconds: float
+    verdict: Verdict | None = None
 
     def end(self, name: str) -> End:
         """Of a test function, which may be one that was not measured."""
@@ -98,6 +101,7 @@ def _final(base: Arm, arm: Arm, test_samples: int) -> Final:
         {name: _end(there, here, name, [] if arm is base else pairs, test_samples) for name in here.names},
         {} if arm is base else dict(_curve_gaps(there, here, pairs)),
         float(here.meta["seconds"]),
+        arm.verdict,
     )
 
 
