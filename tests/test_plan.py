@@ -29,7 +29,7 @@ def test_everything_is_converted_at_once():
     assert big.schedule.min_eta == pytest.approx(6e-5)
     assert big.optimizer.weight_decay == pytest.approx(0.2)
     assert big.ema == pytest.approx(0.9999**4)
-    assert big.batchnorm_momentum == pytest.approx(0.3439)
+    assert big.batchnorm_momentum == FULL.batchnorm_momentum  # a forward has 32 samples still
     assert big.clip == pytest.approx(0.5)
 
 
@@ -40,6 +40,24 @@ def test_the_total_of_samples_is_kept_exactly_and_the_way_back_is_exact(b1, b2, 
     there = plan.at(b2)
     assert there.samples == plan.samples == b1 * steps
     assert there.at(b1).steps == steps
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "momentum"),
+    [
+        (256, 1024, 1 - 0.9**4),
+        ("32x4x2", "64x8x2", 1 - 0.9**2),
+        ("32x4x2", "32x4x8", 0.1),
+        ("32x4x2", 1000, 1 - 0.9 ** (1000 / 256)),  # no layout any more: a forward may have any number of samples
+    ],
+)
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_batchnorm_follows_the_samples_of_a_forward(before, after, momentum):
+    plan = Plan(Adam(1e-3, 0.98), before, steps=100, batchnorm_momentum=0.1)
+    assert plan.at(after).batchnorm_momentum == pytest.approx(momentum, rel=1e-12)
+    row = plan.explain(after)["BatchNorm momentum"]
+    assert row.after == pytest.approx(momentum, rel=1e-12)
+    assert ("a forward has" in row.note) == (momentum in (0.1, 1 - 0.9**2))
 
 
 def test_epochs_are_samples():

@@ -210,7 +210,16 @@ class Plan:
         size = self.batch_size.at(batch_size)
         kappa = self.kappa(size)
         new = replace(self, batch_size=size, **self._converted(chosen, kappa))
+        if self.batchnorm_momentum is not None:
+            forward = self._forward_kappa(size)
+            momentum = float(chosen.convert("batchnorm", self.batchnorm_momentum, forward, "batchnorm_momentum"))
+            new = replace(new, batchnorm_momentum=momentum)
         return new, messages + self._guards(new, chosen, kappa)
+
+    def _forward_kappa(self, size: BatchSize) -> Fraction:
+        """How many times as many samples a forward has, over which BatchNorm averages; kappa where it is not known."""
+        known = self.batch_size.plain == size.plain
+        return Fraction(size.micro) / Fraction(self.batch_size.micro) if known else self.kappa(size)
 
     def _converted(self, rule: Rule, kappa: Fraction) -> dict[str, Any]:
         return {
@@ -282,6 +291,8 @@ class Plan:
             key, old = before.get(name, (after.get(name, ("", None))[0], None))
             value, should = (side.get(name, (key, None))[1] for side in (after, ruled))
             used, note = _whole(name, value, new) if key in ("steps", "warmup") else (None, "")
+            if key == "batchnorm" and self._forward_kappa(new.batch_size) != self.kappa(new):
+                note = f"a forward has {show(new.batch_size.micro)} samples, {show(self.batch_size.micro)} before"
             if not _close(value, should):
                 note = f"the rule gives {show(should)}" if should is not None else "only in the second plan"
             rows.append(Change(name, old, value, chosen.units.get(key), used, note))

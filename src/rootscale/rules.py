@@ -100,7 +100,7 @@ class Rule:
         if not keys:
             return self
         rest = {key: unit for key, unit in self.units.items() if key not in keys}
-        name = f"{self.name} without {', '.join(keys)}"
+        name = f"{self.name}{', ' if ' without ' in self.name else ' without '}{', '.join(keys)}"
         return replace(self, name=name, units=MappingProxyType(rest), holds_for=())
 
     def check(self, optimizer: str) -> list[str]:

@@ -481,3 +481,36 @@ def test_the_example_shows_equal_losses_with_fewer_steps():
     kept, *others = [[float(x) for x in line.split()] for line in re.findall(r"each epoch (.*)", done.stdout)]
     assert max(steps[1:]) < 0.8 * steps[0]
     assert all(losses == pytest.approx(kept, abs=0.03) for losses in others)
+
+
+def test_batchnorm_follows_the_micro_batch_and_not_the_batch():
+    data = TensorDataset(torch.randn(256, 4))
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.98, 0.999))
+    sampler = ScheduledSampler(256, BatchSchedule([(0, 8), (64, 16), (128, 64)]), micro=16)
+    run, seen = ScheduledRun(sampler, optimizer, model=model), {}
+    for (x,) in run.batches(DataLoader(data, batch_sampler=sampler)):
+        seen.setdefault((run.size, len(x)), model[1].momentum)
+        (model(x).square().mean() * run.weight).backward()
+        if run.complete:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert seen == {(8, 8): 0.1, (16, 16): pytest.approx(0.19), (64, 16): pytest.approx(0.19)}
+
+
+def test_growth_stops_where_a_cycled_beta1_would_have_no_value():
+    data = TensorDataset(torch.randn(2000, 4))
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.98, 0.999))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=1000)  # beta1 falls to .85
+    sampler = ScheduledSampler(2000, BatchSchedule.from_noise(8, share=1.0))
+    run, grown = ScheduledRun(sampler, optimizer, scheduler=scheduler), None
+    for step, (x,) in enumerate(run.batches(DataLoader(data, batch_sampler=sampler))):
+        model(x).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        if step == 10:
+            grown = run.grow(noise(1e6))
+    assert grown == 32  # 64 would ask for 1 - 8 * .15
+    assert run.size == 32

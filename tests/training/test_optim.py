@@ -234,3 +234,26 @@ def test_the_invariant_rule_is_its_own():
         ScalingWarning, match="'sqrt' does not keep the dynamics of microbatchadam; the one that does is 'invariant'"
     ):
         rescale_(optimizer, 2, rule="sqrt")
+
+
+def test_a_micro_batch_without_a_gradient_counts_as_zero():
+    a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    optimizer = MicroBatchAdam([a, b], lr=1.0, betas=(0.0, 0.5))
+    for _ in range(2):  # the second step counts anew
+        for i in range(4):
+            (a.sum() + (b.sum() if i == 0 else 0)).backward()
+            optimizer.micro_step()
+        optimizer.step()
+        assert (optimizer.state[a]["exp_avg"], optimizer.state[b]["exp_avg"]) == (1.0, 0.25)
+    assert (optimizer.state[a]["exp_avg_sq"], optimizer.state[b]["exp_avg_sq"]) == (0.75, 0.1875)
+
+
+def test_a_copied_optimizer_of_micro_batches_goes_on():
+    model = nn.Linear(2, 1)
+    model, optimizer = copy.deepcopy((model, MicroBatchAdam(model.parameters(), lr=0.1)))
+    before = model.weight.clone()
+    optimizer.zero_grad()
+    model(torch.ones(3, 2)).sum().backward()
+    optimizer.micro_step()
+    optimizer.step()
+    assert not torch.equal(model.weight, before)

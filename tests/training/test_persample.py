@@ -397,3 +397,21 @@ def test_mistakes_in_the_arguments_are_told():
     with pytest.raises(ValueError, match="how often a token occurs"):
         exact_noise(Tokens(scale_grad_by_freq=True), F.cross_entropy, tokens(), y)
     assert math.isinf(exact_noise(model, lambda a, b: 0 * a.sum(1), x, y).scale.value)
+
+
+def test_a_last_chunk_that_is_mistaken_for_another_layout_is_refused():
+    class TimeFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.outer(torch.tanh(self.inner(x.transpose(0, 1))).mean(0))
+
+    torch.manual_seed(0)
+    model = TimeFirst().double()
+    x, y = torch.randn(20, 6, 6, dtype=torch.float64), torch.randint(3, (20,))
+    one, other = (exact_noise(model, F.cross_entropy, x, y, chunk=chunk).trace.value for chunk in (20, 5))
+    assert one == pytest.approx(other)
+    with pytest.raises(ValueError, match="alone"):  # its last chunk has 6 samples, as many as there are positions
+        exact_noise(model, F.cross_entropy, x, y, chunk=7)

@@ -1,4 +1,5 @@
 import copy
+import functools
 import math
 import warnings
 
@@ -786,3 +787,42 @@ def test_a_captured_graph_sees_the_new_learning_rate_and_state():
     assert lr.item() == pytest.approx(2e-3)
     assert optimizer.state[parameter]["step"].item() == pytest.approx(step + 1)
     assert (parameter.detach() - before).abs().min() > 0
+
+
+def test_a_default_that_no_group_uses_does_not_stand_in_the_way():
+    model = net()
+    optimizer = torch.optim.Adam([{"params": model.parameters(), "betas": (0.99, 0.999)}], lr=1e-3)
+    rescale_(optimizer, 16)
+    assert optimizer.param_groups[0]["betas"] == pytest.approx((0.84, 0.984))
+    assert optimizer.defaults["betas"] == (0.9, 0.999)  # torch's, which has no value at 16
+    assert optimizer.defaults["lr"] == pytest.approx(4e-3)
+
+
+class Other(torch.Tensor):
+    """Tensors that torch takes in no list with ordinary ones, as DTensors."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is torch._foreach_mul_ and len({type(one) for one in args[0]}) > 1:
+            raise RuntimeError("got mixed torch.Tensor and DTensor")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_a_state_of_tensors_of_several_kinds_is_converted():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.98, 0.999))
+    train(model, optimizer, 2)
+    states = list(optimizer.state.values())
+    states[0]["exp_avg_sq"] = states[0]["exp_avg_sq"].as_subclass(Other)
+    before = [state["exp_avg_sq"].clone() for state in states]
+    rescale_(optimizer, 4)
+    for state, old in zip(states, before, strict=True):
+        torch.testing.assert_close(state["exp_avg_sq"], old / 4, rtol=0, atol=0)
+
+
+def test_an_average_by_a_function_of_ones_own_is_refused_with_advice():
+    average = functools.partial(lambda mean, value, n, decay: decay * mean + (1 - decay) * value, decay=0.9)
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.98, 0.999))
+    with pytest.raises(TypeError, match="convert your own function yourself"):
+        rescale_(optimizer, 4, ema=AveragedModel(model, avg_fn=average))

@@ -5,13 +5,14 @@ import io
 import math
 import pickle
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.optim import lr_scheduler as lrs
 from torch.optim.swa_utils import SWALR
 
-from rootscale import ScalingWarning
+from rootscale import RULES, ScalingWarning
 from rootscale.training import rescale_
 
 STEPS = 96  # of the base run; divisible by the kappas below
@@ -315,3 +316,49 @@ def test_sgd_has_the_linear_rule_and_keeps_the_momentum_that_is_cycled(name):
     base, converted = run(STEPS), run(24 + 18, kappa=4)
     torch.testing.assert_close(converted[24:, 0], 4 * base[27::4, 0], rtol=1e-9, atol=0)
     torch.testing.assert_close(converted[24:, 1], base[27::4, 1], rtol=1e-12, atol=0)
+
+
+def adam(betas=(0.98, 0.999)):
+    return torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))], lr=1e-3, betas=betas)
+
+
+def test_rows_left_out_one_after_the_other_are_the_rows_left_out_at_once():
+    twice, once = RULES["sqrt"].without("beta2").without("v"), RULES["sqrt"].without("beta2", "v")
+    assert twice == once
+    optimizer = adam()
+    scheduler = lrs.CosineAnnealingLR(optimizer, 100)
+    with pytest.warns(ScalingWarning, match="without beta2, v"):
+        rescale_(optimizer, 4, scheduler=scheduler, rule=twice)
+    advance(optimizer, scheduler, 2)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(2e-3 * 0.5 * (1 + math.cos(math.pi * 8 / 100)))
+
+
+def test_a_rule_whose_name_is_not_its_own_is_refused_before_any_change():
+    for rule in (replace(RULES["sqrt"], name="mine"), replace(RULES["sqrt"], name="linear")):
+        optimizer = adam()
+        scheduler = lrs.CosineAnnealingLR(optimizer, 100)
+        with pytest.raises(ValueError, match="a scheduler keeps its rule by name"):
+            rescale_(optimizer, 4, scheduler=scheduler, rule=rule)
+        assert optimizer.param_groups[0]["lr"] == 1e-3
+        assert type(scheduler) is lrs.CosineAnnealingLR
+
+
+def test_the_lowest_beta1_of_a_cycle_is_judged_in_the_units_of_now():
+    optimizer = adam((0.9, 0.999))
+    scheduler = lrs.CyclicLR(optimizer, 1e-4, 1e-3)
+    rescale_(optimizer, 1 / 8, scheduler=scheduler)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScalingWarning)
+        rescale_(optimizer, 8, scheduler=scheduler)
+    assert type(scheduler) is lrs.CyclicLR
+    with pytest.raises(ValueError, match="lowest beta1"):
+        rescale_(optimizer, 8, scheduler=scheduler)
+
+
+def test_a_learning_rate_below_zero_is_converted_as_any_other():
+    optimizer = adam()
+    scheduler = lrs.LambdaLR(optimizer, lambda k: 1 - k / 100)
+    rescale_(optimizer, 3, scheduler=scheduler)
+    advance(optimizer, scheduler, 34)  # 102 steps of its own
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(-2e-5 * math.sqrt(3))
+    assert optimizer.param_groups[0]["betas"] == pytest.approx((0.94, 0.997))

@@ -191,3 +191,18 @@ def test_the_third_moment_of_the_noise_falls_as_one_over_ell():
         error = z.pow(3).std().item() / math.sqrt(len(z))
         assert abs(z.pow(3).mean().item() - expected) < 4 * error
         assert z.var().item() == pytest.approx(1, abs=0.03)
+
+
+def test_a_plain_average_of_statistics_counts_one_batch_a_step():
+    model = nn.Sequential(nn.BatchNorm1d(1, momentum=None))
+    optimizer = torch.optim.Adam(model.parameters())
+    svag, second = SVAG(optimizer, 2, model=model), []
+    for k in range(20):
+        optimizer.zero_grad()
+        for i, r in enumerate(svag.passes()):
+            x = torch.full((4, 1), 10.0 + k) + i * torch.arange(4.0)[:, None]
+            second += [x.mean()] * i
+            (r * model(x).square().mean()).backward()
+        optimizer.step()
+    assert model[0].num_batches_tracked == 20
+    torch.testing.assert_close(model[0].running_mean[0], torch.stack(second).mean())

@@ -424,8 +424,17 @@ class ScheduledRun:
 
     def _convert(self, size: int) -> None:
         if size != self.size:
-            self.changes.append((self.seen, rescale_(self.optimizer, size / self.size, **self._options)))
+            options = {**self._options, "forward_kappa": self._forward_kappa(size)}
+            self.changes.append((self.seen, rescale_(self.optimizer, size / self.size, **options)))
             self._sizes.append(size)
+
+    def _forward_kappa(self, size: int) -> float | None:
+        """How many times as many samples a forward has, which is not ``kappa`` where micro-batches are accumulated."""
+        new = self.sampler.layout(size)
+        try:
+            return float(new.micro / self.sampler.layout(self.size).micro)
+        except ValueError:  # the settings are meant for a size that these ranks cannot share
+            return None
 
     def batches(self, loader: Iterable[Item]) -> Iterator[Item]:
         """One pass over the loader, from where the run is; converts the run before the first batch of another size.
@@ -471,7 +480,7 @@ class ScheduledRun:
         size = schedule.larger(noise, now)
         if now != self.size:  # a change has been decided that training has not reached
             return None
-        while size > now and (size / now >= self._longest_kappa() or not self._fits(size)):
+        while size > now and (size / now >= self._longest_kappa() or not self._possible(size)):
             size //= schedule.factor
         if self._group is not None:
             device = self.optimizer.param_groups[0]["params"][0].device
@@ -489,9 +498,10 @@ class ScheduledRun:
         flat = [beta for some in betas for beta in (some if isinstance(some, tuple) else (some,)) if beta]
         return min(map(shortest_average, flat), default=math.inf)
 
-    def _fits(self, size: int) -> bool:
+    def _possible(self, size: int) -> bool:
         try:
             self.sampler.layout(size)
+            self._check(size / self.size)
         except ValueError:
             return False
         return True

@@ -254,43 +254,53 @@ class MicroBatchAdam(Adam):
     >>> optimizer.step()
     """
 
+    _held: dict[Tensor, tuple[Tensor, Tensor]]  # sums over micro-batches: of the gradient, of its square
+    _micro_batches: int
+
     @torch.no_grad()
     def micro_step(self) -> None:
-        """Take the gradient of a micro-batch and clear it."""
+        """Take the gradient of a micro-batch and clear it; where a parameter has none, it counts as zero."""
+        self._micro_batches = self._micro_batches + 1 if self._held else 1
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 held = self._held.get(parameter)
                 if held is None:
-                    self._held[parameter] = [parameter.grad.clone(), parameter.grad.square(), 1]
+                    self._held[parameter] = parameter.grad.clone(), parameter.grad.square()
                 else:
                     held[0].add_(parameter.grad)
                     held[1].addcmul_(parameter.grad, parameter.grad)
-                    held[2] += 1
                 parameter.grad = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._held: dict[Tensor, list[Any]] = {}
+        self._forget()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, or in load_state_dict
+        super().__setstate__(state)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._held, self._micro_batches = {}, 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, those of micro-batches too."""
-        self._held.clear()
+        self._forget()
         super().zero_grad(set_to_none)
 
     def _gradient(self, parameter: Tensor) -> Tensor | None:
         if parameter.grad is not None:
             raise RuntimeError("call micro_step() after the backward of each micro-batch, before step()")
         held = self._held.get(parameter)
-        return None if held is None else held[0] / held[2]
+        return None if held is None else held[0] / self._micro_batches
 
     def _update(self, bucket: _Bucket, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         m, v, steps = bucket.state("exp_avg"), bucket.state("exp_avg_sq"), bucket.state("step")
-        held = [self._held.pop(parameter) for parameter in bucket.params]
+        squares = torch._foreach_div([self._held.pop(parameter)[1] for parameter in bucket.params], self._micro_batches)
         torch._foreach_lerp_(m, bucket.grads, 1 - beta1)
-        torch._foreach_lerp_(v, list(torch._foreach_div([one[1] for one in held], [one[2] for one in held])), 1 - beta2)
+        torch._foreach_lerp_(v, list(squares), 1 - beta2)
         torch._foreach_add_(steps, 1)
         roots = _denominator(v, steps, beta2, group["eps"], group["capturable"])
         self._move(bucket.params, m, roots, steps, group)

@@ -317,17 +317,23 @@ def family_of(optimizer: Any) -> _Family:
 def _group_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> Iterator[_Edit]:
     groups: list[dict[str, Any]] = optimizer.param_groups
     for i, group in enumerate([*groups, optimizer.defaults]):  # groups that are added later start from the defaults
+        unused = i == len(groups)
         units = dict(family.values)
         if "decoupled_weight_decay" in group:
             units["weight_decay"] = "decoupled_decay" if group["decoupled_weight_decay"] else "l2"
         for key, unit in units.items():
             before = schedulers.read(group[key])
-            after = schedulers.convert(rule, unit, before, kappa, key)
+            try:
+                after = schedulers.convert(rule, unit, before, kappa, key)
+            except ValueError:
+                if unused:  # it has no value there; no parameter follows it
+                    continue
+                raise
             suffix = f" (group {i})" if len(groups) > 1 else ""
             names = (key,) if isinstance(unit, str) else unit
             each = zip(names, _tuple(unit), _tuple(before), _tuple(after), strict=True)
             rows = tuple(Change(f"{name}{suffix}", old, new, rule.units.get(u)) for name, u, old, new in each)
-            yield _Edit(rows if i < len(groups) else (), partial(schedulers.write, group, key, after))
+            yield _Edit(() if unused else rows, partial(schedulers.write, group, key, after))
     for group, key in schedulers.places(optimizer):
         if key not in family.values:  # what schedulers have stored there
             after = schedulers.convert(rule, schedulers.UNITS[key], schedulers.read(group[key]), kappa, key)
@@ -355,8 +361,13 @@ def _some(things: Sequence[Any], name: str) -> str:
 
 def _multiply_(tensors: list[torch.Tensor], factor: float) -> None:
     """In place and without a copy; a tensor that several parameters share (a step counter) is changed once."""
-    if factor != 1:
-        torch._foreach_mul_(list({id(tensor): tensor for tensor in tensors}.values()), factor)
+    if factor == 1:
+        return
+    kinds: dict[type, dict[int, torch.Tensor]] = {}  # torch refuses to multiply DTensors and others at once
+    for tensor in tensors:
+        kinds.setdefault(type(tensor), {})[id(tensor)] = tensor
+    for once in kinds.values():
+        torch._foreach_mul_(list(once.values()), factor)
 
 
 def _guards(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> list[str]:
@@ -458,9 +469,9 @@ def _set_average(ema: AveragedModel, attribute: str, maker: Callable[[float], An
 def _ema_edit(ema: Any, rule: Rule, kappa: float) -> _Edit:
     if isinstance(ema, AveragedModel):
         for attribute, maker in _EMA_MAKERS.items():
-            function = getattr(ema, attribute, None)
+            function: Any = getattr(ema, attribute, None)
             # torch keeps the decay only in the closure of the function that its maker returned.
-            if function is not None and function.__qualname__.startswith(f"{maker.__name__}.<locals>."):
+            if getattr(function, "__qualname__", "").startswith(f"{maker.__name__}.<locals>."):
                 before = float(inspect.getclosurevars(inspect.unwrap(function)).nonlocals["decay"])
                 return _decay_edit(before, rule, kappa, partial(_set_average, ema, attribute, maker))
         raise TypeError(

@@ -84,7 +84,11 @@ class RescaledScheduler(LRScheduler):
         frames = reversed(self._rootscale_frames) if back else self._rootscale_frames
         for rule, averaging, kappa in frames:
             chosen = get_rule(rule, "adam", averaging)  # type: ignore[arg-type]
-            value = convert(chosen, UNITS[key], value, 1 / kappa if back else kappa)
+            unit, by = UNITS[key], 1 / kappa if back else kappa
+            if unit in ("eta", "min_eta"):  # a schedule may pass below zero, where it ends between two of our steps
+                value = float(chosen.convert(str(unit), 1.0, by)) * value  # type: ignore[operator]
+            else:
+                value = convert(chosen, unit, value, by)
         return value
 
     def step(self, *args: Any, **kwargs: Any) -> None:
@@ -101,10 +105,13 @@ class RescaledScheduler(LRScheduler):
             for _ in range(ticks):
                 super().step(*args, **kwargs)
         finally:
-            after = [read(group[key]) for group, key in held]
-            for (group, key), before, mine, new in zip(held, now, own, after, strict=True):
-                # What the scheduler left alone is put back as it was, so that no rounding accumulates.
-                write(group, key, before if new == mine else self._rootscale_convert(key, new, back=False))
+            # What the scheduler left alone is put back as it was, so that no rounding accumulates.
+            after = [
+                before if (new := read(group[key])) == mine else self._rootscale_convert(key, new, back=False)
+                for (group, key), before, mine in zip(held, now, own, strict=True)
+            ]
+            for (group, key), value in zip(held, after, strict=True):
+                write(group, key, value)
             self._last_lr = _learning_rates(self)
 
     def _rootscale_tick(self) -> int:
@@ -180,13 +187,29 @@ def check(scheduler: Any, optimizer: torch.optim.Optimizer, rule: Rule, kappa: f
             f"this {type(scheduler).__name__} was loaded from a run that had been rescaled: call rescale_ on the fresh "
             "objects first and load_state_dict after it"
         )
+    _check_name(rule)
     if "betas" not in optimizer.defaults:
         return
     for one in nested(scheduler):  # schedulers that cycle beta1 go to values that the group does not show now
         cycle = getattr(one, "base_momentums", ()) if getattr(one, "cycle_momentum", False) else ()
+        if isinstance(scheduler, RescaledScheduler):  # it keeps them in the units of the run it was made for
+            cycle = [scheduler._rootscale_convert("base_momentum", float(beta1), back=False) for beta1 in cycle]
         groups = [group["base_momentum"] for group in optimizer.param_groups if "base_momentum" in group]
         for beta1 in (*cycle, *groups):
             rule.convert("beta1", float(beta1), kappa, f"{type(one).__name__}'s lowest beta1")
+
+
+def _check_name(rule: Rule) -> None:
+    """A scheduler keeps its rule by its name, in checkpoints too."""
+    try:
+        same = get_rule(rule.name, "adam", rule.averaging).units == rule.units
+    except ValueError:
+        same = False
+    if not same:
+        raise ValueError(
+            f"a scheduler keeps its rule by name, and {rule.name!r} is not the name of this one: take one of "
+            "rootscale.RULES, or what its .without(...) gives, or convert the scheduler yourself"
+        )
 
 
 def ticks(scheduler: LRScheduler, kappa: float, interval: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -91,22 +91,27 @@ class SVAG:
         self.done += 1
         r1, r2 = self.weights
         if r1:
-            with getattr(self.model, "no_sync", nullcontext)():
-                momenta = self._hold_statistics()
-                try:
-                    yield r1
-                finally:
-                    for layer, momentum in momenta:
-                        layer.momentum = momentum
+            with getattr(self.model, "no_sync", nullcontext)(), self._held_statistics():
+                yield r1
         yield r2
 
-    def _hold_statistics(self) -> list[tuple[Any, Any]]:
-        """Freeze BatchNorm's running statistics, by a momentum of 0; returns the layers with their momenta."""
+    @contextmanager
+    def _held_statistics(self) -> Iterator[None]:
+        """Freeze BatchNorm's running statistics, by a momentum of 0, and its count of batches."""
         layers: list[Any] = [] if self.model is None else [m for m in self.model.modules() if isinstance(m, _NormBase)]
-        momenta = [(layer, layer.momentum) for layer in layers]
+        before = [
+            (layer, layer.momentum, None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone())
+            for layer in layers
+        ]
         for layer in layers:
             layer.momentum = 0.0
-        return momenta
+        try:
+            yield
+        finally:
+            for layer, momentum, count in before:
+                layer.momentum = momentum
+                if count is not None:
+                    layer.num_batches_tracked.copy_(count)
 
     def state_dict(self) -> dict[str, Any]:
         """``ell`` and the steps so far; everything else is in the optimizer's and the scheduler's."""
