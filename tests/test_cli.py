@@ -1,3 +1,4 @@
+import argparse
 import json
 import os
 import subprocess
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rootscale import Plan
+from rootscale import Plan, cli
 from rootscale.cli import main
 from rootscale.rules import RULES
 from rootscale.units import TABLE
@@ -167,3 +168,25 @@ def test_help_answers_at_once():
         assert run("--help").returncode == 0
         times.append(time.perf_counter() - start)
     assert min(times) < 0.5
+
+
+def test_a_fault_of_ours_is_no_verdict(monkeypatch, capsys):
+    def broken(args):
+        raise KeyError("inside")
+
+    parser = cli._parser()
+    monkeypatch.setattr(cli, "_parser", lambda: parser)
+    monkeypatch.setattr(parser, "parse_args", lambda words: argparse.Namespace(command="check", handler=broken))
+    assert main(["check"]) == 70
+    assert "KeyError: 'inside'" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_one_line(monkeypatch, capsys):
+    def refused(args):
+        raise NotADirectoryError(20, "Not a directory", "afile/runs")
+
+    parser = cli._parser()
+    monkeypatch.setattr(cli, "_parser", lambda: parser)
+    monkeypatch.setattr(parser, "parse_args", lambda words: argparse.Namespace(command="check", handler=refused))
+    assert main(["check"]) == 2
+    assert capsys.readouterr().err == "rootscale check: error: [Errno 20] Not a directory: 'afile/runs'\n"

@@ -1,7 +1,11 @@
+import os
+import stat
 import threading
 import time
 
-from rootscale.files import locked
+import pytest
+
+from rootscale.files import locked, whole
 
 
 def test_a_lock_is_given_to_one_at_a_time_and_waited_for_on_request(tmp_path):
@@ -33,3 +37,17 @@ def test_waiting_for_a_lock_may_be_given_up(tmp_path):
     with locked(tmp_path / "lock"), locked(tmp_path / "lock", lambda: next(asked)) as mine:
         assert not mine
     assert list(asked) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
+    place = tmp_path / "pipe"
+    os.mkfifo(place)
+    reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    with whole(place) as temporary:
+        temporary.write_text("all of it")
+    assert stat.S_ISFIFO(place.stat().st_mode)
+    assert os.read(reader, 100) == b"all of it"
+    os.close(reader)
+    assert list(tmp_path.iterdir()) == [place]
+    assert not temporary.exists()

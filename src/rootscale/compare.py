@@ -309,7 +309,8 @@ def compare(
         base, other: with ``values [R, T]`` on the same times; at least 4 runs (pairs) each.
         functions: which test functions; all that both have, if None.
         tolerance: share of the range of the base's mean curve, which must not be flat. A flat function is an error,
-            but left out (with a note) where ``functions`` is None and the other runs have the very same values.
+            but left out (with a note) where ``functions`` is None and the other runs have the very same values, or
+            where the verdict rests on others.
         level: that the bands hold at all times and for all functions at once.
         resamples: how many rotations.
         seed: of the resamples.
@@ -332,12 +333,12 @@ def compare(
             f"need at least {FEWEST} {'pairs of runs with equal seeds' if paired else 'runs of each'} (8 or more are "
             f"better), got {runs['other']} of the other and {runs['base']} of the base"
         )
-    lost = (other.lost[pick[0]], base.lost[pick[1]])
+    lost = (_lost(other, names)[pick[0]], _lost(base, names)[pick[1]])
     diverged = (int(lost[0].any(1).sum()), int(lost[1].any(1).sum()))
     ranges = np.array([_range(base, name) for name in names])
     flat = [name for name, r in zip(names, ranges, strict=True) if r == 0]
     if flat:
-        notes += _leave_out(flat, base, other, named=functions is not None)
+        notes += _leave_out(flat, base, other, functions is not None, set(deciding) or set(names))
         names, ranges = [name for name in names if name not in flat], ranges[ranges > 0]
         if not names:
             raise ValueError(f"no test function is left: the base's mean curve of {', '.join(flat)} is flat")
@@ -539,6 +540,12 @@ def _pairs(base: Trajectory, other: Trajectory, notes: list[str]) -> tuple[tuple
     return ([seeds[0][value] for value in common], [seeds[1][value] for value in common]), True
 
 
+def _lost(runs: Trajectory, names: Sequence[str]) -> Mask:
+    """``[R, T]``: where a run has diverged; what is not compared may be undefined."""
+    lost: Mask = np.any([~np.isfinite(runs.values[name]) for name in names], axis=0)
+    return lost
+
+
 def _range(base: Trajectory, name: str) -> float:
     """Of the mean over the runs that never diverged, as the last values before one does may be huge; 0 for rounding."""
     whole = ~base.lost.any(1)
@@ -546,12 +553,16 @@ def _range(base: Trajectory, name: str) -> float:
     curve = curve[np.isfinite(curve)]
     if not curve.size:
         raise ValueError("all runs of the base had diverged at all times: there is nothing to compare with")
+    if curve.size == 1 and len(base.times) > 1:
+        raise ValueError("all runs of the base had diverged after the first time: there is nothing to compare with")
     found = float(np.ptp(curve))
     return found if found > _ROUNDING * float(np.abs(curve).max()) else 0.0
 
 
-def _leave_out(flat: Sequence[str], base: Trajectory, other: Trajectory, *, named: bool) -> list[str]:
+def _leave_out(flat: Sequence[str], base: Trajectory, other: Trajectory, named: bool, deciding: set[str]) -> list[str]:
     """A note on functions whose base curve is flat, where they may be left out."""
+    if not deciding & set(flat):
+        return [f"left out, as the base's mean curve is flat and has no range: {', '.join(flat)}"]
     for name in flat:
         a, b = base.values[name], other.values[name]
         kept = np.concatenate([a[np.isfinite(a)], b[np.isfinite(b)]])

@@ -24,13 +24,19 @@ PLACES = ("--data", "--minutes", "--out", "--pages", "--pretrained", "--report",
 def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file to write to, which takes the place of ``path`` when the block ends.
 
-    On any failure, an interrupt included, ``path`` is what it was and the temporary file is gone.
+    On any failure, an interrupt included, ``path`` is what it was and the temporary file is gone. A device or a pipe
+    stays what it is, and is written to.
     """
     path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
+    special = path.exists() and not path.is_file() and not path.is_dir()
+    handle, name = tempfile.mkstemp(dir=None if special else path.parent, prefix=f".{path.stem}-", suffix=".tmp")
     os.close(handle)
     try:
         yield Path(name)
+        if special:
+            path.write_bytes(Path(name).read_bytes())
+            os.unlink(name)
+            return
         with open(name, "rb") as written:
             os.fsync(written.fileno())
         umask = os.umask(0)

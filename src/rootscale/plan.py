@@ -217,9 +217,13 @@ class Plan:
         return new, messages + self._guards(new, chosen, kappa)
 
     def _forward_kappa(self, size: BatchSize) -> Fraction:
-        """How many times as many samples a forward has, over which BatchNorm averages; kappa where it is not known."""
+        """How many times as many samples a forward has, over all workers: kappa over the change of the accumulation.
+
+        BatchNorm's running averages take a step with every forward. Where one of the layouts is not known it is kappa.
+        """
         known = self.batch_size.plain == size.plain
-        return Fraction(size.micro) / Fraction(self.batch_size.micro) if known else self.kappa(size)
+        more = Fraction(size.accumulation, self.batch_size.accumulation) if known else Fraction(1)
+        return self.kappa(size) / more
 
     def _converted(self, rule: Rule, kappa: Fraction) -> dict[str, Any]:
         return {
@@ -292,7 +296,8 @@ class Plan:
             value, should = (side.get(name, (key, None))[1] for side in (after, ruled))
             used, note = _whole(name, value, new) if key in ("steps", "warmup") else (None, "")
             if key == "batchnorm" and self._forward_kappa(new.batch_size) != self.kappa(new):
-                note = f"a forward has {show(new.batch_size.micro)} samples, {show(self.batch_size.micro)} before"
+                times = [f"{size.accumulation} a step" for size in (self.batch_size, new.batch_size)]
+                note = f"it counts forwards: {times[0]} before, {times[1]} now"
             if not _close(value, should):
                 note = f"the rule gives {show(should)}" if should is not None else "only in the second plan"
             rows.append(Change(name, old, value, chosen.units.get(key), used, note))

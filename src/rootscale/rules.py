@@ -234,7 +234,7 @@ def svag_weights(ell: float) -> tuple[float, float]:
     >>> svag_weights(1)
     (0.0, 1.0)
     """
-    number("ell", ell, "a finite number >= 1", lambda x: x >= 1)
+    number("ell", ell, "a finite number >= 1 with a finite square", lambda x: 1 <= x < 1e150)
     root = math.sqrt(2 * ell**2 - 1)
     return (1 - root) / 2, (1 + root) / 2
 

@@ -19,6 +19,7 @@ from rootscale.integrations.configs import FORMATS, convert
 from rootscale.integrations.configs.convert import read
 from rootscale.integrations.configs.documents import Document
 from rootscale.integrations.configs.formats import BASE_LR, BATCHNORM, EVERY, PLAN_ROLES, SCHEDULE, UNIT_ROLES
+from rootscale.plan import BatchSize
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "configs"
@@ -261,7 +262,7 @@ def test_a_default_that_the_rule_changes_is_written_down():
         (
             "opt: adamw\nbatch_size: 128\nlr: 1e-3 # peak\nopt_betas: null\nopt_eps:\nx: 1\n", 512,
             "opt: adamw\nbatch_size: 128\nlr: 0.002 # peak\ngrad_accum_steps: 4\nweight_decay: 4.0e-05\n"
-            "opt_betas: [0.6, 0.996]\nopt_eps: 5.0e-09\nx: 1\n",
+            "warmup_lr: 2.0e-05\nopt_betas: [0.6, 0.996]\nopt_eps: 5.0e-09\nx: 1\n",
         ),
         (
             "[training]\r\nlocal_batch_size = 128 # each\r\n", 512,
@@ -278,6 +279,56 @@ def test_a_default_that_the_rule_changes_is_written_down():
 )  # fmt: skip
 def test_new_entries_are_written_as_their_neighbours_are(text, size, expected):
     assert convert(text, size, world_size=1).after == expected
+
+
+def test_a_table_that_is_missing_is_written_with_the_defaults_in_it():
+    after = json.loads(convert('{"train_batch_size": 256, "optimizer": {"type": "AdamW"}}', 1024).after)
+    assert after["optimizer"] == {"type": "AdamW", "params": {"lr": 0.002, "betas": [0.6, 0.996], "eps": 5e-9}}
+
+
+_POLYNOMIAL = "per_device_train_batch_size: 8\ngradient_accumulation_steps: 1\nlr_scheduler_type: polynomial\n"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ("", {"lr_end": 2e-7}),
+        ("lr_scheduler_kwargs:\n", {"lr_end": 2e-7}),
+        ("lr_scheduler_kwargs: {}\n", {"lr_end": 2e-7}),
+        ("lr_scheduler_kwargs:\n  power: 2.0\n", {"power": 2.0, "lr_end": 2e-7}),
+        ("lr_scheduler_kwargs: {lr_end: 1.0e-6}\n", {"lr_end": 2e-6}),
+    ],
+)
+def test_the_end_of_transformers_polynomial_is_converted_also_where_it_is_the_default(kwargs, expected):
+    text = _POLYNOMIAL + kwargs
+    after = convert(text, 32, world_size=1).after
+    assert yaml.safe_load(after)["lr_scheduler_kwargs"] == expected
+    assert after.count("lr_scheduler_kwargs") == 1
+    as_json = convert(json.dumps(yaml.safe_load(text)), 32, world_size=1).after
+    assert json.loads(as_json)["lr_scheduler_kwargs"] == expected
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ({}, {"timescale": 2500}),
+        ({"warmup_steps": 0, "lr_scheduler_kwargs": {"timescale": 400}}, {"timescale": 100}),
+        ({"warmup_steps": 400}, None),  # it is the time scale
+        ({"warmup_ratio": 0.1}, None),
+    ],
+)
+def test_the_time_scale_of_transformers_inverse_sqrt_is_converted_also_where_it_is_the_default(rest, expected):
+    data = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "lr_scheduler_type": "inverse_sqrt"}
+    after = json.loads(convert(json.dumps({**data, **rest}), 32, world_size=1).after)
+    assert after.get("lr_scheduler_kwargs") == expected
+
+
+def test_timms_defaults_are_converted_where_they_are_used():
+    text = "opt: adamw\nbatch_size: 128\nlr: 1e-3\nmodel_ema: %s\n"
+    after = yaml.safe_load(convert(text % "true", 512, world_size=1).after)
+    assert after["model_ema_decay"] == pytest.approx(0.9998**4, rel=1e-12)
+    assert after["warmup_lr"] == 2e-5
+    assert "model_ema_decay" not in convert(text % "false", 512, world_size=1).values
 
 
 def test_auto_stays_auto_and_is_named():
@@ -349,6 +400,19 @@ def test_batchnorm_counts_forward_passes():
     assert "grad_accum_steps" not in workers.values
 
 
+def test_a_layout_of_one_worker_without_accumulation_is_a_layout():
+    text = "batch_size: 128\nbn_momentum: 0.1\nlr: 0.001\nopt: adamw\n"
+    result = convert(text, "256x1x1", start="128x1x1")
+    assert result.values["batch_size"] == 256
+    assert result.values["bn_momentum"] == pytest.approx(0.19)
+    assert "grad_accum_steps" not in result.values
+    assert convert(text, 256, world_size=1).values["grad_accum_steps"] == 2
+    text = _HF.replace('steps": 1', 'steps": 4') % '"learning_rate": 5e-5'
+    result = convert(text, "32x1x1", start="8x4x1")
+    assert result.values == {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1}
+    assert convert(text, BatchSize(32), world_size=1).values == result.values
+
+
 def test_shares_of_the_run_epochs_and_what_is_switched_off_stay():
     text = json.dumps({
         "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "warmup_steps": 0.1, "eval_steps": 0.5,
@@ -380,6 +444,51 @@ def test_variables_of_a_script_are_changed_where_they_are_set():
         convert(shared, 128)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "SAMPLES=$((100000*N))",
+        "run --train-samples $((100000 * N))",
+        "NAME=gpt-${N}",
+        "if [ $N -gt 3 ]; then",
+        "run --name gpt-$N",
+    ],
+)
+def test_a_variable_that_something_else_uses_is_not_changed(use):
+    text = f"N=64\n# N is the batch size\n{use}\nrun --micro-batch-size 4 --global-batch-size $N --lr 1e-3\n"
+    with pytest.raises(ValueError, match=r"global_batch_size .* it is the variable N, which line 3 uses too; write"):
+        convert(text, 128)
+    unchanged = text.replace("--global-batch-size $N", "--global-batch-size 64 --seq-length $N")
+    assert convert(unchanged, 128).values["global_batch_size"] == 128
+    assert "N=64\n" in convert(unchanged, 128).after
+
+
+def test_a_variable_of_the_name_of_its_option_is_changed():
+    text = "lr=1e-3\nrun --micro-batch-size 4 --global-batch-size 64 --lr $lr --min-lr 0 --other $other\n"
+    assert "lr=0.002\n" in convert(text, 256).after
+
+
+@pytest.mark.parametrize("format", [None, "transformers"])
+def test_options_inside_a_text_of_yaml_do_not_make_it_a_script(format):
+    text = "per_device_train_batch_size: 8\nlearning_rate: 1e-4\nrun_name: sweep --lr 3\n"
+    result = convert(text, 32, world_size=1, format=format)
+    assert (result.format.name, result.values["learning_rate"]) == ("transformers", 2e-4)
+    assert "sweep --lr 3\n" in result.after
+    inside = "command: |\n  run --micro-batch-size 4 --global-batch-size 64 --lr 1e-3 --min-lr 0\n"
+    assert "--global-batch-size 256 " in convert(inside, 256).after  # a script inside YAML is one
+
+
+def test_values_with_a_tag_of_their_own_stay_as_they_are():
+    text = (
+        "per_device_train_batch_size: 8\nlearning_rate: 1.0e-4\ndtype: !torch float32\n"
+        "kind: !!python/name:torch.float32 ''\nday: 2024-13-45\nsteps: !range {a: 1}\n"
+    )
+    after = convert(text, 32, world_size=1).after
+    assert [line for line in after.splitlines() if "!" in line or "day" in line] == text.splitlines()[2:]
+    with pytest.raises(ValueError, match=r"learning_rate must be a number, got '!number 1\.0e-4'"):
+        convert(text.replace("1.0e-4", "!number 1.0e-4"), 32, world_size=1)
+
+
 def test_megatron_in_yaml_goes_by_bare_names():
     text = "ARGS:\n  --lr: 1.0e-3 # peak\n  --global-batch-size: 64\n  --train-samples: 1000\n  --lr-decay-style: WSD\n"
     after = yaml.safe_load(convert(text, 256).after)["ARGS"]
@@ -402,6 +511,7 @@ def test_unknown_optimizers_are_refused_by_name(name):
 
 
 _HF = '{"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, %s}'
+_BETAS = json.dumps([0.98, 0.999], indent=2).replace("\n", "\n      ")
 _MEGATRON = "--micro-batch-size 1 --global-batch-size 64 --lr 1e-3 "
 REFUSED = {
     "adafactor": (_HF % '"optim": "adafactor"', "optim='adafactor': there is no rule"),
@@ -423,6 +533,24 @@ REFUSED = {
     "twice": ('{"train_batch_size": 256, ' + deepspeed()[1:], "more than once"),
     "nothing known": ('{"a": 1}', r"looked for deepspeed \(JSON with train_batch_size .* megatron"),
     "broken": ('{"train_batch_size": 256', "not JSON: Expecting"),
+    "merge": (
+        "base: &base\n  learning_rate: 1e-3\n<<: *base\nper_device_train_batch_size: 8\n",
+        "YAML merge keys are not read: write the values out where line 3 has <<",
+    ),
+    "alias": (
+        "base: &base {lr_end: 1e-6}\nper_device_train_batch_size: 8\nlr_scheduler_type: polynomial\n"
+        "lr_scheduler_kwargs: *base\n",
+        r"lr_scheduler_kwargs must be names and values, got '\(an alias\)'",
+    ),
+    "betas as text": (
+        deepspeed().replace(_BETAS, '"0.95,0.95"'), r"params\.betas must be a list of numbers, got '0.95,0.95'"
+    ),
+    "one beta": (deepspeed().replace(_BETAS, "0.95"), r"params\.betas must be a list of numbers, got 0.95"),
+    "few betas": (deepspeed().replace(_BETAS, "[0.95]"), r"params\.betas must be a list of at least 2 numbers, got 1"),
+    "kwargs as text": (
+        _HF % '"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": "{}"',
+        "lr_scheduler_kwargs must be names and values, got '{}'",
+    ),
     "empty": ("", "YAML must have names and values"),
 }  # fmt: skip
 
@@ -503,6 +631,18 @@ def test_output_and_in_place_write_the_same(tmp_path, capsys):
     assert path.read_bytes() == other.read_bytes()
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert sorted(tmp_path.iterdir()) == [other, path]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_devices_and_pipes_are_written_to_and_stay(tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert main(["convert", str(EXAMPLES / "deepspeed.json"), "--to", "4096", "-o", str(pipe)]) == 0
+    assert json.loads(os.read(reader, 60_000))["train_batch_size"] == 4096
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_a_refused_file_is_not_touched(tmp_path, capsys):

@@ -412,6 +412,52 @@ def test_the_place_in_the_data_counts_epochs(run, tmp_path):
     assert stop.began == 2 * 13 + 7
 
 
+def test_a_checkpoint_younger_than_a_step_of_the_new_size_is_converted_too(tmp_path):
+    args = arguments(tmp_path / "a", save_strategy="steps", save_steps=8, **{**LENGTH, "warmup_steps": 16})
+    args.adam_beta1, data, again = 0.98, Seen(text(DATA)), Seen(text(DATA))
+    trainer(args, RescaleCallback(), Stop(after=8), data=data).train()
+    callback, stop = RescaleCallback(), Stop(after=1)
+    made = trainer(larger(args, tmp_path / "b", to=64), callback, stop, data=again)
+    with pytest.warns(ScalingWarning, match="32 samples are seen again"):
+        resume(made, tmp_path / "a" / "checkpoint-8")
+    assert stop.began == 0
+    assert callback.changes is not None
+    for group in stop.state["param_groups"]:
+        assert group["initial_lr"] == pytest.approx(4e-3)
+        assert group["betas"] == pytest.approx((0.68, 0.84))
+        assert group["eps"] == pytest.approx(2.5e-9)
+    assert {float(state["step"]) for state in stop.state["state"].values()} == {0.5}
+    assert stop.scheduler.last_epoch == 1
+    assert again.asked[:32] == data.asked[:32]
+
+
+def test_a_callback_of_an_earlier_training_starts_another_one_afresh(tmp_path):
+    callback = RescaleCallback()
+    trainer(arguments(tmp_path / "a", max_steps=2), callback).train()
+    trainer(arguments(tmp_path / "b", max_steps=2, per_device_train_batch_size=8), callback).train()
+    assert callback.changes is None
+    assert (callback.batch_size, callback.begun_at) == (8, 8)
+    trainer(arguments(tmp_path / "c", max_steps=2), callback, RescaleCallback()).train()
+    assert callback.batch_size == 4
+
+
+@pytest.mark.filterwarnings("error::rootscale.ScalingWarning")
+def test_groups_by_length_are_warned_of_inside_an_epoch(tmp_path):
+    first = arguments(
+        tmp_path / "a", train_sampling_strategy="group_by_length", save_strategy="steps", save_steps=8, max_steps=32
+    )
+    trainer(first, RescaleCallback(), Stop(16), data=64).train()  # an epoch has 16 steps
+    for step in (8, 16):
+        made = trainer(larger(first, tmp_path / f"b{step}"), Stop(1), data=64)
+        checkpoint = tmp_path / "a" / f"checkpoint-{step}"
+        if step == 16:
+            resume(made, checkpoint)
+        else:
+            with pytest.raises(ScalingWarning, match="group_by_length orders the data by the batch size"):
+                resume(made, checkpoint)
+            resume(trainer(first, Stop(1), data=64), checkpoint)  # the same batch size, the same order
+
+
 def test_resuming_inconsistently_is_refused_before_a_step_is_made(run, tmp_path):
     args, checkpoint, *_ = run
 
@@ -468,14 +514,34 @@ def test_batchnorm_and_averages_are_converted_from_the_batch_size_the_run_was_be
     model, _, small = made(args)
     small.train()
     assert model.net[1].momentum == 0.1
-    args = larger(args, tmp_path / "b", save_steps=3)
-    model, ema, large = made(args)
-    resume(large, tmp_path / "a" / "checkpoint-8")
-    model2, ema2, later = made(args)  # code as before, from a checkpoint of the larger batch size
-    later.train(resume_from_checkpoint=str(tmp_path / "b" / "checkpoint-3"))
-    for one, average in ((model, ema), (model2, ema2)):
-        assert one.net[1].momentum == pytest.approx(1 - 0.9**4)
-        assert inspect.getclosurevars(inspect.unwrap(average.multi_avg_fn)).nonlocals["decay"] == pytest.approx(0.99**4)
+    for to, forward in (("8x2x1", 2), (16, 1)):  # BatchNorm counts forwards, which accumulation leaves as they are
+        args_b = larger(args, tmp_path / f"b{to}", to=to, save_steps=3)
+        model, ema, large = made(args_b)
+        resume(large, tmp_path / "a" / "checkpoint-8")
+        model2, ema2, later = made(args_b)  # code as before, from a checkpoint of the larger batch size
+        later.train(resume_from_checkpoint=str(tmp_path / f"b{to}" / "checkpoint-3"))
+        for one, average in ((model, ema), (model2, ema2)):
+            assert one.net[1].momentum == pytest.approx(1 - 0.9**forward)
+            decay = inspect.getclosurevars(inspect.unwrap(average.multi_avg_fn)).nonlocals["decay"]
+            assert decay == pytest.approx(0.99**4)
+    same = copy.copy(args)  # the same global batch size from smaller forwards
+    same.output_dir, same.per_device_train_batch_size, same.gradient_accumulation_steps = str(tmp_path / "c"), 2, 2
+    model, ema, other = made(same)
+    other.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-8"))
+    assert model.net[1].momentum == pytest.approx(1 - 0.9 ** (1 / 2))
+    assert inspect.getclosurevars(inspect.unwrap(ema.multi_avg_fn)).nonlocals["decay"] == 0.99
+
+
+def test_batchnorm_needs_the_samples_per_device_of_a_checkpoint_that_does_not_say_them(tmp_path):
+    data = [{"x": torch.randn(4), "labels": torch.tensor(1.0)} for _ in range(64)]
+    args = arguments(tmp_path / "a", max_steps=8, save_strategy="steps", save_steps=4, gradient_accumulation_steps=2)
+    Trainer(Normed(), args, train_dataset=data).train()
+    model = Normed()
+    made = Trainer(model, larger(args, tmp_path / "b"), train_dataset=data, callbacks=[RescaleCallback(batchnorm=True)])
+    with pytest.raises(ValueError, match=r'train_batch_size=4, so batch_size=8 .*"4xACCUMULATIONxDEVICES"'):
+        resume(made, tmp_path / "a" / "checkpoint-4", batch_size=8)
+    resume(made, tmp_path / "a" / "checkpoint-4", batch_size="4x2x1")
+    assert model.net[1].momentum == 0.1
 
 
 # ---- the noise

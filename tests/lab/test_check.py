@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import subprocess
@@ -12,9 +13,11 @@ from torch import nn
 
 from rootscale import SGD, Adam, Plan
 from rootscale.cli import main
-from rootscale.lab import Check, Variant, check, load_task
+from rootscale.lab import Check, Settings, Variant, check, load_task
 from rootscale.lab.pool import available, run_all
 from rootscale.lab.tasks import digits
+
+lab_check = importlib.import_module("rootscale.lab.check")  # the package has a function of that name
 
 TASK = """
 import torch
@@ -129,7 +132,7 @@ def test_divergence_is_a_difference():
 def test_users_choose_what_decides(small):
     found = check(make(), [2], seeds=6, points=4, functions=["parameter norm"])
     assert found["B = 8"].comparison.deciding == ("parameter norm",)
-    with pytest.raises(ValueError, match="the verdict cannot rest on 'loss'; compared are 'train loss'"):
+    with pytest.raises(ValueError, match="the verdict cannot rest on 'loss'; there are 'train loss'"):
         check(make(), [2], seeds=6, points=4, functions=["loss"])
 
 
@@ -218,6 +221,12 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("{file}:task --to 8 --seeds 2", "at least 4 seeds are needed"),
         ("{file}:task --to 8 --eval-samples 0", "eval_samples must be at least 1, got 0"),
         ("{file}:task --to 8 --micro -1", "micro must be at least 1, got -1"),
+        ("{file}:task --to 8 --points 0", "points must be at least 1, got 0"),
+        ("{file}:task --to 8 --switch-at inf", "--switch-at takes samples or a share such as 25%, got 'inf'"),
+        ("{file}:task --to 8 --device gpu", "device must be one of torch, such as cpu or cuda, got 'gpu'"),
+        ("{file}:task --to 8 --level 95", "a level between 0 and 1, got 0.05 and 95"),
+        ("{file}:task --to 8 --decide-by loss", "the verdict cannot rest on 'loss'"),
+        ("{file}:task --to 8 --report nowhere/x.html", "there is no folder nowhere for the report"),
     ],
 )
 def test_mistakes_end_in_one_line(task_file, tmp_path, capsys, words, message):
@@ -280,3 +289,44 @@ def test_the_demo_says_what_it_found(tmp_path):
     assert "the square root rule" in found.stdout
     assert "noise scale" in found.stdout
     assert (tmp_path / "demo" / "report.html").exists()
+
+
+def test_what_is_refused_is_refused_before_anything_is_run(monkeypatch):
+    monkeypatch.setattr(lab_check, "sweep", lambda *args, **kwargs: pytest.fail("a run was made"))
+    task = make()
+    for options, message in (
+        ({"level": 95}, "need a tolerance above 0 and a level between 0 and 1, got 0.05 and 95"),
+        ({"tolerance": 0.0}, "need a tolerance above 0"),
+        ({"functions": ["loss"]}, "the verdict cannot rest on 'loss'; there are 'train loss'"),
+        ({"variants": [Variant(2, averaging="power")]}, "two runs are called 'B = 8': give one of the variants a name"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check(task, [2], seeds=4, points=4, **options)
+
+
+def test_a_function_that_does_not_move_is_left_out_and_the_check_goes_on():
+    found = check(replace(make(), functions={"three": lambda model: 3.0}), [2], seeds=4, points=4)
+    assert "three" not in found["B = 8"].comparison.gaps
+    assert any("three" in note and "flat" in note for note in found["B = 8"].comparison.notes)
+
+
+def test_damaged_files_of_runs_are_named(tmp_path):
+    check(make(), [2], seeds=4, points=4, switch_at=200, folder=tmp_path, workers=1)
+    for name in ("trajectory.npz", "checkpoint.pt"):
+        (start,) = (path.parent for path in (tmp_path / "runs").glob("*/checkpoint.pt"))
+        damaged = start / name
+        kept = damaged.read_bytes()
+        damaged.write_bytes(b"")
+        with pytest.raises(ValueError, match=rf"{name} is damaged .*: remove it, and the run is made again"):
+            check(make(), [2, 4], seeds=4, points=4, switch_at=200, folder=tmp_path, workers=1)
+        damaged.write_bytes(kept)
+
+
+def test_a_base_that_diverges_is_a_cause_and_gives_no_advice():
+    found = check(make(), [2], seeds=6, points=4)
+    arm, base = found["B = 8"], found.base.trajectory
+    lost = replace(base, meta={**base.meta, "diverged_at": [40, None, 40, None, None, None]})
+    causes = list(lab_check._causes(make(), Variant(2), arm, lost, Settings(grid=(0, 4))))
+    assert "2 of 6 runs of the base diverged" in causes
+    gaps = {name: replace(gap, gap=0 * gap.gap) for name, gap in arm.comparison.gaps.items()}
+    assert list(lab_check._otherwise(Variant(4), replace(arm.comparison, gaps=gaps))) == []

@@ -232,3 +232,91 @@ def test_a_ramp_is_several_switches():
     found = Run(task, Variant(2, ramp=((320, 8),)), [7], replace(SETTINGS, grid=(160, 480), switch_at=160)).finish()
     loss = by_hand(task, [(1, 4, 40), (2, 8, 20), (4, 32, 5)])
     assert found.values["train loss"][0, -1] == pytest.approx(loss, rel=1e-9)
+
+
+def shared_activation():
+    relu = nn.ReLU()
+    return nn.Sequential(nn.Linear(6, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 3)).double()
+
+
+def tied_weights():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3)).double()
+    model[2].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize("model", [shared_activation, tied_weights])
+def test_what_a_net_has_at_two_places_is_at_two_places_in_replicas_too(model):
+    task = make(model=model)
+    together = Run(task, Variant(), [3, 5], SETTINGS).finish()
+    for r, seed in enumerate((3, 5)):
+        close(together, Run(task, Variant(), [seed], SETTINGS).finish(), [r])
+
+
+def test_a_loss_below_zero_is_no_divergence():
+    task = make()
+    below = replace(task, loss=lambda outputs, y: task.loss(outputs, y) - 5)
+    found = Run(below, Variant(), [0, 1], SETTINGS).finish()
+    assert found.meta["diverged_at"] == [None, None]
+    np.testing.assert_allclose(
+        found.values["train loss"], Run(task, Variant(), [0, 1], SETTINGS).finish().values["train loss"] - 5
+    )
+
+
+def test_a_run_has_diverged_by_the_loss_at_its_start_and_not_at_the_switch():
+    task, settings = make(), replace(SETTINGS, grid=(160, 320, 480), switch_at=160)
+    first = Run(task, Variant(), [3], replace(SETTINGS, grid=(0, 160)))
+    first.finish()
+    run = Run(task, Variant(4), [3], settings, warm=first.state_dict())
+    assert run.state_dict()["bounds"] == [pytest.approx(100 * first.values["train loss"][0][0])]
+    assert Run(task, Variant(4), [3], settings).state_dict()["bounds"] == run.state_dict()["bounds"]
+
+
+def test_what_diverged_before_the_switch_has_diverged_after_it():
+    task, settings = make(), replace(SETTINGS, grid=(160, 320, 480), switch_at=160)
+    first = Run(task, Variant(), [3, 5], replace(SETTINGS, grid=(0, 160)))
+    first.finish()
+    state = first.state_dict()
+    found = Run(task, Variant(4), [3, 5], settings, warm={**state, "diverged": [80, None]}).finish()
+    assert found.meta["diverged_at"] == [160, None]
+    assert np.isnan(found.values["train loss"][0]).all()
+    assert np.isfinite(found.values["train loss"][1]).all()
+    with pytest.raises(ValueError, match="all 2 runs diverged before the switch at 160 samples, the first after 40"):
+        Run(task, Variant(4), [3, 5], settings, warm={**state, "diverged": [80, 40]})
+
+
+def test_no_gradient_at_all_is_no_divergence():
+    task = replace(make(), loss=lambda outputs, y: 0.0 * outputs.sum(-1))
+    found = Run(task, Variant(), [0], SETTINGS).finish()
+    assert np.isfinite(found.values["noise scale"]).all()
+    assert not found.lost.any()
+
+
+def test_measurements_do_not_depend_on_the_random_numbers_of_the_user():
+    task = make(model=lambda: nn.Sequential(nn.Dropout(0.5), mlp()))
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append(Run(task, Variant(), [3], SETTINGS).finish().values["gradient norm"])
+    np.testing.assert_array_equal(*found)
+
+
+def test_the_number_of_points_that_an_error_advises_is_possible():
+    task = make()
+    for points in range(1, 60):
+        places = grid(960, points, batch_sizes=[4, 64])
+        try:
+            Run(task, Variant(16), [0], Settings(grid=places))
+        except ValueError as error:
+            advised = int(str(error).partition("at most ")[2].partition(")")[0])
+            Run(task, Variant(16), [0], Settings(grid=grid(960, advised, batch_sizes=[4, 64])))
+    with pytest.raises(ValueError, match="points must be at least 1, got 0"):
+        grid(960, 0)
+
+
+def test_a_device_that_is_not_there_is_told():
+    with pytest.raises(ValueError, match="device must be one of torch, such as cpu or cuda, got 'gpu'"):
+        Settings(grid=(0, 4), device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="torch sees no CUDA GPU"):
+            Run(make(), Variant(), [0], replace(SETTINGS, device="cuda"))

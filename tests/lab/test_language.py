@@ -8,6 +8,7 @@ import torch
 
 from rootscale.lab import Settings, Variant, sweep
 from rootscale.lab.engine import Run
+from rootscale.lab.identity import describe
 from rootscale.lab.language import (
     GLUE,
     GPTS,
@@ -29,7 +30,6 @@ from rootscale.lab.language import (
     windows,
 )
 from rootscale.lab.language.glue_data import encode_texts, encoded_glue
-from rootscale.lab.sweep import describe
 from rootscale.lab.task import Tensors
 from rootscale.lab.text import Tokens, Vocabulary, chain, from_text
 

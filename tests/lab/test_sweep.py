@@ -17,9 +17,11 @@ import torch
 from problems import make, mlp
 
 from rootscale.files import locked
-from rootscale.lab import Run, Settings, Variant, sweep
+from rootscale.lab import Run, Settings, Variant, identity, sweep
+from rootscale.lab.identity import describe
 from rootscale.lab.pool import available
-from rootscale.lab.sweep import BusyError, describe, finished
+from rootscale.lab.sweep import BusyError, finished
+from rootscale.lab.tasks import Normalise
 from rootscale.trajectory import Trajectory
 
 SETTINGS = Settings(grid=(0, 160, 320, 480))
@@ -94,6 +96,95 @@ def test_what_decides_the_result_decides_the_folder():
     assert describe(make()) == describe(task)
 
 
+class Halved:
+    """A loss of one's own, as an object."""
+
+    def __init__(self, by, hidden=None):
+        self.by, self.hidden = by, hidden
+
+    def __call__(self, outputs, y):
+        return torch.nn.functional.cross_entropy(outputs, y, reduction="none") / self.by
+
+
+class Own(torch.nn.Module):
+    """A net of one's own."""
+
+    def __init__(self, activation=torch.relu):
+        super().__init__()
+        self.layer, self.activation = torch.nn.Linear(6, 3), activation
+
+    def forward(self, x):
+        return self.activation(self.layer(x))
+
+
+def closure(factor):
+    return lambda outputs, y: factor * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+FACTOR = 2.0
+
+
+def of_a_global(outputs, y):
+    return FACTOR * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+def rows(changed):
+    y = torch.zeros(10_000, dtype=torch.long)
+    y[changed] = 1
+    return torch.ones(10_000, 6, dtype=torch.float64), y
+
+
+CROSS = partial(torch.nn.CrossEntropyLoss, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"loss": CROSS()}, {"loss": CROSS(label_smoothing=0.5)}),
+        ({"loss": CROSS()}, {"loss": CROSS(weight=torch.tensor([1.0, 2.0, 1.0]))}),
+        ({"loss": Halved(2)}, {"loss": Halved(2.5)}),
+        ({"loss": Halved(2)}, {"loss": Halved(2, hidden={"a": torch.ones(2)})}),
+        ({"loss": closure(1.0)}, {"loss": closure(0.5)}),
+        ({"prepare": Normalise((0.0,), (1.0,))}, {"prepare": Normalise((5.0,), (9.0,))}),
+        ({"prepare": torch.relu}, {"prepare": torch.tanh}),
+        ({"prepare": np.exp}, {"prepare": np.log}),
+        ({"train": rows(0)}, {"train": rows(9_999)}),
+        ({"model": Own}, {"model": partial(Own, torch.tanh)}),
+        ({"model": lambda: torch.nn.Dropout(0.5)}, {"model": lambda: torch.nn.Dropout(0.1)}),
+        ({"model": lambda: torch.nn.ReLU()}, {"model": lambda: torch.nn.Tanh()}),
+    ],
+)
+def test_values_decide_the_folder_as_code_does(one, other):
+    task = make()
+    assert describe(replace(task, **one)) != describe(replace(task, **other))
+    assert describe(replace(task, **one)) == describe(replace(task, **one))
+
+
+def test_a_global_that_a_loss_refers_to_decides_the_folder(monkeypatch):
+    task = make()
+    before = describe(replace(task, loss=of_a_global))
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    assert describe(replace(task, loss=of_a_global)) != before
+
+
+def test_an_argument_that_a_newer_library_adds_changes_nothing(monkeypatch):
+    def older(self, p=0.5, inplace=False):
+        torch.nn.Module.__init__(self)
+        self.p, self.inplace = p, inplace
+
+    def newer(self, p=0.5, inplace=False, more=None):
+        older(self, p, inplace)
+        self.more = more
+
+    found = []
+    for init in (older, newer):
+        monkeypatch.setattr(torch.nn.Dropout, "__init__", init)
+        identity._arguments.cache_clear()
+        found.append(describe(replace(make(), model=lambda: torch.nn.Dropout(0.3)))["model"])
+    identity._arguments.cache_clear()
+    assert found[0] == found[1]
+
+
 def test_a_model_is_made_once_to_describe_tasks_that_share_it():
     made = []
 
@@ -106,7 +197,6 @@ def test_a_model_is_made_once_to_describe_tasks_that_share_it():
     assert made == [3, 4]
     assert descriptions[0] == descriptions[2] != descriptions[1]
     assert describe(make(model=partial(model, 3, extra=[])))["model"] == descriptions[0], "a list cannot be looked up"
-    assert describe(make(model=lambda: model(3)))["model"] == descriptions[0]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -11,6 +11,7 @@ from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
 from rootscale.lab.check import Check
 from rootscale.report import page, write
+from rootscale.report.page import COLOURS, DASHES
 from rootscale.report.words import sentences, settles
 
 HOSTILE = """</script><img src=x onerror="hacked=1"><!-- '&amp;' $task ${data} </style>\u2028"""
@@ -237,6 +238,7 @@ def test_colour_is_never_alone(plain):
         assert word == words[verdict]
     dashes = {a["stroke-dasharray"] for tag, a in plain.tags if tag == "line" and "stroke-dasharray" in a}
     assert len(dashes) == 5  # arms differ in their dashes too
+    assert len(set(DASHES.values())) == len(DASHES) == COLOURS  # as many arms as can differ in their colours
 
 
 def test_the_page_loads_nothing_and_embeds_plotly_once(plain):

@@ -147,10 +147,15 @@ def test_diverged_paths_are_counted_in_the_table(monkeypatch, capsys):
         (["order", "--etas", "-1"], "eta must be a finite number > 0, got -1"),
         (["order", "--time", "0"], "time must be a finite number > 0, got 0"),
         (["order", "--paths", "10"], "paths must be at least 100"),
-        (
-            ["order", "--problem", "logistic", "--etas", "0.3"],
-            "mini-batches have sigma = 1/sqrt",
-        ),
+        (["order", "--problem", "logistic", "--time", "0.77"], "none of 16, 32, 64, 128 steps fills time=0.77"),
+        (["order", "--etas", "0.2", "0.2"], "etas must differ, .* there they are eta = 0.2, 0.2"),
+        (["order", "--optimizer", "sgd", "--etas", "0.05", "0.0501"], "etas must differ"),
+        (["order", "--ells", "2", "2"], "ells must differ"),
+        (["order", "--kappa", "-2"], "kappa must be a whole number of at least 1, got -2"),
+        (["order", "--ells", "1e160"], "ell must be a finite number >= 1 with a finite square"),
+        (["order", "--png", "nowhere/x.png"], "there is no folder nowhere for the figure"),
+        (["simulate", "--ells", "0"], "ell must be a finite number >= 1"),
+        (["simulate", "--save", "/proc/nothing"], "/proc/nothing cannot be made a folder"),
         (["simulate", "--paths", "1"], "need substeps >= 1, points >= 1 and paths >= 2, got 8, 20 and 1"),
     ],
 )
@@ -223,3 +228,10 @@ def test_a_figure_must_be_a_png(tmp_path):
 )
 def test_numbers_are_shown_to_the_digits_that_their_error_leaves(value, se, text):
     assert commands._number(value, se) == text
+
+
+def test_a_learning_rate_is_moved_to_one_with_whole_mini_batches():
+    for optimizer in ("adam", "sgd"):
+        chain = Setting(optimizer, "logistic").chain(0.25)
+        assert chain.oracle.sigma**-2 == pytest.approx(round(chain.oracle.sigma**-2))
+        assert chain.optimizer.eta == pytest.approx(0.25, rel=0.7)  # whole batches are few

@@ -112,3 +112,9 @@ def test_diverged_paths_are_counted_and_reported():
     with pytest.warns(RuntimeWarning, match="5 of 5 paths diverged"):
         result = run_chain(chain, x0, {"theta": lambda x: x.theta[:, 0]}, [0.0, 300 * 30.0], seed=0, paths=5)
     assert result.diverged.tolist() == [0, 5]
+
+
+def test_a_state_of_another_optimizer_is_refused():
+    chain = Chain(Adam(0.1, 0.9, 0.99), NGOS(cosine(), sigma=10.0))
+    with pytest.raises(ValueError, match="a state of the SDE of adam with 3 parts, got RMSpropState with 2"):
+        run_chain(chain, RMSpropState(torch.ones(1, 1), torch.ones(1, 1)), {}, [0.1], seed=0, t0=0.05, paths=2)

@@ -440,3 +440,9 @@ def test_a_gradient_that_dominates_the_noise_leaves_no_sde_limit():
     equation = sde(RMSprop(0.05, 1 - 2 * 0.05**2, eps=0.0), NGOS(linear([1.0]), sigma))
     predicted = -1 / (equation.sigma0 * math.sqrt(1.0))  # u -> diag Sigma = 1, without the gradient's own square
     assert abs(moments["eta^2", 0.05].mean() / predicted) < 0.5
+
+
+def test_a_scheme_that_does_not_solve_the_equation_is_refused():
+    setting = case("rmsprop")
+    with pytest.raises(ValueError, match=r"'heun' does not solve RMSpropSDE.*use 'richardson' or 'richardson-2-4'$"):
+        weak_error(setting.chain(8), setting.equation, setting.x0, [setting.end], seed=0, paths=100, scheme="heun")

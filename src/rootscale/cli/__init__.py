@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -47,13 +48,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"rootscale {args.command}: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"rootscale {args.command}: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         # The reader (head, less) has seen enough; keep Python from complaining when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"rootscale {args.command}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"rootscale {args.command}: interrupted", file=sys.stderr)
+        return 130
+    except Exception:  # a fault of ours: not to be taken for what an exit code of 1 says
+        traceback.print_exc()
+        return 70
     return code
 
 

@@ -79,9 +79,10 @@ def _convert(args: argparse.Namespace) -> int:
 def _write(path: Path, text: str) -> None:
     from rootscale.files import whole
 
-    path = path.resolve()  # a link stays a link
     try:
-        mode = path.stat().st_mode & 0o7777 if path.exists() else None
+        if path.is_file() or not path.exists():
+            path = path.resolve()  # a link stays a link
+        mode = path.stat().st_mode & 0o7777 if path.is_file() else None
         with whole(path) as temporary:
             temporary.write_bytes(text.encode("utf-8"))
         if mode is not None:

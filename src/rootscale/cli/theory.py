@@ -76,6 +76,8 @@ def _setting(args: argparse.Namespace) -> Any:
         need_matplotlib()  # before the work, not after it
         if args.png.suffix != ".png":
             raise ValueError(f"figures are saved as .png, got {args.png.name!r}; use {args.png.stem + '.png'!r}")
+        if not args.png.parent.is_dir():
+            raise ValueError(f"there is no folder {args.png.parent} for the figure; make it, or give another --png")
     return Setting(args.optimizer, args.problem, args.noise, args.time)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -220,6 +221,7 @@ def check(
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if len(numbers) < FEWEST:
         raise ValueError(f"at least {FEWEST} seeds are needed for a verdict, got {len(numbers)}")
+    _check_words(task, tried, functions, tolerance, level)
     sizes = [int(Fraction(task.plan.batch_size.total) * kappa) for v in (Variant(), *tried) for kappa in v.kappas]
     size = sizes[0]
     total = task.plan.samples
@@ -231,6 +233,8 @@ def check(
         raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
     switch_at = switch_at // size * size
     common = Settings(grid=grid(stop, points, switch_at, sizes), switch_at=switch_at, **settings)
+    for variant in tried:  # says what is not possible before anything is run
+        variant.plans(task.plan)
     runs = None if folder is None else Path(folder) / "runs"
     swept = sweep(
         task, [Variant(), *tried], numbers, common, runs,
@@ -266,6 +270,24 @@ def check(
     return result
 
 
+def _check_words(
+    task: Task, tried: Sequence[Variant], functions: Sequence[str] | None, tolerance: float, level: float
+) -> None:
+    """Refuse what would be refused after all runs have been made."""
+    if not (0 < tolerance < math.inf and 0 < level < 1):
+        raise ValueError(f"need a tolerance above 0 and a level between 0 and 1, got {tolerance} and {level}")
+    splits = ("train",) if task.test is None else ("train", "test")
+    known = [f"{split} {name}" for split in splits for name in ("loss", *task.metrics)]
+    known += ["gradient norm", "Tr Sigma", "parameter norm", *task.functions]
+    for name in functions or ():
+        if name not in known:
+            raise ValueError(f"the verdict cannot rest on {name!r}; there are {', '.join(map(repr, known))}")
+    labels = [variant.label(task.plan) for variant in (Variant(), *tried)]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"two runs are called {label!r}: give one of the variants a name, Variant(..., name=...)")
+
+
 def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
     """The arm of a variant, not yet compared."""
     plan = variant.plan(task.plan)
@@ -292,6 +314,9 @@ def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: 
     lost = [place for place in arm.trajectory.meta["diverged_at"] if place is not None]
     if lost:
         yield f"{len(lost)} of {arm.trajectory.replicas} runs diverged, the first after {show(min(lost))} samples"
+    gone = sum(place is not None for place in base.meta["diverged_at"])
+    if gone:
+        yield f"{gone} of {base.replicas} runs of the base diverged"
     size = int(arm.plan.batch_size.total)
     yield from _noise_cause(base, size)
     yield from arm.guards if variant.ell == 1 and rule.name == own.name else ()
@@ -311,7 +336,7 @@ def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: 
 def _otherwise(variant: Variant, comparison: Comparison) -> Iterator[str]:
     """What is left where no cause is seen: the step is too long, and how long it may be."""
     largest, kappa = max(abs(gap.largest[0]) for gap in comparison.decisive), float(max(variant.kappas))
-    if kappa > 1:
+    if kappa > 1 and largest > comparison.tolerance:
         safe = 1 + (kappa - 1) * comparison.tolerance / largest
         yield (
             "none of the known causes is seen: the steps may be too large for the curvature of the loss; the error of "

@@ -43,6 +43,8 @@ def run_check(args: argparse.Namespace) -> int:
     variants = [Variant(to / size, rule, tuple(args.keep)) for to in args.to for rule in args.rule]
     total = int(task.plan.samples or 0)
     folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", task.name)
+    if args.report is not None and not args.report.parent.is_dir():
+        raise ValueError(f"there is no folder {args.report.parent} for the report; make it, or give another --report")
     console = make_console()
     with _progress(console) as on_progress:
         found = check(
@@ -176,7 +178,7 @@ def _samples(flag: str, text: str, total: int) -> int:
     """A number of samples, or a share of the run."""
     try:
         return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
-    except ValueError:
+    except (OverflowError, ValueError):
         raise ValueError(f"{flag} takes samples or a share such as 25%, got {text!r}") from None
 
 

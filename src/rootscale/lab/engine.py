@@ -162,6 +162,10 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        try:
+            torch.device(self.device)
+        except RuntimeError:
+            raise ValueError(f"device must be one of torch, such as cpu or cuda, got {self.device!r}") from None
 
 
 def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int] = (1,)) -> tuple[int, ...]:
@@ -172,11 +176,13 @@ def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int]
     """
     if stop <= start:
         raise ValueError(f"the end must lie after the start, {start} samples, got {stop}")
+    if points < 1:
+        raise ValueError(f"points must be at least 1, got {points}")
     unit = math.lcm(*batch_sizes)
     if unit > (stop - start) / (2 * points):
         unit = max(batch_sizes)
     places = [start + round((stop - start) * j / points / unit) * unit for j in range(points)]
-    return tuple(sorted({*places, stop}))
+    return tuple(sorted({*(place for place in places if place == start or stop - place >= max(batch_sizes)), stop}))
 
 
 class _Stage(NamedTuple):
@@ -204,8 +210,8 @@ class Run:
         variant: batch size, rule, SVAG.
         seeds: one for each replica; all are trained at once.
         settings: what is measured when, and where.
-        warm: for a switch in mid-run: the state of a run of the base variant at the switch (`state_dict`), of the same
-            seeds. Without it, that part is run first.
+        warm: for a switch in mid-run: the `state_dict` of a run of the base variant at the switch, of the same seeds.
+            Without it, that part is run first.
 
     Attributes:
         step: steps taken since the switch.
@@ -223,6 +229,8 @@ class Run:
     ) -> None:
         self.task, self.variant, self.seeds, self.settings = task, variant, list(seeds), settings
         device = torch.device(settings.device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device {settings.device!r} is not there: torch sees no CUDA GPU; take cpu")
         self.guards = variant.guards(task.plan)
         self.learner = _learner(task, self.seeds, device, settings)
         self.step, self.seconds = 0, 0.0
@@ -236,8 +244,9 @@ class Run:
             _Stage(place, kappa, plan, int(plan.batch_size.total), plan.batch_size.total / Fraction(variant.ell) ** 2)
             for place, kappa, plan in zip(places, variant.kappas, variant.plans(task.plan), strict=True)
         ]
-        if any(place < self.start for place in (*settings.grid, *places)):
-            raise ValueError(f"grid and ramp must begin at the switch, {self.start} samples, got {settings.grid[0]}")
+        first = min(*settings.grid, *places)
+        if first < self.start:
+            raise ValueError(f"grid and ramp must begin at the switch, {self.start} samples, got {first}")
         longest = max(stage.pace for stage in self._stages)
         if any(b - a < longest for a, b in pairwise(settings.grid)):
             raise ValueError(
@@ -252,7 +261,14 @@ class Run:
         if self.start and warm is None:
             warm = self._warm_up()
         if warm is not None:
-            self.learner.load_state_dict(warm)
+            self.learner.load_state_dict(warm["learner"])
+            self._bounds = list(warm["bounds"])
+            self.diverged = [None if lost is None else self.start for lost in warm["diverged"]]
+            if None not in self.diverged:
+                raise ValueError(
+                    f"all {len(self.seeds)} runs diverged before the switch at {self.start} samples, the first after "
+                    f"{min(warm['diverged'])}: switch before, or take a smaller learning rate"
+                )
         self._stage, self.warnings = -1, dict.fromkeys(self.guards)
         self._enter(0)
 
@@ -273,9 +289,9 @@ class Run:
             self.learner.zero_state()
 
     def _warm_up(self) -> dict[str, Any]:
-        first = Run(self.task, Variant(), self.seeds, replace(self.settings, grid=(self.start,), switch_at=0))
+        first = Run(self.task, Variant(), self.seeds, replace(self.settings, grid=(0, self.start), switch_at=0))
         first.finish()
-        return first.learner.state_dict()
+        return first.state_dict()
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -336,11 +352,12 @@ class Run:
     # -- measuring ----------------------------------------------------------------------------------------------
 
     def _measure(self) -> None:
+        torch.manual_seed(self._dropout_seed + self.step)  # the noise is measured with dropout
         found = {name: [float(v) for v in value.double().cpu()] for name, value in self._functions().items()}
         place = self.settings.grid[self.measured]
         losses = found["train loss"]
-        if not self.values:
-            self._bounds = [self.settings.max_loss or 100 * loss for loss in losses]
+        if not self._bounds:
+            self._bounds = [self.settings.max_loss or loss + 99 * abs(loss) for loss in losses]
         for r, (loss, bound) in enumerate(zip(losses, self._bounds, strict=True)):
             if self.diverged[r] is None and not (math.isfinite(loss) and loss <= bound):
                 self.diverged[r] = place
@@ -381,7 +398,8 @@ class Run:
         mean = self.learner.squared_norm(total) / batches**2
         trace = b * (squares - batches * mean) / max(1, batches - 1)
         unbiased = (mean - trace / (batches * b)).clamp_min(1e-12 * mean)
-        return {"gradient norm": mean.sqrt(), "Tr Sigma": trace, "noise scale": trace / unbiased}
+        scale = torch.where(mean > 0, trace / unbiased, 1e12)  # no gradient at all: beyond all measure
+        return {"gradient norm": mean.sqrt(), "Tr Sigma": trace, "noise scale": scale}
 
     # -- what comes out -----------------------------------------------------------------------------------------
 

@@ -66,14 +66,18 @@ def stacked(model: nn.Module, otherwise: Forward) -> Forward:
     For ``nn.Sequential`` (nested ones too) of layers of the table; ``otherwise`` is used for anything else.
     """
     layers = []
-    for name, layer in model.named_modules():
+    own_names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    for name, layer in model.named_modules(remove_duplicate=False):  # one activation may stand at several places
         if type(layer) is nn.Sequential:
             continue
         row = _TABLE.get(type(layer))
         if row is None or not row[1](layer) or _hooked(layer):
             return otherwise
         keys = [key for key, _ in (*layer.named_parameters(), *layer.named_buffers())]
-        layers.append((layer, row[0], [(key, f"{name}.{key}" if name else key) for key in keys]))
+        places = [(key, f"{name}.{key}" if name else key) for key in keys]
+        if any(place not in own_names for _, place in places):  # a weight that is tied to another
+            return otherwise
+        layers.append((layer, row[0], places))
 
     normalised = any(isinstance(layer, nn.BatchNorm1d) for layer, _, _ in layers)
 

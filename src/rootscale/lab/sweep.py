@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import inspect
 import json
 import math
 import os
+import pickle
 import platform
 import re
 import signal
@@ -25,21 +25,22 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from rootscale.files import command_line, locked, whole, write_json
 from rootscale.lab import pool
 from rootscale.lab.engine import Run, Settings, Variant, environment, grid
-from rootscale.lab.task import Task, Tensors
+from rootscale.lab.identity import describe
+from rootscale.lab.task import Task
 from rootscale.trajectory import Trajectory
 
 __all__ = ["BusyError", "Progress", "Sweep", "finished", "joined", "sweep"]
@@ -48,6 +49,8 @@ __all__ = ["BusyError", "Progress", "Sweep", "finished", "joined", "sweep"]
 ENGINES = ("processes", "ray")
 #: Progress is told this often, or when this much more is done: a run may take thousands of steps a second.
 TELL_SECONDS, TELL_SHARE = 0.1, 0.01
+#: What is said of a file that cannot be read.
+_BROKEN = "{path} is damaged ({error}): remove it, and the run is made again"
 #: Called with what is being run, which of how many runs it is, and how far it is, from 0 to 1.
 Progress = Callable[[str, int, int, float], object]
 
@@ -230,7 +233,7 @@ class _Keeper:
     def work(self, job: _Job, keep_state: bool, tell: Callable[[float], object], interrupted: threading.Event) -> None:
         """A job in a process of its own: everything goes through the folder."""
         start = None if job.warm is None else self.place(job.warm)
-        warm = None if start is None else _read(start / "checkpoint.pt")["learner"]
+        warm = None if start is None else _read(start / "checkpoint.pt")
         self.run(job, warm, keep_state, tell, interrupted)
 
     def run(
@@ -241,7 +244,7 @@ class _Keeper:
         tell: Callable[[float], object],
         interrupted: threading.Event,
     ) -> tuple[Trajectory, Any]:
-        """The trajectory of a job, and the learner's last state where it is to be kept."""
+        """The trajectory of a job, and its last state where it is to be kept."""
         if self.folder is None:
             return self._make(job, warm, keep_state, tell, interrupted)
         place = self.folder / job.name
@@ -305,7 +308,7 @@ class _Keeper:
             write_json(place / "run.json", {**_facts(job), "status": status, "seconds": round(run.seconds, 1)})
             if not keep_state:
                 (place / "checkpoint.pt").unlink(missing_ok=True)
-        return trajectory, run.learner.state_dict() if keep_state else None
+        return trajectory, run.state_dict() if keep_state else None
 
 
 def _facts(job: _Job) -> dict[str, Any]:
@@ -319,13 +322,20 @@ def _facts(job: _Job) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise ValueError(_BROKEN.format(path=path, error=error)) from None
 
 
 def _stored(place: Path, with_state: bool) -> tuple[Trajectory, Any]:
-    """What a finished run left: its trajectory, and the learner's last state where it is wanted."""
-    state = _read(place / "checkpoint.pt")["learner"] if with_state else None
-    return Trajectory.load(place / "trajectory.npz"), state
+    """What a finished run left: its trajectory, and its last state where it is wanted."""
+    state = _read(place / "checkpoint.pt") if with_state else None
+    path = place / "trajectory.npz"
+    try:
+        return Trajectory.load(path), state
+    except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(_BROKEN.format(path=path, error=error)) from None
 
 
 def _checkpoint(place: Path, run: Run) -> None:
@@ -411,86 +421,6 @@ def _board(place: Path, run: Run) -> Callable[[Run], None]:
             writer.flush()
 
     return board
-
-
-# -- what decides a run's result ------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=4)  # it makes a model, and is asked for by every run
-def describe(task: Task) -> dict[str, Any]:
-    """What a task is, as far as that can be seen: plan, data, model and the source of its functions."""
-    functions = [
-        task.loss,
-        task.prepare,
-        task.augment,
-        task.optimizer,
-        *task.metrics.values(),
-        *task.functions.values(),
-    ]
-    return {
-        "name": task.name,
-        "plan": task.plan.to_dict(),
-        "model": _model_digest(task.model),
-        "train": _data_digest(task.train),
-        "test": _data_digest(task.test),
-        "measured": [*task.metrics, *task.functions],
-        "functions": _digest(*(_source(function) for function in functions)),
-    }
-
-
-def _model_digest(make: Callable[[], nn.Module]) -> str:
-    """Of a model's layers and shapes; a large one takes seconds to make, and tasks that differ in data share it."""
-    try:
-        if isinstance(make, partial):
-            given = make.args, tuple(make.keywords.items())
-            return _made_digest(make.func, *given, repr(given))
-    except TypeError:  # arguments that cannot be looked up
-        pass
-    return _made_digest.__wrapped__(make, (), (), "")
-
-
-@lru_cache(maxsize=64)
-def _made_digest(
-    make: Callable[..., nn.Module], args: tuple[Any, ...], keywords: tuple[tuple[str, Any], ...], written: str
-) -> str:
-    """``written`` tells 1 from 1.0, which layers show."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = make(*args, **dict(keywords))
-    shapes = [f"{name} {list(p.shape)} {p.dtype} {p.requires_grad}" for name, p in model.named_parameters()]
-    return _digest(repr(model), *shapes)
-
-
-def _digest(*texts: str) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
-
-
-def _data_digest(data: Any) -> str:
-    if data is None:
-        return "none"
-    if isinstance(data, Tensors):
-        return _digest(*(text for tensor in (data.inputs, data.targets) for text in _tensor_texts(tensor)))
-    index = torch.linspace(0, len(data) - 1, min(len(data), 64)).long()
-    return _digest(str(len(data)), *(text for tensor in data[index] for text in _tensor_texts(tensor)))
-
-
-def _tensor_texts(tensor: Tensor) -> list[str]:
-    """Shape, type, and the values of up to 4,096 rows."""
-    rows = tensor[:: max(1, len(tensor) // 4096)].detach().cpu().contiguous()
-    values = rows.reshape(-1).view(torch.uint8) if rows.numel() else rows
-    return [str(list(tensor.shape)), str(tensor.dtype), hashlib.sha256(values.numpy().tobytes()).hexdigest()]
-
-
-def _source(function: Any) -> str:
-    if function is None:
-        return ""
-    if isinstance(function, partial):
-        parts = [*function.args, *function.keywords, *function.keywords.values()]
-        return " ".join([_source(function.func), *(_source(x) if callable(x) else repr(x) for x in parts)])
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        return f"{type(function).__name__} {getattr(function, '__qualname__', '')}"
 
 
 # -- what there is to run --------------------------------------------------------------------------------------------

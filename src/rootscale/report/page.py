@@ -29,8 +29,11 @@ from rootscale.units import show
 __all__ = ["need_plotly", "page", "write"]
 
 COLOURS = 8  # of page.css, --arm-0 to --arm-7
-#: Dashes of the lines, for those who cannot tell the colours: Plotly's names, and what SVG calls them.
-DASHES = {"solid": "none", "dash": "7 3", "dot": "2 2.5", "dashdot": "7 3 2 3", "longdash": "12 3"}
+#: Dashes of the lines, for those who cannot tell the colours: Plotly's names or lengths, and what SVG calls them.
+DASHES = {
+    "solid": "none", "dash": "7 3", "dot": "2 2.5", "dashdot": "7 3 2 3", "longdash": "12 3",
+    "longdashdot": "12 3 2 3", "9px,3px,3px,3px,3px,3px": "7 2 2 2 2 2", "3px,9px": "2 6",
+}  # fmt: skip
 
 
 class Html(str):

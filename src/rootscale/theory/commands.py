@@ -86,11 +86,15 @@ class Setting:
         return made if self.time is None else replace(made, duration=positive("time", self.time))
 
     def chain(self, eta: float) -> Chain:
-        """The chain at the learning rate nearest to ``eta`` whose steps fill the time exactly."""
+        """The chain at the learning rate nearest to ``eta`` whose steps fill the time, and whose batch is whole."""
         made = self.case
         steps = round(made.duration / positive("eta", eta) ** (1 if isinstance(made.equation, SGDSDE) else 2))
         if steps < 1:
             raise ValueError(f"a step at eta={eta:g} takes longer than time={made.duration:g}; use a smaller eta")
+        near = range(1, 2 * steps) if isinstance(self.family, Minibatch) else ()  # they have whole numbers of samples
+        for other in sorted(near, key=lambda n: abs(n - steps)):
+            with suppress(ValueError):
+                return made.chain(other)
         return made.chain(steps)
 
     def chains(self) -> list[Chain]:
@@ -100,6 +104,13 @@ class Setting:
             with suppress(ValueError):
                 found.append(self.case.chain(steps))
         return found
+
+
+def _make_folder(place: Path) -> None:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{place} cannot be made a folder: {error.strerror}; give another one") from None
 
 
 @contextmanager
@@ -159,10 +170,23 @@ def order(
         raise ValueError("choose either ells (SVAG against the SDE) or kappa (two batch sizes), not both")
     if rule is not None and kappa == 1:
         raise ValueError(f"rule {rule!r} needs a second batch size to convert to; give kappa, e.g. --kappa 4")
+    if kappa < 1:
+        raise ValueError(f"kappa must be a whole number of at least 1, got {kappa}")
     made = setting.case
     chains = [setting.chain(eta) for eta in etas] or setting.chains()
+    if not chains:
+        steps = ", ".join(map(str, STEPS))
+        raise ValueError(
+            f"none of {steps} steps fills time={made.duration:g} with whole mini-batches; give --etas or another --time"
+        )
     if ells:
         chains = [svag_chain(chains[0], ell) for ell in ells]
+    if len({chain.clock for chain in chains}) < len(chains):
+        given = "ells" if ells else "etas"
+        values = ", ".join(show(chain.optimizer.eta) for chain in chains)
+        raise ValueError(
+            f"{given} must differ, also after they are moved to whole steps: there they are eta = {values}"
+        )
     reference: SDE | list[Chain] = made.equation if kappa == 1 else [rescaled(chain, kappa, rule) for chain in chains]
     with _quiet():
         errors = weak_error(
@@ -252,6 +276,8 @@ def simulate(
     """
     if substeps < 1 or points < 1 or paths < 2:
         raise ValueError(f"need substeps >= 1, points >= 1 and paths >= 2, got {substeps}, {points} and {paths}")
+    if save is not None:
+        _make_folder(save)  # before the work, not after it
     made = setting.case
     chain = setting.chain(eta)
     steps = round(made.duration / chain.clock)
@@ -293,7 +319,6 @@ def simulate(
         draw_trajectories(results, png, title=title)
         console.print(f"wrote {png}")
     if save is not None:
-        save.mkdir(parents=True, exist_ok=True)
         for label, result in results.items():
             result.save(save / f"{label.replace(' ', '-').replace('=', '-')}.npz")
         console.print(f"wrote {len(results)} trajectories to {save}")

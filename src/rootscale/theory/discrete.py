@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
-from rootscale.rules import Rule, get_rule
+from rootscale.rules import Rule, get_rule, svag_weights
 from rootscale.theory.oracle import Oracle, svag
 from rootscale.theory.sde import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
 
@@ -147,6 +147,7 @@ def svag_chain(chain: Chain, ell: float) -> Chain:
 
     A step of ``chain`` takes as long as ``ell^2`` steps of it.
     """
+    svag_weights(ell)  # checks ell
     optimizer = get_rule(None, chain.optimizer.name).convert_record(chain.optimizer, 1 / ell**2)
     return Chain(optimizer, svag(chain.oracle, ell), chain.form)
 

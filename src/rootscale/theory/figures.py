@@ -187,5 +187,5 @@ def draw_orders(
     axis.set_ylabel("|weak error|, 95 % bars; hollow: not in the fit", fontsize=9)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     if title:
-        axis.set_title(title, fontsize=10)
+        figure.suptitle(title, fontsize=10)  # over the legend too
     return _save(figure, path)

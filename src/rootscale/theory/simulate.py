@@ -81,6 +81,12 @@ def run_chain(
             f"{type(oracle).__name__} has none (Chain.iterate takes any oracle)"
         )
 
+    if len(x0) != chain.moments + 1:
+        raise ValueError(
+            f"x0 must be a state of the SDE of {chain.optimizer.name} with {chain.moments + 1} parts, got "
+            f"{type(x0).__name__} with {len(x0)}"
+        )
+
     def observe(t: float, x: States) -> dict[str, Tensor]:
         state = chain.scaled(x[0])
         return {name: f(state) for name, f in functions.items()}

@@ -108,6 +108,18 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType({
 })  # fmt: skip
 
 
+def suits(scheme: Scheme, equation: Equation, x0: State, t0: float) -> bool:
+    """Whether a scheme solves this equation: Heun's only where the noise does not depend on the state it moves."""
+    if scheme.step is not heun:
+        return True
+    x = _like(x0, (part[:1] for part in x0))
+    t = torch.tensor(t0, dtype=x[0].dtype, device=x[0].device)
+    dw = torch.linspace(0.3, 0.7, equation.oracle.rank, dtype=x[0].dtype, device=x[0].device)[None]  # any increment
+    here = equation.diffusion(t, x, dw)
+    there = equation.diffusion(t, _like(x, map(torch.add, x, here)), dw)
+    return all(torch.allclose(a, b, rtol=1e-5, atol=0.0) for a, b in zip(here, there, strict=True))
+
+
 @dataclass(frozen=True)
 class Levels:
     """One step ``h`` of all solutions of a scheme, on one Brownian path: an ``advance`` for `drive`."""
@@ -173,6 +185,12 @@ def solve(
         if scheme not in SCHEMES:
             raise ValueError(f"no scheme {scheme!r}; there are {', '.join(SCHEMES)}")
         scheme = SCHEMES[scheme]
+    if not suits(scheme, equation, x0, t0):
+        fitting = ", ".join(name for name, row in SCHEMES.items() if row.step is not heun)
+        raise ValueError(
+            f"scheme {scheme.name!r} solves the Stratonovich equation, which is another one where the noise depends on "
+            f"what it moves, as that of this {type(equation).__name__}; use one of {fitting}"
+        )
     levels = scheme.levels
 
     def observe(t: float, x: States) -> dict[str, Tensor]:

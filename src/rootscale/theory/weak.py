@@ -34,7 +34,7 @@ from rootscale.theory.discrete import Chain
 from rootscale.theory.engine import State, States, drive
 from rootscale.theory.oracle import FAMILIES, NGOS, Draw
 from rootscale.theory.sde import SDE
-from rootscale.theory.solve import SCHEMES, Levels, Scheme, whole_steps
+from rootscale.theory.solve import SCHEMES, Levels, Scheme, suits, whole_steps
 from rootscale.trajectory import Estimate, Trajectory
 
 __all__ = ["TESTS", "Order", "PreAsymptoticWarning", "TestFunction", "WeakError", "fit_order", "tests_of", "weak_error"]
@@ -388,10 +388,18 @@ def _one(
         if isinstance(scheme, Scheme)
         else SCHEMES[scheme or ("richardson", "heun-richardson")[chain.moments == 2]]
     )
+    suited = [
+        repr(row.name) for row in SCHEMES.values()
+        if row.order > 1 and (isinstance(reference, Chain) or suits(row, reference, x0, start))
+    ]  # fmt: skip
     if how.order < 2:
         raise ValueError(
-            f"scheme {how.name!r} has weak order 1, that of the error to be measured; use "
-            f"{' or '.join(repr(name) for name, s in SCHEMES.items() if s.order > 1)}"
+            f"scheme {how.name!r} has weak order 1, that of the error to be measured; use {' or '.join(suited)}"
+        )
+    if not isinstance(reference, Chain) and not suits(how, reference, x0, start):
+        raise ValueError(
+            f"scheme {how.name!r} does not solve {type(reference).__name__}, whose noise depends on what it moves; use "
+            f"{' or '.join(suited)}"
         )
     stride, gaussian = _stride(chain, reference), chain.oracle.family == FAMILIES["gaussian"]
     fades = (0.0, 2.0 / (times[-1] - start)) if controls else ()
@@ -477,7 +485,7 @@ class Order:
         return self.slope - 1.96 * self.se, self.slope + 1.96 * self.se
 
     def covers(self, order: float, within: float = 0.0) -> bool:
-        """Whether the slope is within so much of ``order``, and the whole fit resolved."""
+        """Whether the slope is within so much of ``order``; that of a fit without two resolved points is not."""
         return bool(abs(self.slope - order) <= within)
 
     def __str__(self) -> str:
@@ -507,7 +515,7 @@ def fit_order(
     small, resolved = h < largest, np.abs(error) >= threshold * se
     use = small & resolved
     left = {"unresolved": tuple(h[small & ~resolved].tolist()), "large": tuple(h[~small].tolist())}
-    if use.sum() < 2:
+    if len(set(h[use])) < 2:
         return Order(name, math.nan, math.nan, tuple(h[use].tolist()), **left)
     order = np.argsort(h[use])
     x, y, s = np.log(h[use][order]), np.log(np.abs(error[use][order])), (se / np.abs(error))[use][order]

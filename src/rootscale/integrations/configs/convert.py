@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from rootscale.changes import Change, Changes
-from rootscale.integrations.configs.documents import Document, guess_syntax
+from rootscale.integrations.configs.documents import Document, guess_syntaxes
 from rootscale.integrations.configs.formats import (
     BASE_LR,
     BATCHNORM,
@@ -127,22 +127,24 @@ def convert(
 
 def read(text: str, format: str | None = None) -> tuple[Document, Format]:
     """The values of a file, and which format it is."""
-    syntax = guess_syntax(text)
+    syntaxes = guess_syntaxes(text)
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
+    formats = list(FORMATS.values()) if format is None else [FORMATS[format]]
+    found = [(syntax, known) for syntax in syntaxes for known in formats if syntax in known.syntaxes]
+    for syntax, known in found:
+        document = Document(text, syntax, known.flat)
+        if known.matches(document):
+            return document, known
     if format is not None:
-        if format not in FORMATS:
-            raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
-        known = FORMATS[format]
-        if syntax not in known.syntaxes:
-            raise ValueError(f"{format} files are {' or '.join(known.syntaxes)}, this one looks like {syntax}")
+        if not found:
+            usual = " or ".join(formats[0].syntaxes)
+            raise ValueError(f"{format} files are {usual}, this one looks like {syntaxes[0]}")
+        syntax, known = found[0]
         return Document(text, syntax, known.flat), known
-    for known in FORMATS.values():
-        if syntax in known.syntaxes:
-            document = Document(text, syntax, known.flat)
-            if known.matches(document):
-                return document, known
     raise ValueError(
-        f"the format is not known; looked for {', '.join(f.looked_for for f in FORMATS.values())}, and found {syntax} "
-        "without them; --format names it"
+        f"the format is not known; looked for {', '.join(f.looked_for for f in FORMATS.values())}, and found "
+        f"{syntaxes[0]} without them; --format names it"
     )
 
 
@@ -193,7 +195,8 @@ def _value(document: Document, f: Field) -> int | float | None:
     if value is None and f.needed:
         raise ValueError(f"{f.path} is not in the file, and {f.needed}; write it there")
     if value is None:
-        return f.default
+        _check_parents(document, f)
+        return None if any(document[path] for path in f.unless) else f.default
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{f.path} must be a number, got {value!r}")
     counts = f.role in ("steps", SCHEDULE, EVERY)
@@ -204,6 +207,19 @@ def _value(document: Document, f: Field) -> int | float | None:
     if f.role == "lr" and value == 0:
         raise ValueError(f"{f.path} must be above 0, got {value!r}")
     return value
+
+
+def _check_parents(document: Document, f: Field) -> None:
+    """Where a field is missing, what it would be in must not be something else: that would be written over."""
+    *parents, last = f.path.split(".")
+    for i in range(1, len(parents) + 1):
+        path = ".".join(parents[:i])
+        holder, kind = document[path], list if last.isdigit() and i == len(parents) else dict
+        if holder is not None and not isinstance(holder, kind):
+            wanted = "a list of numbers" if kind is list else "names and values"
+            raise ValueError(f"{path} must be {wanted}, got {holder!r}")
+        if kind is list and holder is not None:
+            raise ValueError(f"{path} must be a list of at least {int(last) + 1} numbers, got {len(holder)}")
 
 
 @dataclass(frozen=True)
@@ -230,10 +246,15 @@ def _size(document: Document, path: str) -> int | None:
     return value
 
 
+def _laid_out(given: Any) -> bool:
+    """Whether a batch size says its layout: 256x1x1 does, 256 does not."""
+    return isinstance(given, BatchSize) or (isinstance(given, str) and "x" in given.lower().replace("×", "x"))
+
+
 def _batch(document: Document, layout: Layout, start: Any, to: Any, world_size: int | None) -> _Batch:
     total, micro, accumulation = (_size(document, path) for path in (layout.total, layout.micro, layout.accumulation))
     given = None if start is None else BatchSize.of(start)
-    workers = world_size if given is None or given.plain else given.workers
+    workers = given.workers if given is not None and _laid_out(start) else world_size
     if workers is not None and workers < 1:
         raise ValueError(f"the world size must be a whole number above 0, got {workers!r}")
     steps = accumulation or (None if document[layout.accumulation] == AUTO else 1) if layout.accumulation else 1
@@ -257,17 +278,17 @@ def _batch(document: Document, layout: Layout, start: Any, to: Any, world_size: 
         )
     if micro and accumulation and workers is None and total % (micro * accumulation) == 0:
         workers = total // (micro * accumulation)
-    return _new_batch(document, layout, (total, micro, workers), BatchSize.of(to))
+    return _new_batch(document, layout, (total, micro, workers), to)
 
 
-def _new_batch(document: Document, layout: Layout, old: tuple[int, int | None, int | None], new: BatchSize) -> _Batch:
-    total, micro, workers = old
+def _new_batch(document: Document, layout: Layout, old: tuple[int, int | None, int | None], to: Any) -> _Batch:
+    (total, micro, workers), new, laid_out = old, BatchSize.of(to), _laid_out(to)
     if not isinstance(new.total, int):
         raise ValueError(f"the new batch size must be a whole number, got {show(new.total)}")
     values: dict[str, int] = {}
     forward = Fraction(new.total, total)
-    here = micro if new.plain else int(new.micro)
-    hands = workers if new.plain else new.workers
+    here = int(new.micro) if laid_out else micro
+    hands = new.workers if laid_out else workers
     if here and new.total % (here * (hands or 1)):
         raise ValueError(
             f"batch size {show(new.total)} is no multiple of {here} micro x {hands or 1} workers: choose its layout "
@@ -277,7 +298,7 @@ def _new_batch(document: Document, layout: Layout, old: tuple[int, int | None, i
         forward = Fraction(here * hands, micro * workers)
     if layout.total and (_size(document, layout.total) or not layout.accumulation):
         values[layout.total] = new.total
-    if not new.plain and _size(document, layout.micro):
+    if laid_out and _size(document, layout.micro):
         values[layout.micro] = int(new.micro)
     derived = _size(document, layout.total) and not _size(document, layout.accumulation)
     if layout.accumulation and here and hands and not derived and document[layout.accumulation] != AUTO:

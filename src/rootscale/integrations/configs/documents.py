@@ -28,6 +28,7 @@ class Leaf:
         key: its name as it is written.
         head: where the entry (the key and the value) starts; a new entry is written like it.
         tail: where the entry ends; a new entry may be put there. None: not there.
+        fixed: why its text must not be changed; empty if it may.
     """
 
     value: Any
@@ -36,6 +37,7 @@ class Leaf:
     key: str = ""
     head: int = 0
     tail: int | None = None
+    fixed: str = ""
 
 
 Found = Iterator[tuple[Path, Leaf]]
@@ -155,7 +157,12 @@ def _yaml(text: str) -> Found:
         once = id(node) not in seen
         seen.add(id(node))
         if isinstance(node, yaml.MappingNode) and once:
+            if not node.value:
+                yield path, Leaf({}, start, end)
             for name, item in node.value:
+                if name.tag == "tag:yaml.org,2002:merge":
+                    line = name.start_mark.line + 1
+                    raise ValueError(f"YAML merge keys are not read: write the values out where line {line} has <<")
                 yield from walk(item, (*path, str(name.value)), name, flow or bool(node.flow_style))
             return
         if isinstance(node, yaml.SequenceNode) and once:
@@ -164,8 +171,12 @@ def _yaml(text: str) -> Found:
             yield path, Leaf([*range(len(node.value))], start, end if node.flow_style else start, str(path[-1]))
             return
         if not isinstance(node, yaml.ScalarNode):
+            yield path, Leaf("(an alias)", start, end)  # its values are those of another place
             return
-        value = loader.construct_object(node)
+        try:
+            value = loader.construct_object(node)
+        except (yaml.YAMLError, ValueError):
+            value = text[start:end]  # a tag that only the tool knows
         if isinstance(value, str) and node.style is None:
             value = _number(value)  # YAML 1.1 reads 1e-3 as a word; the tools that read such files do not
         line = text.find("\n", end)
@@ -200,23 +211,36 @@ def _number(word: str) -> Any:
 _FLAG = re.compile(
     r"""(?<![\w$./-])--([A-Za-z][\w-]*)(?![\w:.-])(?:(?:=|[ \t]*(?:\\?\r?\n)?[ \t]*)(["']?)(?![-\\])([^\s"'\\)]+)\2)?"""
 )
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 def _arguments(text: str) -> Found:
     """Options as in a shell script or a file of arguments; ``$NAME`` is looked up where it is set once."""
     code = re.sub(r"(?:^|(?<=\s))#[^\n]*", lambda m: " " * len(m[0]), text)
-    for m in _FLAG.finditer(code):
+    flags = list(_FLAG.finditer(code))
+    for m in flags:
         path, word = (m[1],), m[3]
         if word is None:
             yield path, Leaf(True, m.end(), m.end(), m[1], m.start(), m.end())
             continue
-        span = m.span(3)
-        if variable := re.fullmatch(r"\$(?:\{(\w+)\}|(\w+))", word):
+        span, fixed = m.span(3), ""
+        if variable := _VARIABLE.fullmatch(word):
             name = variable[1] or variable[2]
             set_at = list(re.finditer(rf"""^[ \t]*(?:export[ \t]+)?{name}=(["']?)([^\s"';]+)\1""", code, re.MULTILINE))
             if len(set_at) == 1:
                 span, word = set_at[0].span(2), set_at[0][2]
-        yield path, Leaf(_number(word), *span, m[1], m.start(), m.end())
+                fixed = _other_use(code, name, set_at[0], flags)
+        yield path, Leaf(_number(word), *span, m[1], m.start(), m.end(), fixed)
+
+
+def _other_use(code: str, name: str, set_at: re.Match[str], flags: list[re.Match[str]]) -> str:
+    """Where a variable is used but as the whole value of an option, in words; empty if it is not."""
+    known = [set_at.span(), *(m.span(1) for m in flags)]
+    known += [m.span(3) for m in flags if m[3] is not None and _VARIABLE.fullmatch(m[3])]
+    for use in re.finditer(rf"(?<!\w){name}(?!\w)", code):
+        if not any(start <= use.start() and use.end() <= end for start, end in known):
+            return f"it is the variable {name}, which line {code.count(chr(10), 0, use.start()) + 1} uses too"
+    return ""
 
 
 #: Every syntax by its name.
@@ -232,17 +256,27 @@ SYNTAXES: Mapping[str, Syntax] = MappingProxyType(
 )
 
 
-def guess_syntax(text: str) -> str:
-    """What the text is written in."""
+def guess_syntaxes(text: str) -> tuple[str, ...]:
+    """What the text may be written in, the likeliest first."""
     if text.lstrip("\ufeff \t\r\n").startswith("{"):
-        return "JSON"
+        return ("JSON",)
     try:
         if tomllib.loads(text):
-            return "TOML"
+            return ("TOML",)
     except tomllib.TOMLDecodeError:
         pass
-    values = [path[0] for path, leaf in _arguments(text) if leaf.value is not True]
-    return "arguments" if values else "YAML"
+    if all(leaf.value is True for _, leaf in _arguments(text)):
+        return ("YAML",)
+    try:
+        import yaml
+
+        node = yaml.compose(text, yaml.SafeLoader)
+    except ImportError:
+        return ("arguments", "YAML")
+    except yaml.YAMLError:
+        return ("arguments",)
+    # Options may be part of a text in YAML; a script has no names and values at its top.
+    return ("YAML", "arguments") if isinstance(node, yaml.MappingNode) else ("arguments",)
 
 
 def _flat(path: Path) -> Path:
@@ -297,12 +331,23 @@ class Document:
         """
         edits: dict[tuple[int, int], str] = {}
         lists: dict[str, list[str]] = {}
+        tables: dict[str, list[str]] = {}
         texts = {path: self.syntax.number(value) for path, value in values.items()}
         for path in list(texts):
             parent, _, last = path.rpartition(".")
-            if last.isdigit() and path not in self.leaves:  # a whole list is missing
+            if path in self.leaves:
+                if fixed := self.leaves[path].fixed:
+                    raise ValueError(f"{path} cannot be changed: {fixed}; write its number itself at the option")
+            elif last.isdigit():  # a whole list is missing
                 lists.setdefault(parent, []).append(texts.pop(path))
-        for path, text in [*texts.items(), *((path, f"[{', '.join(items)}]") for path, items in lists.items())]:
+        texts |= {path: f"[{', '.join(items)}]" for path, items in lists.items()}
+        for path in list(texts):
+            parent, _, last = path.rpartition(".")
+            if self.syntax.name in ("JSON", "YAML") and parent and self._empty(parent):  # a whole table is missing
+                name = json.dumps(last) if self.syntax.name == "JSON" else last
+                tables.setdefault(parent, []).append(f"{name}: {texts.pop(path)}")
+        texts |= {path: f"{{{', '.join(items)}}}" for path, items in tables.items()}
+        for path, text in texts.items():
             place, text = self._place(path, text)
             if place in edits and place[0] == place[1]:
                 # several new entries behind the same neighbour, or in the same new table
@@ -316,18 +361,23 @@ class Document:
             new += [self.text[position:start], text]
             position = end
         result = "".join([*new, self.text[position:]])
-        self._verify(result, values, set(lists))
+        self._verify(result, values, {*lists, *tables})
         return result
+
+    def _empty(self, parent: str) -> bool:
+        return not any(path.startswith(f"{parent}.") for path in self.leaves)
 
     def _place(self, path: str, text: str) -> tuple[tuple[int, int], str]:
         leaf = self.leaves.get(path)
         if leaf is not None:
             return (leaf.start, leaf.end), f" {text}" if leaf.start == leaf.end else text
         parent, _, key = path.rpartition(".")
-        neighbours = [
+        neighbours = [  # not one without a value: that may be written too, in the same place
             leaf
             for name, leaf in self.leaves.items()
-            if name.rpartition(".")[0] == parent and leaf.tail is not None and not isinstance(leaf.value, dict | list)
+            if name.rpartition(".")[0] == parent
+            and leaf.tail is not None
+            and not isinstance(leaf.value, dict | list | None)
         ]
         if neighbours:
             # Behind the learning rate, if there is one: that is where people look.

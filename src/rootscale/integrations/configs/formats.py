@@ -51,6 +51,7 @@ class Field:
         default: what the tool takes where the file has nothing; written into the file where the rule changes it.
         when: a path that must hold something other than None, False, 0 and the empty text.
         needed: why the file must have it, where the tool's own default is not certain.
+        unless: paths of which one that holds something takes the place of the default.
     """
 
     path: str
@@ -58,6 +59,7 @@ class Field:
     default: float | None = None
     when: str = ""
     needed: str = ""
+    unless: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -285,10 +287,10 @@ TRANSFORMERS = Format(
     default_optimizer="adamw_torch",
     schedule="lr_scheduler_type",
     schedules={
-        **dict.fromkeys(("linear", "cosine", "cosine_with_restarts", "polynomial", "constant"), ()),
-        "constant_with_warmup": (),
+        **dict.fromkeys(("linear", "cosine", "cosine_with_restarts", "constant", "constant_with_warmup"), ()),
+        "polynomial": (Field(f"{_K}lr_end", "lowest lr", 1e-7),),
         **dict.fromkeys(("cosine_with_min_lr", "cosine_warmup_with_min_lr"), (Field(f"{_K}min_lr", "lowest lr"),)),
-        "inverse_sqrt": (Field(f"{_K}timescale", SCHEDULE),),
+        "inverse_sqrt": (Field(f"{_K}timescale", SCHEDULE, 10_000, unless=("warmup_steps", "warmup_ratio")),),
         "warmup_stable_decay": (
             Field(f"{_K}num_decay_steps", SCHEDULE),
             Field(f"{_K}num_stable_steps", SCHEDULE),
@@ -349,10 +351,10 @@ TIMM = Format(
         "plateau": "it has no clock: it waits for a metric",
     },
     fields=(
-        Field("warmup_lr", "lowest lr"),
+        Field("warmup_lr", "lowest lr", 1e-5),
         Field("min_lr", "lowest lr"),
         Field("clip_grad", "clip"),
-        Field("model_ema_decay", "ema", when="model_ema"),
+        Field("model_ema_decay", "ema", 0.9998, when="model_ema"),
         Field("bn_momentum", BATCHNORM),
     ),
     epochs="epochs",

@@ -49,8 +49,10 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         rule: a name from `rootscale.RULES`; None is the optimizer's own.
         averaging: ``paper`` or ``power``, as it was for the arguments.
         batchnorm: whether to convert the momentum of the model's BatchNorm layers, which no checkpoint holds: from the
-            batch size at which the run was begun, for which the model's code is written.
-        ema: averages of the parameters (see `rescale_`), whose decay is converted in the same way.
+            batch size per device at which the run was begun, for which the model's code is written. It counts forward
+            passes, so accumulation alone leaves it as it is.
+        ema: averages of the parameters (see `rescale_`), whose decay is converted in the same way, by the global batch
+            size.
         noise_every: measure the noise of the gradient at every so many steps, and log ``noise_scale`` with the loss; 0
             is never. It needs accumulation or several processes.
         noise_window: how many of the latest measurements to average over.
@@ -91,7 +93,10 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The Trainer has loaded the checkpoint, if there is one, and has made no step yet."""
         size, name = global_batch_size(args), type(self).__name__
-        saved = state.stateful_callbacks.get(name, {}).get("attributes", {}) if state.global_step else {}
+        entry = state.stateful_callbacks.get(name, {})
+        saved = (entry[0] if isinstance(entry, list) else entry).get("attributes", {})  # a list: there are two
+        if not (state.global_step or saved.get("resumed")):
+            saved = {}  # no checkpoint: what is there is this callback's own, maybe of an earlier training
         before = BatchSize.of(saved.get("batch_size") or size)
         if state.global_step and not saved.get("batch_size"):
             python_warnings.warn(
@@ -111,10 +116,10 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             check_arguments(args)
             self.changes = self._convert(args, state, float(size.total / Fraction(before.total)), **kwargs)
         begun = BatchSize.of(saved.get("begun_at") or before)
-        self._convert_averages(kwargs["model"], float(size.total / Fraction(begun.total)))
+        self._convert_averages(kwargs["model"], begun, size)
         self.batch_size = self.steps_at = size.to_json()
         self.begun_at = begun.to_json()
-        state.stateful_callbacks.setdefault(name, self.state())  # a checkpoint from before this callback has none
+        state.stateful_callbacks[name] = self.state()  # a checkpoint from before this callback has none
         if self.noise_every:
             self._noise = NoiseLog(args, kwargs["model"], _bare(kwargs["optimizer"]), self.noise_window)
 
@@ -146,11 +151,17 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
                     f"arguments have {show(should)}: take them from scale_training_arguments(the old ones, to=...)"
                 )
 
-    def _convert_averages(self, model: Any, kappa: float) -> None:
-        if kappa == 1 or not (self.batchnorm or self.ema is not None) or self._averages_of is model:
+    def _convert_averages(self, model: Any, begun: BatchSize, size: BatchSize) -> None:
+        kappa = float(size.total / Fraction(begun.total))
+        forward = kappa * begun.accumulation / size.accumulation  # BatchNorm takes a step with every forward
+        norms = self.batchnorm and forward != 1
+        averages = self.ema is not None and kappa != 1
+        if not (norms or averages) or self._averages_of is model:
             return
         nobody = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # these rows are those of every rule
-        rescale_(nobody, kappa, model=model if self.batchnorm else None, ema=self.ema)
+        rescale_(
+            nobody, kappa, model=model if norms else None, ema=self.ema if averages else None, forward_kappa=forward
+        )
         self._averages_of = model
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -254,6 +265,12 @@ def resume(trainer: Any, checkpoint: str | os.PathLike[str], *, batch_size: Batc
     old, new = BatchSize.of(saved or batch_size or 0), global_batch_size(args)
     if batch_size is not None and BatchSize.of(batch_size).total != old.total:
         raise ValueError(f"batch_size is {batch_size}, but {path.name} says that it was written at {old}")
+    written = state.get("train_batch_size")  # per device, or more where one process has several
+    if saved is None and callback.batchnorm and written and old.plain and old.total != written:
+        raise ValueError(
+            f"batchnorm=True needs the samples per device: {path.name} was written at train_batch_size={written}, so "
+            f'batch_size={batch_size} must say its layout, as batch_size="{written}xACCUMULATIONxDEVICES"'
+        )
     if old.total != new.total:
         check_arguments(args)
         if path.resolve().parent == Path(args.output_dir).resolve():
@@ -268,6 +285,7 @@ def resume(trainer: Any, checkpoint: str | os.PathLike[str], *, batch_size: Batc
         "batch_size": old.to_json(),
         "steps_at": new.to_json(),
         "begun_at": entry["attributes"]["begun_at"] or old.to_json(),
+        "resumed": True,  # says that this is a checkpoint's, also where it is younger than one step of the new size
     }
     if old.total != new.total:
         state |= _state_at(trainer, state, old, new)
@@ -291,6 +309,13 @@ def _state_at(trainer: Any, state: dict[str, Any], old: BatchSize, new: BatchSiz
         epoch, within = divmod(state["global_step"], _updates(number, old, drop))
         steps, again = divmod(within * int(old.total), int(new.total))
         steps += epoch * _updates(number, new, drop)
+        if within and _by_length(args):
+            python_warnings.warn(
+                "group_by_length orders the data by the batch size: until the end of this epoch, some samples are seen "
+                "again and others not at all. A checkpoint from the end of an epoch goes on without that",
+                ScalingWarning,
+                stacklevel=3,
+            )
     if again:
         python_warnings.warn(
             f"{again} samples are seen again: after {state['global_step']} steps of batch size {show(old.total)} "
@@ -308,6 +333,11 @@ def _state_at(trainer: Any, state: dict[str, Any], old: BatchSize, new: BatchSiz
         given = getattr(args, name) or 0
         changed[name] = given if given >= 1 else max(1, round(state[name] / kappa))
     return changed
+
+
+def _by_length(args: Any) -> bool:
+    """Whether samples of like length are put together: an argument of its own in the first versions of 5."""
+    return getattr(args, "train_sampling_strategy", "") == "group_by_length" or getattr(args, "group_by_length", False)
 
 
 def _updates(number: int, size: BatchSize, drop_last: bool) -> int:
