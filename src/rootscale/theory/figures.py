@@ -185,7 +185,7 @@ def draw_orders(
     axis.minorticks_off()
     axis.set_xlabel(step, fontsize=10)
     axis.set_ylabel("|weak error|, 95 % bars; hollow: not in the fit", fontsize=9)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
     if title:
         figure.suptitle(title, fontsize=10)  # over the legend too
     return _save(figure, path)
