@@ -96,7 +96,9 @@ def test_the_final_values_in_the_readme_are_those_of_the_results():
 
 
 def test_the_switch_on_the_first_screen_is_that_of_the_results():
-    text = (ROOT / "README.md").read_text().partition("![A switch of batch size in mid-run]")[2].partition("\n\nA run")[0]
+    text = (
+        (ROOT / "README.md").read_text().partition("![A switch of batch size in mid-run]")[2].partition("\n\nA run")[0]
+    )
     _, converted, hyperparameters, rate, zeroed, norms, ramp = finals_of(ROOT / "results" / "cifar10-switch")
     for final in (converted, ramp, rate, zeroed, hyperparameters, norms):
         told = f"{-100 * final.accuracy.gap:.1f} ± {100 * final.accuracy.gap_se:.1f}"
