@@ -1,5 +1,6 @@
 import math
 from dataclasses import asdict, replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import assume, given
@@ -183,3 +184,10 @@ def test_only_rows_of_the_rule_can_be_left_out_and_never_the_clock():
     for key in ("beta3", "steps"):
         with pytest.raises(ValueError, match=f"no row '{key}' to leave out; it has eta, beta1"):
             RULES["sqrt"].without(key)
+
+
+@pytest.mark.parametrize(("beta", "kappa"), [(0.9, 10), (0.95, 20), (0.98, 50), (0.99, 100), (0.999, 1000)])
+def test_an_average_over_nothing_is_refused_whatever_rounding_leaves_of_it(beta, kappa):
+    for averaged in (Fraction(kappa), float(kappa)):
+        with pytest.raises(ValueError, match="need kappa <"):
+            RULES["sqrt"].convert("beta2", beta, averaged)

@@ -51,7 +51,7 @@ class Rule:
             return value
         name, form = name or key, unit.form
         limit = form.limit(value)
-        if float(kappa) >= limit:
+        if float(kappa) >= limit * (1 - 1e-12):  # 1 - 10 (1 - .9) is 0, and not what rounding leaves of it
             raise ValueError(
                 f"kappa={show(kappa)} gives {name}={show(form(value, kappa))}; need kappa < {show(limit)}, or "
                 f"averaging='power', which gives {name}={show(AVERAGE_POWER(value, kappa))}"
