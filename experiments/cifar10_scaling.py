@@ -27,6 +27,7 @@ from rootscale.lab import Settings, Variant
 from rootscale.reproduce import (
     ACCURACY,
     BASE,
+    TITLES,
     Experiment,
     Final,
     Line,
@@ -64,9 +65,6 @@ def words(finals: Sequence[Final]) -> str:
     _, worst = max(known, key=lambda pair: abs(pair[0]))
     verdict = "within" if all(abs(gap) <= 0.03 for gap, _ in known) and len(known) == len(claimed) else "beyond"
     return f"{text}; gap at {worst.label}: {told_gap(ACCURACY, worst.accuracy)}, {verdict} the paper's 3 points"
-
-
-TITLES = {"vgg16": "VGG-16", "resnet56": "ResNet-56", "adam": "Adam", "rmsprop": "RMSprop"}
 
 
 def _experiment(model: str, optimizer: str, epochs: int, minutes: float) -> Experiment:

@@ -27,6 +27,7 @@ from functools import partial
 from rootscale.lab import Settings, Variant
 from rootscale.reproduce import (
     BASE,
+    TITLES,
     Experiment,
     Final,
     Line,
@@ -34,6 +35,7 @@ from rootscale.reproduce import (
     accuracies,
     cifar10_task,
     percent,
+    place_of,
     settings_for,
     size_of,
 )
@@ -44,12 +46,10 @@ FUNCTIONS = ("train loss", "test accuracy", "gradient norm", "Tr Sigma")
 
 def lines(optimizer: str, start: Fraction, options: Options) -> tuple[list[Line], Settings]:
     """The discrete run, and SVAG for each ell from a share of the run on."""
-    task, size = cifar10_task(optimizer, options), size_of(options, BASE)
+    task = cifar10_task(optimizer, options)
     svag = [Line(f"SVAG, ℓ = {show(ell)}", task, Variant(ell=ell)) for ell in options.ells if ell != 1]
-    samples = task.plan.samples
-    assert samples is not None
-    switch_at = int(samples * start) // size * size
-    return [Line("discrete (ℓ = 1)", task), *svag], settings_for(options, task.plan, [size], switch_at)
+    settings = settings_for(options, task.plan, [size_of(options, BASE)], place_of(task.plan, start))
+    return [Line("discrete (ℓ = 1)", task), *svag], settings
 
 
 def words(finals: Sequence[Final]) -> str:
@@ -65,9 +65,6 @@ def words(finals: Sequence[Final]) -> str:
         f"test accuracy {accuracies(finals)}; largest gap to the discrete run, over the range of its curve: "
         + "; ".join(parts)
     )
-
-
-TITLES = {"adam": "Adam", "rmsprop": "RMSprop"}
 
 
 def _experiment(optimizer: str, epochs: int, start: Fraction = Fraction(0)) -> Experiment:

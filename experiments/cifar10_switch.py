@@ -32,6 +32,7 @@ from rootscale.reproduce import (
     kappa,
     kept,
     percent,
+    place_of,
     settings_for,
     size_of,
 )
@@ -52,7 +53,7 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
     assert samples is not None
     sizes = [size_of(options, size) for size in (BASE, *ramp)]
     unit = lcm(*sizes)  # all places are whole numbers of steps at all batch sizes, counted from the switch
-    start = int(samples * SWITCHES[0]) // sizes[0] * sizes[0]
+    start = place_of(task.plan, SWITCHES[0])
     last = [SWITCHES[1] + (SWITCHES[2] - SWITCHES[1]) * i for i in range(len(ramp) - 1)]
     places = [start + max(i + 1, round((samples * share - start) / unit)) * unit for i, share in enumerate(last)]
     stages = tuple(zip(places, (kappa(size) for size in ramp[1:]), strict=True))

@@ -26,6 +26,7 @@ from rootscale.report.words import NO_GRADIENT, NOISE_SCALE
 from rootscale.reproduce import (
     ACCURACY,
     MEASURES,
+    TITLES,
     Experiment,
     Final,
     Options,
@@ -389,7 +390,7 @@ def switch(entry: Entry, path: Path) -> None:
     _legend(figure, axes[0, 0], 2)
     n = max(final.seeds for final in finals_of(entry.folder))
     what = "generated images" if record["options"]["smoke"] else "CIFAR-10"
-    net = {"vgg16": "VGG-16", "resnet56": "ResNet-56"}[record["options"]["model"]]
+    net = TITLES[record["options"]["model"]]
     title = f"{net}, Adam, {what}: the batch size changes in mid-run (mean of {n} seeds, bands: their range)"
     figure.suptitle(title, fontsize=10)
     _save(figure, path)

@@ -326,6 +326,8 @@ def compare(
     for name in deciding:
         if name not in names:
             raise ValueError(f"the verdict cannot rest on {name!r}; compared are {', '.join(map(repr, names))}")
+    # Only what is compared: a run is lost where one of these is not finite, and others may be undefined.
+    base, other = (Trajectory(one.times, {n: one.values[n] for n in names}, meta=one.meta) for one in (base, other))
     pick, paired = _pairs(base, other, notes)
     runs = {"other": len(pick[0]), "base": len(pick[1])}
     if min(runs.values()) < FEWEST:
@@ -333,7 +335,7 @@ def compare(
             f"need at least {FEWEST} {'pairs of runs with equal seeds' if paired else 'runs of each'} (8 or more are "
             f"better), got {runs['other']} of the other and {runs['base']} of the base"
         )
-    lost = (_lost(other, names)[pick[0]], _lost(base, names)[pick[1]])
+    lost = (other.lost[pick[0]], base.lost[pick[1]])
     diverged = (int(lost[0].any(1).sum()), int(lost[1].any(1).sum()))
     ranges = np.array([_range(base, name) for name in names])
     flat = [name for name, r in zip(names, ranges, strict=True) if r == 0]
@@ -538,12 +540,6 @@ def _pairs(base: Trajectory, other: Trajectory, notes: list[str]) -> tuple[tuple
             )
         notes.append(f"paired by the {len(common)} seeds that both have; {left} runs with other seeds were left out")
     return ([seeds[0][value] for value in common], [seeds[1][value] for value in common]), True
-
-
-def _lost(runs: Trajectory, names: Sequence[str]) -> Mask:
-    """``[R, T]``: where a run has diverged; what is not compared may be undefined."""
-    lost: Mask = np.any([~np.isfinite(runs.values[name]) for name in names], axis=0)
-    return lost
 
 
 def _range(base: Trajectory, name: str) -> float:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["command_line", "load_file", "locked", "whole", "write_json"]
+__all__ = ["command_line", "load_file", "locked", "need_folder", "whole", "write_json"]
 
 #: Options that say where files lie, or when to stop: they decide nothing about a result.
 PLACES = ("--data", "--minutes", "--out", "--pages", "--pretrained", "--report", "--runs", "--text")
@@ -46,6 +46,12 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def need_folder(path: Path, what: str, option: str) -> None:
+    """Refuse a file whose folder is not there: to be called before the work, not after it."""
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} for the {what}; make it, or give another {option}")
 
 
 def write_json(path: str | os.PathLike[str], data: Any, **options: Any) -> None:

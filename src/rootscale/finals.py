@@ -14,7 +14,7 @@ from rootscale.compare import Verdict
 from rootscale.lab.check import Arm
 from rootscale.trajectory import Trajectory
 
-__all__ = ["ACCURACY", "MEASURES", "End", "Final", "accuracies", "finals", "percent", "told", "told_gap"]
+__all__ = ["ACCURACY", "MEASURES", "End", "Final", "accuracies", "finals", "largest_gap", "percent", "told", "told_gap"]
 
 Array = NDArray[np.float64]
 
@@ -149,11 +149,14 @@ def _curve_gaps(
         span = float(np.ptp(theirs.mean(0)))
         if not span > 0:
             continue
-        difference = (ours - theirs) / span
-        gap = np.abs(difference.mean(0))
-        at = int(gap.argmax())
-        se = float(difference[:, at].std(ddof=1) / math.sqrt(len(kept))) if len(kept) > 1 else None
-        yield name, (float(gap[at]), se)
+        yield name, largest_gap((ours - theirs) / span)
+
+
+def largest_gap(differences: Array) -> tuple[float, float | None]:
+    """Of curves ``[R, T]``, where their mean is farthest from 0: how far, and its standard error (None for one)."""
+    gap = np.abs(differences.mean(0))
+    at, n = int(gap.argmax()), len(differences)
+    return float(gap[at]), float(differences[:, at].std(ddof=1) / math.sqrt(n)) if n > 1 else None
 
 
 # -- in words --------------------------------------------------------------------------------------------------------

@@ -57,6 +57,16 @@ class BatchSize:
         return self.micro * self.accumulation * self.workers
 
     @property
+    def forward(self) -> Count:
+        """Samples of one forward pass, over all workers: BatchNorm's running averages take a step with each."""
+        return self.micro * self.workers
+
+    @staticmethod
+    def laid_out(value: BatchSize | Number | str) -> bool:
+        """Whether what `of` takes says how the samples are laid out: ``256x1x1`` does, 256 does not."""
+        return isinstance(value, BatchSize) or (isinstance(value, str) and "x" in value.lower().replace("×", "x"))
+
+    @property
     def plain(self) -> bool:
         """Whether it is a mere number, without accumulation or workers."""
         return self.accumulation == self.workers == 1
@@ -217,13 +227,9 @@ class Plan:
         return new, messages + self._guards(new, chosen, kappa)
 
     def _forward_kappa(self, size: BatchSize) -> Fraction:
-        """How many times as many samples a forward has, over all workers: kappa over the change of the accumulation.
-
-        BatchNorm's running averages take a step with every forward. Where one of the layouts is not known it is kappa.
-        """
+        """How many times as many samples a forward has, for BatchNorm; kappa where one of the layouts is not known."""
         known = self.batch_size.plain == size.plain
-        more = Fraction(size.accumulation, self.batch_size.accumulation) if known else Fraction(1)
-        return self.kappa(size) / more
+        return Fraction(size.forward) / Fraction(self.batch_size.forward) if known else self.kappa(size)
 
     def _converted(self, rule: Rule, kappa: Fraction) -> dict[str, Any]:
         return {

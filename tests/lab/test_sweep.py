@@ -160,6 +160,17 @@ def test_values_decide_the_folder_as_code_does(one, other):
     assert describe(replace(task, **one)) == describe(replace(task, **one))
 
 
+def test_equal_values_are_equal_whether_or_not_they_are_one_object():
+    task, half = make(), (0.5, 0.25)
+    again = tuple(float(x) for x in half)
+    assert again is not half
+    one, other = (replace(task, prepare=Normalise(half, second)) for second in (half, again))
+    assert describe(one) == describe(other)
+    around = {"a": half}
+    around["self"] = around
+    assert describe(replace(task, loss=Halved(2, around))) != describe(replace(task, loss=Halved(2, {"a": half})))
+
+
 def test_a_global_that_a_loss_refers_to_decides_the_folder(monkeypatch):
     task = make()
     before = describe(replace(task, loss=of_a_global))

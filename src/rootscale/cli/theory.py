@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rootscale.files import need_folder
 from rootscale.rules import RULES
 
 __all__ = ["add_parsers"]
@@ -76,8 +77,7 @@ def _setting(args: argparse.Namespace) -> Any:
         need_matplotlib()  # before the work, not after it
         if args.png.suffix != ".png":
             raise ValueError(f"figures are saved as .png, got {args.png.name!r}; use {args.png.stem + '.png'!r}")
-        if not args.png.parent.is_dir():
-            raise ValueError(f"there is no folder {args.png.parent} for the figure; make it, or give another --png")
+        need_folder(args.png, "figure", "--png")
     return Setting(args.optimizer, args.problem, args.noise, args.time)
 
 

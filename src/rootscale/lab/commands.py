@@ -18,7 +18,7 @@ from rich.table import Table
 from rootscale.cli.console import console as make_console
 from rootscale.cli.console import progress
 from rootscale.compare import Gap
-from rootscale.files import command_line
+from rootscale.files import command_line, need_folder
 from rootscale.lab.check import Arm, Check, check
 from rootscale.lab.engine import Variant
 from rootscale.lab.sweep import Progress
@@ -43,8 +43,8 @@ def run_check(args: argparse.Namespace) -> int:
     variants = [Variant(to / size, rule, tuple(args.keep)) for to in args.to for rule in args.rule]
     total = int(task.plan.samples or 0)
     folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", task.name)
-    if args.report is not None and not args.report.parent.is_dir():
-        raise ValueError(f"there is no folder {args.report.parent} for the report; make it, or give another --report")
+    if args.report is not None:
+        need_folder(args.report, "report", "--report")
     console = make_console()
     with _progress(console) as on_progress:
         found = check(

@@ -46,7 +46,7 @@ def describe(task: Task) -> dict[str, Any]:
         "train": _data_digest(task.train),
         "test": _data_digest(task.test),
         "measured": [*task.metrics, *task.functions],
-        "functions": _digest(*(text for function in functions for text in _written(function, set()))),
+        "functions": _digest(*(text for function in functions for text in _written(function, {}))),
     }
 
 
@@ -61,7 +61,7 @@ def _data_digest(data: Any) -> str:
     if data is None:
         return "none"
     if is_dataclass(data):
-        return _digest(*_written(data, set()))
+        return _digest(*_written(data, {}))
     index = torch.linspace(0, len(data) - 1, min(len(data), 64)).long()  # it may read them from a disk, one by one
     return _digest(str(len(data)), *(text for tensor in data[index] for text in _values(tensor)))
 
@@ -138,14 +138,28 @@ def _arguments(kind: Any) -> Mapping[str, inspect.Parameter]:
 # -- functions and other values --------------------------------------------------------------------------------------
 
 
-def _written(value: Any, seen: set[int]) -> Iterator[str]:
-    """A value as text that is the same wherever the same value is; ``seen`` are the objects on the way to it."""
+#: Objects by their id, which they keep while they are held here.
+Seen = dict[int, Any]
+
+
+def _written(value: Any, seen: Seen) -> Iterator[str]:
+    """A value as text that is the same wherever an equal value is.
+
+    Code counts once. Everything else counts wherever it stands, but not within itself: ``seen`` has the code so far,
+    and the objects on the way to this one.
+    """
     if isinstance(value, _PLAIN):
         yield f"{type(value).__name__} {value!r}"
         return
     if id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value
+    yield from _parts(value, seen)
+    if not _is_code(value):
+        del seen[id(value)]
+
+
+def _parts(value: Any, seen: Seen) -> Iterator[str]:
     if isinstance(value, Tensor | np.ndarray):
         yield from _values(torch.as_tensor(value))
     elif isinstance(value, Mapping):
@@ -161,7 +175,7 @@ def _written(value: Any, seen: set[int]) -> Iterator[str]:
         yield from (*_written(value.__func__, seen), *_written(value.__self__, seen))
     elif isinstance(value, ModuleType):
         yield value.__name__
-    elif isinstance(value, type) or hasattr(value, "__code__") or hasattr(value, "__wrapped__") or _native(value):
+    elif _is_code(value):
         yield from _code(value, seen)
     elif isinstance(value, nn.Module):
         yield from (*_layers(value), *_written(value.state_dict(), seen))
@@ -173,11 +187,14 @@ def _written(value: Any, seen: set[int]) -> Iterator[str]:
             yield from _written(getattr(value, name), seen)
 
 
-def _native(value: Any) -> bool:
-    return inspect.isbuiltin(value) or inspect.ismethoddescriptor(value)
+def _is_code(value: Any) -> bool:
+    """Functions and classes, also wrapped ones and those of C."""
+    if isinstance(value, type) or hasattr(value, "__wrapped__"):
+        return True
+    return inspect.isfunction(value) or inspect.isbuiltin(value) or inspect.ismethoddescriptor(value)
 
 
-def _code(value: Any, seen: set[int]) -> Iterator[str]:
+def _code(value: Any, seen: Seen) -> Iterator[str]:
     """A function or class: its name, and, where it is one's own, how it is written and what it refers to."""
     value = inspect.unwrap(value)
     yield getattr(value, "__qualname__", type(value).__qualname__)

@@ -14,7 +14,7 @@ several processes may work on one at once, and make no run twice.
 
 from rootscale.finals import ACCURACY, MEASURES, End, Final, accuracies, finals, percent, told, told_gap
 from rootscale.reproduce.experiment import Experiment, Line, Options, Stored, experiments, load_file
-from rootscale.reproduce.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
+from rootscale.reproduce.parts import BASE, TITLES, cifar10_task, kappa, kept, label_of, place_of, settings_for, size_of
 from rootscale.reproduce.running import Clock, Runs, reproduce
 from rootscale.reproduce.stored import finals_of, outcome, record_of, table
 
@@ -22,6 +22,7 @@ __all__ = [
     "ACCURACY",
     "BASE",
     "MEASURES",
+    "TITLES",
     "Clock",
     "End",
     "Experiment",
@@ -41,6 +42,7 @@ __all__ = [
     "load_file",
     "outcome",
     "percent",
+    "place_of",
     "record_of",
     "reproduce",
     "settings_for",

@@ -14,10 +14,12 @@ from rootscale.lab.tasks import CIFAR10_STATISTICS, Normalise, image_task, paper
 from rootscale.plan import Plan
 from rootscale.reproduce.experiment import SMOKE, Options
 
-__all__ = ["BASE", "cifar10_task", "kappa", "kept", "label_of", "settings_for", "size_of"]
+__all__ = ["BASE", "TITLES", "cifar10_task", "kappa", "kept", "label_of", "place_of", "settings_for", "size_of"]
 
 #: The paper's batch size on CIFAR-10, from which all others are converted.
 BASE = 256
+#: Nets and optimizers as a reader knows them.
+TITLES = {"vgg16": "VGG-16", "resnet56": "ResNet-56", "adam": "Adam", "rmsprop": "RMSprop"}
 #: Images of the test set that measure the accuracy (all of CIFAR-10's), and as many of the training set.
 EVAL = 10_000
 
@@ -76,6 +78,12 @@ def cifar10_task(optimizer: str, options: Options, *, previous_moment: bool = Fa
         normalise=None if options.smoke else Normalise(*CIFAR10_STATISTICS),
         previous_moment=previous_moment,
     )
+
+
+def place_of(plan: Plan, share: Fraction) -> int:
+    """The samples seen after that share of a run, in whole steps."""
+    assert plan.total_steps is not None
+    return int(plan.total_steps * share) * int(plan.batch_size.total)
 
 
 def settings_for(

@@ -388,19 +388,19 @@ def _one(
         if isinstance(scheme, Scheme)
         else SCHEMES[scheme or ("richardson", "heun-richardson")[chain.moments == 2]]
     )
-    suited = [
-        repr(row.name) for row in SCHEMES.values()
-        if row.order > 1 and (isinstance(reference, Chain) or suits(row, reference, x0, start))
-    ]  # fmt: skip
-    if how.order < 2:
-        raise ValueError(
-            f"scheme {how.name!r} has weak order 1, that of the error to be measured; use {' or '.join(suited)}"
+    solves = isinstance(reference, Chain) or suits(how, reference, x0, start)
+    if how.order < 2 or not solves:
+        why = (
+            f"does not solve {type(reference).__name__}, whose noise depends on what it moves"
+            if not solves
+            else "has weak order 1, that of the error to be measured"
         )
-    if not isinstance(reference, Chain) and not suits(how, reference, x0, start):
-        raise ValueError(
-            f"scheme {how.name!r} does not solve {type(reference).__name__}, whose noise depends on what it moves; use "
-            f"{' or '.join(suited)}"
-        )
+        suited = [
+            repr(row.name)
+            for row in SCHEMES.values()
+            if row.order > 1 and (isinstance(reference, Chain) or suits(row, reference, x0, start))
+        ]
+        raise ValueError(f"scheme {how.name!r} {why}; use {' or '.join(suited)}")
     stride, gaussian = _stride(chain, reference), chain.oracle.family == FAMILIES["gaussian"]
     fades = (0.0, 2.0 / (times[-1] - start)) if controls else ()
     halves = not isinstance(reference, Chain) and how.draws > 1

@@ -432,7 +432,7 @@ class ScheduledRun:
         """How many times as many samples a forward has, which is not ``kappa`` where micro-batches are accumulated."""
         new = self.sampler.layout(size)
         try:
-            return float(new.micro / self.sampler.layout(self.size).micro)
+            return float(new.forward / self.sampler.layout(self.size).forward)
         except ValueError:  # the settings are meant for a size that these ranks cannot share
             return None
 

@@ -246,15 +246,10 @@ def _size(document: Document, path: str) -> int | None:
     return value
 
 
-def _laid_out(given: Any) -> bool:
-    """Whether a batch size says its layout: 256x1x1 does, 256 does not."""
-    return isinstance(given, BatchSize) or (isinstance(given, str) and "x" in given.lower().replace("×", "x"))
-
-
 def _batch(document: Document, layout: Layout, start: Any, to: Any, world_size: int | None) -> _Batch:
     total, micro, accumulation = (_size(document, path) for path in (layout.total, layout.micro, layout.accumulation))
     given = None if start is None else BatchSize.of(start)
-    workers = given.workers if given is not None and _laid_out(start) else world_size
+    workers = given.workers if given is not None and BatchSize.laid_out(start) else world_size
     if workers is not None and workers < 1:
         raise ValueError(f"the world size must be a whole number above 0, got {workers!r}")
     steps = accumulation or (None if document[layout.accumulation] == AUTO else 1) if layout.accumulation else 1
@@ -282,7 +277,7 @@ def _batch(document: Document, layout: Layout, start: Any, to: Any, world_size: 
 
 
 def _new_batch(document: Document, layout: Layout, old: tuple[int, int | None, int | None], to: Any) -> _Batch:
-    (total, micro, workers), new, laid_out = old, BatchSize.of(to), _laid_out(to)
+    (total, micro, workers), new, laid_out = old, BatchSize.of(to), BatchSize.laid_out(to)
     if not isinstance(new.total, int):
         raise ValueError(f"the new batch size must be a whole number, got {show(new.total)}")
     values: dict[str, int] = {}

@@ -165,7 +165,7 @@ def global_batch_size(args: Any, world_size: int | None = None) -> BatchSize:
 def _layout(old: BatchSize, to: BatchSize | Number | str) -> BatchSize:
     """Another total: the workers stay, and the micro-batch too where it divides, else the largest below that does."""
     new = BatchSize.of(to)
-    if isinstance(to, BatchSize) or (isinstance(to, str) and "x" in to.lower().replace("×", "x")):
+    if BatchSize.laid_out(to):
         return new
     each = Fraction(new.total) / old.workers
     if each.denominator != 1:

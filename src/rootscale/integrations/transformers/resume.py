@@ -49,8 +49,8 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         rule: a name from `rootscale.RULES`; None is the optimizer's own.
         averaging: ``paper`` or ``power``, as it was for the arguments.
         batchnorm: whether to convert the momentum of the model's BatchNorm layers, which no checkpoint holds: from the
-            batch size per device at which the run was begun, for which the model's code is written. It counts forward
-            passes, so accumulation alone leaves it as it is.
+            samples of a forward pass, over all devices, when the run was begun, for which the model's code is written.
+            Accumulation alone leaves it as it is.
         ema: averages of the parameters (see `rescale_`), whose decay is converted in the same way, by the global batch
             size.
         noise_every: measure the noise of the gradient at every so many steps, and log ``noise_scale`` with the loss; 0
@@ -153,7 +153,7 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
 
     def _convert_averages(self, model: Any, begun: BatchSize, size: BatchSize) -> None:
         kappa = float(size.total / Fraction(begun.total))
-        forward = kappa * begun.accumulation / size.accumulation  # BatchNorm takes a step with every forward
+        forward = float(size.forward / Fraction(begun.forward))
         norms = self.batchnorm and forward != 1
         averages = self.ema is not None and kappa != 1
         if not (norms or averages) or self._averages_of is model:
@@ -342,6 +342,6 @@ def _by_length(args: Any) -> bool:
 
 def _updates(number: int, size: BatchSize, drop_last: bool) -> int:
     """Optimizer steps in an epoch, as the Trainer counts them."""
-    batch = int(size.micro) * size.workers
+    batch = int(size.forward)
     batches = number // batch if drop_last else math.ceil(number / batch)
     return max(1, math.ceil(batches / size.accumulation))
