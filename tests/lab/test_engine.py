@@ -10,6 +10,7 @@ from torch import nn
 
 from rootscale import Adam, Plan
 from rootscale.lab import Run, Settings, Variant, grid
+from rootscale.lab.learner import Learner
 from rootscale.lab.stream import Stream
 from rootscale.training import rescale_
 
@@ -173,6 +174,26 @@ def test_measuring_changes_nothing():
     often = Run(task, Variant(), [3, 5], Settings(grid=tuple(range(0, 484, 4)))).finish()
     rarely = Run(task, Variant(), [3, 5], SETTINGS).finish()
     assert np.array_equal(often.values["train loss"][:, [0, 40, 80, 120]], rarely.values["train loss"])
+
+
+@pytest.mark.parametrize("seeds", [[3], [3, 5]])
+def test_before_the_first_step_batchnorm_takes_the_statistics_of_the_samples(seeds):
+    task = make(model=mlp_batchnorm)
+    learner = Learner(task, seeds)
+    before = {name: buffer.clone() for name, buffer in learner.buffers.items()}
+    x, y = 100 * task.train.inputs, task.train.targets
+    found = learner.means(x, y, {"loss": task.loss})["loss"]
+    assert all(torch.equal(before[name], buffer) for name, buffer in learner.buffers.items())
+    for r, seed in enumerate(seeds):
+        torch.manual_seed(seed)
+        model = mlp_batchnorm()
+        with_averages = task.loss(model.eval()(x), y).mean().item()
+        assert found[r].item() == pytest.approx(task.loss(model.train()(x), y).mean().item(), rel=1e-9)
+        assert found[r].item() < 0.2 * with_averages
+    learner.step([(torch.arange(4).expand(len(seeds), 4), None)], 1e-3)
+    after = learner.means(x, y, {"loss": task.loss})["loss"]
+    assert (after > 5 * found).all()  # from then on they are averages
+    assert torch.isfinite(Learner(task, seeds).means(x[:1], y[:1], {"loss": task.loss})["loss"]).all()
 
 
 def test_a_replica_that_diverges_is_recorded_and_the_others_go_on():

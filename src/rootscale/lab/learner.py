@@ -161,16 +161,22 @@ class Learner:
     ) -> dict[str, Tensor]:
         """Means over samples (the same for all replicas) of functions of outputs and targets, ``[R]`` each.
 
-        In eval mode, and of the averaged parameters where the plan has an EMA.
+        In eval mode, and of the averaged parameters where the plan has an EMA. BatchNorm that has seen no batch takes
+        the statistics of the samples: without any, the loss of a deep net is thousands of times what it will be.
         """
         self.model.eval()
         chunk = max(1, min(chunk, self.micro or chunk, 2**18 // self.replicas))
         sums: dict[str, Tensor] = {}
-        params = self.params if self.average is None else self._averaged()
+        params, buffers = self.params if self.average is None else self._averaged(), self.buffers
+        unseen = self._unseen() if len(x) % chunk != 1 and chunk > 1 else []  # one sample has no statistics
+        if unseen:
+            buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        for layer in unseen:
+            layer.train()
         for part in _slices(len(x), chunk):
             inputs, targets = self._shared(x[part]), self._shared(y[part])
             with self._precision():
-                outputs = self._forward(params, self.buffers, inputs)
+                outputs = self._forward(params, buffers, inputs)
                 for name, function in functions.items():
                     total = self._per_sample(function, outputs, targets).double().sum(1)
                     sums[name] = sums[name] + total if name in sums else total
@@ -235,6 +241,19 @@ class Learner:
 
     def _shared(self, tensor: Tensor) -> Tensor:
         return tensor.expand(self.replicas, *tensor.shape)
+
+    def _unseen(self) -> list[nn.Module]:
+        """Layers of BatchNorm whose averages are still those they began with, 0 and 1."""
+
+        def all_are(value: int, name: str, key: str) -> bool:
+            return bool((self.buffers[f"{name}.{key}" if name else key] == value).all())
+
+        layers = [(n, m) for n, m in self.model.named_modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+        return [
+            layer
+            for name, layer in layers
+            if layer.running_mean is not None and all_are(0, name, "running_mean") and all_are(1, name, "running_var")
+        ]
 
     def _averaged(self) -> Named:
         assert self.average is not None
