@@ -52,8 +52,9 @@ SUBSETS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("linear", ("beta2",)),
     ("linear", ("beta1", "beta2")),
 )
-#: The paper's rule among them.
+#: The paper's rule among them, and those of which it says most: the next best, and one that is as good in the end.
 WHOLE = "sqrt: eta, eps, beta1, beta2"
+NAMED = ("sqrt: eta, eps, beta1", "linear: eta, beta1, beta2")
 
 
 def lines(options: Options) -> tuple[list[Line], Settings]:
@@ -71,33 +72,30 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
 
 
 def words(finals: Sequence[Final]) -> str:
-    """For each batch size, how well the whole rule follows the train loss, and which subsets come first and last."""
+    """For each batch size, how well the whole rule follows the train loss, the paper's others, the best and worst."""
     sizes = sorted({final.batch_size for final in finals[1:]})
     parts = []
     for size in sizes:
-        here = [final for final in finals[1:] if final.batch_size == size]
-        here.sort(key=_gap)
-        whole = next((i for i, final in enumerate(here) if final.label.endswith("; " + WHOLE)), None)
-        if whole is None:
-            parts.append(f"B = {size:,}: " + ", ".join(_words([final]) for final in here))
+        here = {final.label.split("; ")[1]: final for final in finals[1:] if final.batch_size == size}
+        order = sorted(here, key=lambda label: _gap(here[label]))
+        if WHOLE not in here:
+            parts.append(f"B = {size:,}: " + ", ".join(_words(label, here[label]) for label in order))
             continue
-        others = [final for final in here if final is not here[whole]]
-        ends = [f"{word}: {_words(final)}" for word, final in (("best", others[:1]), ("worst", others[-1:])) if final]
-        parts.append(
-            f"B = {size:,}: the whole rule {_words([here[whole]])}, {whole + 1} of {len(here)}; of the others, "
-            + ", ".join(ends)
-        )
-    return "; ".join(["largest gap of the train loss over its range (and of the final test accuracy)", *parts])
+        others = [label for label in order if label not in (WHOLE, *NAMED)]
+        told = [f"the whole rule {_words(WHOLE, here[WHOLE])}, {order.index(WHOLE) + 1} of {len(order)}"]
+        told += [_words(label, here[label]) for label in NAMED if label in here]
+        ends = (("best", others[:1]), ("worst", others[-1:]))
+        told += [f"{word} of the others: {_words(label, here[label])}" for word, end in ends for label in end]
+        parts.append(f"B = {size:,}: {'; '.join(told)}")
+    return "largest gap of the train loss over its range (and of the final test accuracy). " + ". ".join(parts)
 
 
 def _gap(final: Final) -> float:
     return final.curves.get("train loss", (float("inf"), None))[0]
 
 
-def _words(finals: Sequence[Final]) -> str:
-    (final,) = finals
-    gap = told_gap(ACCURACY, final.accuracy)
-    return f"{final.label.split('; ')[1]} {percent(final.curves.get('train loss'))} ({gap})"
+def _words(label: str, final: Final) -> str:
+    return f"{label} {percent(final.curves.get('train loss'))} ({told_gap(ACCURACY, final.accuracy)})"
 
 
 EXPERIMENTS = [

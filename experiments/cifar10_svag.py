@@ -61,9 +61,9 @@ def words(finals: Sequence[Final]) -> str:
     verdicts = [f"{final.label} {final.verdict}" for final in finals[1:] if final.verdict]
     if verdicts:
         parts.append(f"verdict of the check: {', '.join(verdicts)}")
+    text = f"test accuracy {accuracies(finals)}"
     return (
-        f"test accuracy {accuracies(finals)}; largest gap to the discrete run, over the range of its curve: "
-        + "; ".join(parts)
+        f"{text}; largest gap to the discrete run, over the range of its curve: {'; '.join(parts)}" if parts else text
     )
 
 

@@ -195,6 +195,7 @@ def page(entry: Entry) -> str:
     rows = [_row("largest gap to the base, over the range of its curve", *names), _row(*["---"] * (len(names) + 1))]
     rows += [_row(final.label, *(percent(final.curves.get(name)) for name in names)) for final in finals[1:]]
     parts.append("\n".join(rows))
+    parts.append(_start_words(check))
     parts.append(_noise_words(check))
     if record["missing"]:
         parts.append(f"**Missing:** {_gathered(record['missing'])}.")
@@ -240,6 +241,18 @@ def _error(experiment: Experiment, finals: Sequence[Final]) -> str:
     return "One seed: what a rerun would change is not known."
 
 
+def _start_words(check: Check) -> str:
+    """Where the loss before the first step makes the range of its curve."""
+    trajectory = check.base.trajectory
+    loss = trajectory["train loss"].mean
+    if trajectory.meta["samples"][0] > 0 or not loss[0] > 10 * np.nanmax(loss[1:]):
+        return ""
+    return (
+        f"Before the first step, with BatchNorm's averages as they begin, the train loss is {loss[0]:,.0f}: it leaves "
+        "the figure, and makes the range of which the gaps of the losses are shares. Those of the accuracies say more."
+    )
+
+
 def _noise_words(check: Check) -> str:
     """For each batch size, in which share of the run the noise dominates the gradient: noise scale above the batch."""
     parts, seen = [], set()
@@ -253,6 +266,29 @@ def _noise_words(check: Check) -> str:
         "leaves the figure, no gradient was seen in the noise of its measurement."
         if parts
         else ""
+    )
+
+
+def _dominated_words(scaling: Sequence[Entry]) -> str:
+    """For each run under the rule: in which share of it the noise dominates, and what the rule gave there."""
+    if not scaling:
+        return ""
+    cells: dict[str, dict[int, str]] = {}
+    for entry in scaling:
+        finals = {final.label: final for final in finals_of(entry.folder)}
+        cells[entry.title.partition(": ")[2]] = {
+            _size(arm): f"{100 * share:.0f} %: {told_gap(ACCURACY, finals[arm.label].accuracy)}"
+            for arm in Check.load(entry.folder).others
+            if (share := dominated(arm)) is not None
+        }
+    sizes = sorted({size for row in cells.values() for size in row})
+    table = [_row("", *(f"B = {size:,}" for size in sizes)), _row(*["---"] * (len(sizes) + 1))]
+    table += [_row(title, *(row.get(size, "") for size in sizes)) for title, row in cells.items()]
+    return (
+        "\nWhere the noise dominates, and whether the rule holds: the share of the run in which the noise scale "
+        "([noise.png](noise.png)) exceeds the batch size, and the test accuracy less that of the base.\n\n"
+        + "\n".join(table)
+        + "\n"
     )
 
 
@@ -319,45 +355,72 @@ def curves(entry: Entry, path: Path) -> None:
     check, record = Check.load(entry.folder), record_of(entry.folder)
     names = [name for name in PANELS if name in check.base.trajectory.names]
     columns = min(4, -(-len(names) // 2))
+    rows = -(-len(names) // columns)
     unit, time = _unit(record, check)
-    figure, axes = _figure(-(-len(names) // columns), columns, 4.2, 3.0)
-    arms = [check.base, *check.others]
-    for axis, name in zip(axes.flat, names, strict=False):
-        if check.warm is not None:
-            _draw(axis, check.warm, name, unit, "before the switch", ("#8a9099", "-"))
-        for arm, style in zip(arms, _styles(len(arms)), strict=False):
-            _draw(axis, arm.trajectory, name, unit, arm.label, style)
-        axis.set_title(f"{name} (%)" if name in PERCENT else name.replace("Sigma", "Σ"), fontsize=9, loc="left")
-        axis.set_yscale("log" if name in LOGARITHMIC else "linear")
-        if name in LOGARITHMIC:
-            axis.set_ylim(top=_top(axis, check.base.trajectory, name))
-        if name == NOISE_SCALE:
-            styles = zip(arms, _styles(len(arms)), strict=False)
-            _lines_of_sizes(axis, {_size(arm): style for arm, style in reversed([*styles])})  # of the first that has it
-        axis.set_xlabel(time, fontsize=8)
-    for axis in list(axes.flat)[len(names) :]:
-        axis.set_visible(False)
-    _legend(figure, axes[0, 0], columns)
+    blocks = _blocks(check)
+    labels = dict.fromkeys(label for lines in blocks.values() for label in lines)
+    styles = dict(zip(labels, _styles(len(labels)), strict=False))
+    figure, axes = _figure(rows * len(blocks), columns, 4.2, 3.0)
+    for number, (block, lines) in enumerate(blocks.items()):
+        panels = list(axes[rows * number : rows * (number + 1)].flat)
+        for axis, name in zip(panels, names, strict=False):
+            if check.warm is not None:
+                _draw(axis, check.warm, name, unit, "before the switch", ("#8a9099", "-"))
+            for label, arm in lines.items():
+                _draw(axis, arm.trajectory, name, unit, label, styles[label])
+            title = f"{name} (%)" if name in PERCENT else name.replace("Sigma", "Σ")
+            axis.set_title(f"{block}: {title}" if block else title, fontsize=9, loc="left")
+            axis.set_yscale("log" if name in LOGARITHMIC else "linear")
+            if name not in PERCENT:
+                top = _top(axis, check.base.trajectory, name)
+                low = axis.dataLim.y0  # a linear axis keeps its margin below when it is cut above
+                axis.set_ylim(None if name in LOGARITHMIC else low - 0.05 * (top - low), top)
+            if name == NOISE_SCALE:  # in the style of the first that has the size
+                _lines_of_sizes(axis, {_size(arm): styles[label] for label, arm in reversed(lines.items())})
+            axis.set_xlabel(time, fontsize=8)
+        for axis in panels[len(names) :]:
+            axis.set_visible(False)
+    _legend(figure, axes[::rows, 0], columns)
     length = f"{record['options']['epochs']:g} epochs" + (
         "" if entry.experiment.measure == ACCURACY else " of the text"
     )
-    n = max(arm.trajectory.replicas for arm in arms)
+    n = max(arm.trajectory.replicas for arm in (check.base, *check.others))
     figure.suptitle(f"{entry.title} ({length}, n = {n})", fontsize=11)
     _save(figure, path)
 
 
+def _blocks(check: Check) -> dict[str, dict[str, Arm]]:
+    """The lines of each block of panels by their labels, the base first in all of them.
+
+    One block, unless the labels are "this; that", as those of the ablations: then one for every "this".
+    """
+    base = {check.base.label: check.base}
+    blocks: dict[str, dict[str, Arm]] = {}
+    for arm in check.others:
+        block, _, label = arm.label.rpartition("; ")
+        blocks.setdefault(block, dict(base))[label] = arm
+    return blocks or {"": base}
+
+
 def _top(axis: Any, base: Trajectory, name: str) -> float:
-    """The upper end of a logarithmic axis: runs that leave the base far behind them do not flatten the others.
+    """The upper end of an axis: runs that leave the base far behind, and the start, do not flatten the others.
 
     Where no gradient was seen, the noise scale is beyond all measure, and its line leaves the figure.
     """
     values = base.values[name]
-    return float(min(axis.get_ylim()[1], 30 * np.nanmax(values[values < NO_GRADIENT], initial=1.0)))
+    if name not in LOGARITHMIC:
+        values = values[:, np.array(base.meta["samples"]) > 0]
+    largest = np.nanmax(values[values < NO_GRADIENT], initial=1.0)
+    return float(min(axis.get_ylim()[1], (30 if name in LOGARITHMIC else 3) * largest))
 
 
-def _legend(figure: Any, axis: Any, columns: int) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
+def _legend(figure: Any, axes: Any, columns: int) -> None:
+    """Of all lines that are in one of the panels."""
+    lines: dict[str, Any] = {}
+    for axis in np.ravel(axes):
+        handles, labels = axis.get_legend_handles_labels()
+        lines = dict(zip(labels, handles, strict=True)) | lines
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
 
 
 def _size(arm: Arm) -> int:
@@ -418,8 +481,9 @@ def noise(stored: Sequence[Entry], path: Path) -> None:
     checks = [Check.load(entry.folder) for entry in stored]
     sizes = sorted({_size(arm) for check in checks for arm in (check.base, *check.others)})
     styles = dict(zip(sizes, _styles(len(sizes)), strict=False))  # a batch size looks the same in all panels
-    figure, axes = _figure(1, len(stored), 3.8, 3.3)
-    for axis, entry, check in zip(axes.flat, stored, checks, strict=True):
+    columns = 2 if len(stored) > 3 else len(stored)
+    figure, axes = _figure(-(-len(stored) // columns), columns, 5.4 if columns == 2 else 3.8, 3.0)
+    for axis, entry, check in zip(axes.flat, stored, checks, strict=False):
         arms = [check.base, *check.others]
         unit, time = _unit(record_of(entry.folder), check)
         for arm in arms:
@@ -429,8 +493,11 @@ def noise(stored: Sequence[Entry], path: Path) -> None:
         axis.set_ylim(top=_top(axis, check.base.trajectory, NOISE_SCALE))
         axis.set_xlabel(time, fontsize=8)
         axis.set_title(entry.title.partition(": ")[2], fontsize=9)
-    axes[0, 0].set_ylabel("noise scale Tr Σ / |∇f|² (samples)", fontsize=8)
-    _legend(figure, axes[0, 0], 4)
+    for axis in list(axes.flat)[len(stored) :]:
+        axis.set_visible(False)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("noise scale Tr Σ / |∇f|² (samples)", fontsize=8)
+    _legend(figure, axes, 4)
     figure.suptitle("Noise scale along training; straight lines: the batch sizes", fontsize=9)
     _save(figure, path)
 
@@ -469,8 +536,7 @@ def build(results: Path, pages: Path | None) -> None:
         text += f"\n{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    figure = "\nThe noise scale in all of these runs: [noise.png](noise.png)\n" if scaling else ""
-    write(place, f"{before}{BEGIN}\n{overview(results)}{figure}{END}{after}")
+    write(place, f"{before}{BEGIN}\n{overview(results)}{_dominated_words(scaling)}{END}{after}")
     print(f"{place}: {len(there)} experiments")
 
 

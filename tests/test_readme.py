@@ -82,7 +82,7 @@ def test_the_documentation_shows_the_verdicts_that_are_stored(capsys):
 
 def test_the_final_values_in_the_readme_are_those_of_the_results():
     rows = re.findall(r"^\| .*?\]\(results/(\S+?)/README.md\)(.*?) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert len(rows) == 5
+    assert len(rows) == 7
     for name, row in rows:
         told = re.findall(r"(?<=\| )(?:[\d.]+|diverged)", row)
         finals = finals_of(ROOT / "results" / name)
@@ -93,6 +93,31 @@ def test_the_final_values_in_the_readme_are_those_of_the_results():
         factor, digits = (100, 2) if accuracy else (1, 3)
         texts = ["diverged" if end.value is None else f"{factor * end.value:.{digits}f}" for end in ends]
         assert told == texts[: len(told)]
+
+
+def test_the_rule_holds_where_the_readme_says_it_does():
+    table = (ROOT / "results" / "README.md").read_text().partition("Where the noise dominates")[2]
+    cells = re.findall(r"(\d+) %: (?:(diverged)|([-+][\d.]+) ±)", table)
+    most = [gap or lost for share, lost, gap in cells if int(share) > 33]
+    others = [gap or lost for share, lost, gap in cells if int(share) <= 33]
+    assert len(cells) == 18
+    within = [gap for gap in others if gap != "diverged" and abs(float(gap)) <= 1]
+    beyond = [-float(gap) for gap in others if gap != "diverged" and abs(float(gap)) > 1]
+    assert all(abs(float(gap)) <= 1 for gap in most)
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"all {len(most)} in which that was so for more than a third of the run ended within 1 point" in text
+    told = f"of the other {len(others)}, {len(within)} did, {len(beyond)} lost {min(beyond):.0f} to {max(beyond):.0f}"
+    assert f"{told} points and {others.count('diverged')} diverged" in text
+
+
+def test_the_ablations_in_the_readme_are_those_of_the_results():
+    finals = {final.label: final.accuracy for final in finals_of(ROOT / "results" / "cifar10-ablations")}
+    text = " ".join((ROOT / "README.md").read_text().split()).partition("Half of the rule is not enough")[2]
+    for subset in ("eta, eps, beta1, beta2", "eta, eps, beta2", "eta"):
+        end = finals[f"B = 2,048; sqrt: {subset}"]
+        told = f"{-100 * end.gap:.1f} ± {100 * end.gap_se:.1f}"
+        assert told in text
+        text = text.partition(told)[2]
 
 
 def test_the_switch_on_the_first_screen_is_that_of_the_results():
@@ -110,7 +135,7 @@ def test_the_ratios_in_the_results_are_those_that_were_measured():
     (row,) = re.findall(r"^\| \[benchmarks/h200.txt\].*$", (ROOT / "results" / "README.md").read_text(), re.MULTILINE)
     vgg, resnet, small, large = re.findall(r"\d\.\d\d", row)
     text = (ROOT / "results" / "benchmarks" / "h200.txt").read_text()
-    assert f"vgg16_256={vgg} resnet56_256={resnet}\n" in text
+    assert f"resnet56_256={resnet} vgg16_256={vgg}\n" in text
     assert re.search(rf"bytes 16 the lab: .* {small} ", text)
     assert re.search(rf"bytes 64 the lab: .* {large} ", text)
 

@@ -2,6 +2,7 @@ import io
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -426,7 +428,42 @@ def test_svag_starts_at_the_beginning_or_before_the_learning_rate_falls(optimize
 def test_unfinished_ablations_tell_what_there_is():
     runs = [arm("B = 256", [0.9]), arm("B = 2,048; sqrt: eta", [0.8], size=2048, loss=[1.5])]
     words = experiments()["cifar10-ablations"].words(finals(runs, 100))
-    assert words.endswith("; B = 2,048: sqrt: eta 50.0 % (-10.0 ± 5.0 points)")
+    assert words.endswith(". B = 2,048: sqrt: eta 50.0 % (-10.0 ± 5.0 points)")
+
+
+def test_ablations_tell_the_rank_of_the_rule_the_papers_others_and_the_ends():
+    losses = {
+        "sqrt: eta": 1.9,
+        "sqrt: eta, eps, beta1": 1.3,
+        "sqrt: eta, eps, beta1, beta2": 1.2,
+        "linear: eta": 1.6,
+        "linear: eta, beta1": 1.1,
+        "linear: eta, beta1, beta2": 1.4,
+    }
+    others = [arm(f"B = 2,048; {label}", [0.9], size=2048, loss=[loss]) for label, loss in losses.items()]
+    words = experiments()["cifar10-ablations"].words(finals([arm("B = 256", [0.9]), *others], 100))
+    same = "(+0.0 ± 4.2 points)"
+    assert words.partition("B = 2,048: ")[2] == (
+        f"the whole rule sqrt: eta, eps, beta1, beta2 20.0 % {same}, 2 of 6; sqrt: eta, eps, beta1 30.0 % {same}; "
+        f"linear: eta, beta1, beta2 40.0 % {same}; best of the others: linear: eta, beta1 10.0 % {same}; "
+        f"worst of the others: sqrt: eta 90.0 % {same}"
+    )
+
+
+def test_the_papers_form_of_adam_is_compared_with_torchs_and_with_itself():
+    sizes = {"B = 256": (256, 0.88, 0.87), "B = 4,096": (4096, 0.86, 0.84)}
+    runs = [arm(f"v_{{k+1}} (torch), {label}", [torchs], size=size) for label, (size, torchs, _) in sizes.items()]
+    words = experiments()["cifar10-vk"].words
+    assert words(finals(runs, 10_000)).endswith("B = 4,096: 86.00 ± 0.35 %")
+    runs += [arm(f"v_k (paper), {label}", [papers], size=size) for label, (size, _, papers) in sizes.items()]
+    told = words(finals(runs, 10_000)).partition("; ")[2]
+    assert told == "v_k less v_{k+1}: -1.0 ± 0.5 points; under v_k, B = 4,096 less B = 256: -3.0 ± 0.5 points"
+    assert words(finals(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
+
+
+def test_svag_that_has_only_begun_tells_what_there_is():
+    words = experiments()["cifar10-svag-adam-warm"].words
+    assert words(finals([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
 
 
 def test_ablations_scale_what_their_name_says_and_batchnorm_always(cifar10):
@@ -621,7 +658,9 @@ def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missi
     assert text.startswith("# Mine\n")
     assert text.endswith("\n\nThe end.\n")
     assert "stale" not in text
-    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    table, _, noise = text.partition("Where the noise dominates")
+    assert re.search(r"^\| VGG-16, Adam( \| \d+ %: [-+.\d]+ ± [.\d]+ points){2} \|$", noise, re.MULTILINE)
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(list(results.entries(place)))
     assert sum("*missing:*" in row for row in rows) == len(rows) - 1
     assert "`rootscale reproduce cifar10-svag-adam --device cuda`" in text
@@ -646,6 +685,28 @@ def test_the_switch_has_a_figure_and_reports_are_made_of_it(tmp_path, monkeypatc
     assert "![the switch](switch.png)" in (place / "cifar10-switch" / "README.md").read_text()
     assert (tmp_path / "pages" / "cifar10-switch" / "report.html").exists()
     assert list((tmp_path / "pages" / "cifar10-switch").glob("*.pdf"))
+
+
+def test_lines_at_several_batch_sizes_have_panels_of_their_own():
+    base, *others = (arm(label, [0.9]) for label in ("B = 256", "B = 2; a", "B = 2; b", "B = 8; a"))
+    blocks = results._blocks(Mock(base=base, others=others))
+    assert {block: list(lines) for block, lines in blocks.items()} == {
+        "B = 2": ["B = 256", "a", "b"],
+        "B = 8": ["B = 256", "a"],
+    }
+    assert results._blocks(Mock(base=base, others=[])) == {"": {"B = 256": base}}
+    together = results._blocks(Mock(base=base, others=[arm("B = 2", [0.9])]))
+    assert [list(lines) for lines in together.values()] == [["B = 256", "B = 2"]]
+
+
+@pytest.mark.parametrize(("first", "samples", "told"), [(3000.0, 0, True), (2.0, 0, False), (3000.0, 50, False)])
+def test_a_loss_before_the_first_step_that_makes_the_range_is_told(first, samples, told):
+    one = arm("a", [0.5])
+    values = {**one.trajectory.values, "train loss": np.array([[first, 1.0]])}
+    meta = {**one.trajectory.meta, "samples": [samples, 100]}
+    words = results._start_words(Mock(base=replace(one, trajectory=replace(one.trajectory, values=values, meta=meta))))
+    assert ("the train loss is 3,000: it leaves the figure" in words) == told
+    assert bool(words) == told
 
 
 def test_noise_dominates_where_the_noise_scale_exceeds_the_batch():
