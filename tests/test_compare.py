@@ -459,9 +459,16 @@ def test_a_flat_base_curve_is_an_error_unless_nothing_happened_at_all() -> None:
         compare(with_values(base, flat=flat), with_values(other, flat=flat + 0.1 * TIMES))
 
 
-@pytest.mark.parametrize("wrong", [{"tolerance": 0.0}, {"level": 1.0}, {"resamples": 10}])
-def test_settings_out_of_range_are_refused(wrong) -> None:
-    with pytest.raises(ValueError, match="a tolerance above 0, a level between 0 and 1 and at least 100 resamples"):
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"tolerance": 0.0}, "need a tolerance above 0 and a level between 0 and 1, got 0.0 and 0.95"),
+        ({"level": 1.0}, "need a tolerance above 0 and a level between 0 and 1, got 0.05 and 1.0"),
+        ({"resamples": 10}, "need at least 100 resamples, got 10"),
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong, told) -> None:
+    with pytest.raises(ValueError, match=told):
         compare(*pair(np.random.default_rng(57), 8), **wrong)
 
 

@@ -28,7 +28,7 @@ from rootscale.trajectory import Trajectory
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Comparison", "Gap", "Verdict", "compare"]
+__all__ = ["Comparison", "Gap", "Verdict", "compare", "need_levels"]
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -316,11 +316,9 @@ def compare(
         seed: of the resamples.
         deciding: the test functions on which the verdict rests; all, where empty. The bands hold for all either way.
     """
-    if not (0 < tolerance < math.inf and 0 < level < 1 and resamples >= 100):
-        raise ValueError(
-            "need a tolerance above 0, a level between 0 and 1 and at least 100 resamples, "
-            f"got {tolerance}, {level} and {resamples}"
-        )
+    need_levels(tolerance, level)
+    if resamples < 100:
+        raise ValueError(f"need at least 100 resamples, got {resamples}")
     _same_times(base, other)
     names, notes = _functions(base, other, functions)
     for name in deciding:
@@ -381,6 +379,12 @@ def compare(
         gaps[name] = found
     result = Comparison(gaps, tolerance, level, seeds, paired, diverged, tuple(notes), c, tuple(deciding))
     return replace(result, notes=(*notes, _divergence_note(result))) if any(diverged) else result
+
+
+def need_levels(tolerance: float, level: float) -> None:
+    """Refuse what is no tolerance or no level; also for those who compare only after long work."""
+    if not (0 < tolerance < math.inf and 0 < level < 1):
+        raise ValueError(f"need a tolerance above 0 and a level between 0 and 1, got {tolerance} and {level}")
 
 
 def _critical(samples: Sequence[_Sample], use: Mask, level: float, resamples: int, rng: np.random.Generator) -> float:

@@ -187,6 +187,10 @@ def test_wrong_contents_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"test_labels.npy must have labels from 0 to 9, got 0 to 10"):
         data.cifar10(folder, rows=4)
     folder = written(tmp_path, "pickles", write_pickles)
+    for labels in (["cat"] * 4, [0.5] * 4):
+        (folder / "data_batch_1").write_bytes(python2({"data": np.zeros((4, 3072), np.uint8), "labels": labels}))
+        with pytest.raises(ValueError, match=r"data_batch_1 must have labels from 0 to 9, got values of type "):
+            data.cifar10(folder, rows=4)
     (folder / "data_batch_1").write_bytes(python2({"data": np.zeros((4, 100), np.uint8), "labels": [0] * 4}))
     with pytest.raises(ValueError, match=r"data_batch_1 must have uint8 data of shape \(4, 3072\).*got .* \(4, 100\)"):
         data.cifar10(folder, rows=4)

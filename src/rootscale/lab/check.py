@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.compare import FEWEST, Comparison, Verdict, compare
+from rootscale.compare import FEWEST, Comparison, Verdict, compare, need_levels
 from rootscale.files import command_line, write_json
 from rootscale.lab.engine import Settings, Variant, environment, grid
 from rootscale.lab.sweep import Progress, sweep
@@ -274,8 +273,7 @@ def _check_words(
     task: Task, tried: Sequence[Variant], functions: Sequence[str] | None, tolerance: float, level: float
 ) -> None:
     """Refuse what would be refused after all runs have been made."""
-    if not (0 < tolerance < math.inf and 0 < level < 1):
-        raise ValueError(f"need a tolerance above 0 and a level between 0 and 1, got {tolerance} and {level}")
+    need_levels(tolerance, level)
     splits = ("train",) if task.test is None else ("train", "test")
     known = [f"{split} {name}" for split in splits for name in ("loss", *task.metrics)]
     known += ["gradient norm", "Tr Sigma", "parameter norm", *task.functions]

@@ -276,6 +276,8 @@ def _content(path: Path) -> bytes:
 
 
 def _labels(path: Path, labels: NDArray[Any], classes: int) -> NDArray[Any]:
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"{path} must have labels from 0 to {classes - 1}, got values of type {labels.dtype}")
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
         raise ValueError(f"{path} must have labels from 0 to {classes - 1}, got {labels.min()} to {labels.max()}")
     return labels
