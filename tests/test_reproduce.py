@@ -675,10 +675,12 @@ def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missi
     assert (place / "README.md").read_text() == again
 
 
-def test_the_switch_has_a_figure_and_reports_are_made_of_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("seeds", [1, 4])  # too few for a verdict, and enough
+def test_the_switch_has_a_figure_and_reports_are_made_of_it(seeds, tmp_path, monkeypatch):
     place = tmp_path / "results"
     experiment = replace(tiny(), name="cifar10-switch")
-    reproduce.reproduce(experiment, Options(epochs=1, seeds=4, smoke=True), place / "cifar10-switch", tmp_path / "runs")
+    options = Options(epochs=1, seeds=seeds, smoke=True)
+    reproduce.reproduce(experiment, options, place / "cifar10-switch", tmp_path / "runs")
     monkeypatch.setattr(results, "experiments", lambda: {"cifar10-switch": experiment})
     results.build(place, tmp_path / "pages")
     assert (place / "cifar10-switch" / "switch.png").read_bytes()[:4] == b"\x89PNG"

@@ -156,7 +156,7 @@
       traces.push(line);
     }
     const { tolerance } = data;
-    const layout = axes("gap / range", runs(), { tickformat: ".0~%" });
+    const layout = axes("gap / range", runs(), { tickformat: ".2~%" });
     const [strip, soft] = [variable("--strip"), variable("--soft")];
     const across = { type: "line", xref: "paper", x0: 0, x1: 1, layer: "below" };
     if (tolerance !== null) {
