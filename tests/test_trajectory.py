@@ -123,5 +123,26 @@ def test_wrong_names_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="meta must hold what JSON can hold"):
         Trajectory(TIMES, VALUES, meta={"x": object()}).save(tmp_path / "run.npz")
     np.savez(tmp_path / "other.npz", times=TIMES)
-    with pytest.raises(ValueError, match="is not a saved trajectory: it has no diverged, meta, replicas"):
+    with pytest.raises(ValueError, match="not a saved trajectory, or is damaged: it has no diverged, meta, replicas"):
         Trajectory.load(tmp_path / "other.npz")
+
+
+def test_a_damaged_file_is_named_wherever_it_is_damaged(tmp_path):
+    path = tmp_path / "run.npz"
+    with pytest.raises(FileNotFoundError):
+        Trajectory.load(path)
+    kept().save(path)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 97):
+        path.write_bytes(whole[:at])
+        with pytest.raises(ValueError, match=r"run.npz is not a saved trajectory, or is damaged: no whole .npz file"):
+            Trajectory.load(path)
+    told = []
+    for at in range(60, len(whole), 13):  # a byte that is not what it was: told, or harmless
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            Trajectory.load(path)
+        except ValueError as error:
+            told.append(str(error))
+    assert len(told) > 20
+    assert all("run.npz is not a saved trajectory, or is damaged: " in text for text in told)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -140,10 +141,21 @@ class Trajectory:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trajectory:
         """Reads what `save` wrote."""
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as file:
+            try:
+                return cls._read(file)
+            except Exception as error:  # a broken .npz raises almost anything
+                raise ValueError(f"{os.fspath(path)} is not a saved trajectory, or is damaged: {error}") from None
+
+    @classmethod
+    def _read(cls, raw: BinaryIO) -> Trajectory:
+        if not zipfile.is_zipfile(raw):  # numpy would advise to unpickle it
+            raise ValueError("no whole .npz file")
+        raw.seek(0)
+        with np.load(raw, allow_pickle=False) as file:
             missing = {"times", "replicas", "diverged", "meta"} - set(file.files)
             if missing:
-                raise ValueError(f"{os.fspath(path)} is not a saved trajectory: it has no {', '.join(sorted(missing))}")
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
             parts: dict[str, dict[str, Array]] = {section: {} for section in _SECTIONS}
             for key in file.files:
                 section, slash, name = key.partition("/")

@@ -317,7 +317,7 @@ def test_damaged_files_of_runs_are_named(tmp_path):
         damaged = start / name
         kept = damaged.read_bytes()
         damaged.write_bytes(b"")
-        with pytest.raises(ValueError, match=rf"{name} is damaged .*: remove it, and the run is made again"):
+        with pytest.raises(ValueError, match=rf"{name} is .*damaged: .*; remove it, and the run is made again"):
             check(make(), [2, 4], seeds=4, points=4, switch_at=200, folder=tmp_path, workers=1)
         damaged.write_bytes(kept)
 

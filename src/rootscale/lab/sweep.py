@@ -25,7 +25,6 @@ import sys
 import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -50,7 +49,7 @@ ENGINES = ("processes", "ray")
 #: Progress is told this often, or when this much more is done: a run may take thousands of steps a second.
 TELL_SECONDS, TELL_SHARE = 0.1, 0.01
 #: What is said of a file that cannot be read.
-_BROKEN = "{path} is damaged ({error}): remove it, and the run is made again"
+_AGAIN = "remove it, and the run is made again"
 #: Called with what is being run, which of how many runs it is, and how far it is, from 0 to 1.
 Progress = Callable[[str, int, int, float], object]
 
@@ -325,17 +324,16 @@ def _read(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(_BROKEN.format(path=path, error=error)) from None
+        raise ValueError(f"{path} is damaged: {error}; {_AGAIN}") from None
 
 
 def _stored(place: Path, with_state: bool) -> tuple[Trajectory, Any]:
     """What a finished run left: its trajectory, and its last state where it is wanted."""
     state = _read(place / "checkpoint.pt") if with_state else None
-    path = place / "trajectory.npz"
     try:
-        return Trajectory.load(path), state
-    except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(_BROKEN.format(path=path, error=error)) from None
+        return Trajectory.load(place / "trajectory.npz"), state
+    except ValueError as error:
+        raise ValueError(f"{error}; {_AGAIN}") from None
 
 
 def _checkpoint(place: Path, run: Run) -> None:
