@@ -66,12 +66,8 @@ def words(finals: Sequence[Final]) -> str:
     largest = max(paper, key=lambda final: final.batch_size)
     if largest is base or base.accuracy.value is None or largest.accuracy.value is None:
         return text
-    gap = End(
-        None,
-        None,
-        largest.accuracy.value - base.accuracy.value,
-        hypot(base.accuracy.se or 0.0, largest.accuracy.se or 0.0),
-    )
+    error = hypot(base.accuracy.se, largest.accuracy.se)
+    gap = End(gap=largest.accuracy.value - base.accuracy.value, gap_se=error)
     return f"{text}; under v_k, B = {largest.batch_size:,} less B = {base.batch_size:,}: {told_gap(ACCURACY, gap)}"
 
 

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import whole
-from rootscale.lab import Arm, Check
+from rootscale.finals import starts_high
+from rootscale.lab import Arm, Check, Settings
 from rootscale.report.words import NO_GRADIENT, NOISE_SCALE
 from rootscale.reproduce import (
     ACCURACY,
@@ -51,11 +52,20 @@ STYLES: tuple[tuple[str, Any], ...] = (
     ("#cc79a7", (0, (1, 1.2))),
     ("#56b4e9", (0, (8, 2))),
     ("#009e73", "-"),
+    ("#7f3c8d", (0, (2, 1))),
+    ("#8c564b", (0, (7, 1, 1, 1, 1, 1))),
+    ("#9a8c00", (0, (4, 1))),
 )
 #: Test functions in the order of the panels; the noise scale has a figure of its own.
 PANELS = ("train loss", "train accuracy", "test loss", "test accuracy", "gradient norm", "Tr Sigma", "noise scale")
 PERCENT = ("train accuracy", "test accuracy")
 LOGARITHMIC = ("gradient norm", "Tr Sigma", "noise scale")
+#: How the noise scale was measured.
+NOISE_MEASURED = (
+    f"It is measured on {Settings.noise_samples:,} training samples and rough beyond that number: where no gradient is "
+    "seen in their noise (its line leaves the figure), it is above about that many, and of two shares the second "
+    "counts it as above the batch size."
+)
 
 
 @dataclass(frozen=True)
@@ -173,9 +183,10 @@ def page(entry: Entry) -> str:
     finals = finals_of(entry.folder)
     parts = [
         f"# {entry.title}",
-        f"**The paper** ({experiment.source}): {record['claim']}.",
+        f"**The paper** ({experiment.source}): {experiment.claim}.",
         f"**We measured:** {entry.words()}.",
-        f"![curves](curves.png)\n\nLines are means over seeds, bands their range. {_what(experiment, record)}",
+        "![curves](curves.png)\n\nLines are means over seeds, bands their range; losses far above the base's are cut "
+        f"off. {_what(experiment, record)}",
     ]
     if experiment.name == "cifar10-switch":
         parts.insert(3, "![the switch](switch.png)")
@@ -196,7 +207,7 @@ def page(entry: Entry) -> str:
     rows += [_row(final.label, *(percent(final.curves.get(name)) for name in names)) for final in finals[1:]]
     parts.append("\n".join(rows))
     parts.append(_start_words(check))
-    parts.append(_noise_words(check))
+    parts.append(_noise_words(check, frozenset({"batchnorm"} if record["options"]["paper_batchnorm"] else ())))
     if record["missing"]:
         parts.append(f"**Missing:** {_gathered(record['missing'])}.")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
@@ -242,31 +253,43 @@ def _error(experiment: Experiment, finals: Sequence[Final]) -> str:
 
 
 def _start_words(check: Check) -> str:
-    """Where the loss before the first step makes the range of its curve."""
+    """Where the loss before the first step is far above all others."""
     trajectory = check.base.trajectory
     loss = trajectory["train loss"].mean
-    if trajectory.meta["samples"][0] > 0 or not loss[0] > 10 * np.nanmax(loss[1:]):
+    if not starts_high(trajectory, loss):
         return ""
     return (
         f"Before the first step, with BatchNorm's averages as they begin, the train loss is {loss[0]:,.0f}: it leaves "
-        "the figure, and makes the range of which the gaps of the losses are shares. Those of the accuracies say more."
+        "the figure, and the range of the losses is taken without it."
     )
 
 
-def _noise_words(check: Check) -> str:
-    """For each batch size, in which share of the run the noise dominates the gradient: noise scale above the batch."""
-    parts, seen = [], set()
-    for arm in (check.base, *check.others):
-        share, size = dominated(arm), arm.plan.batch_size.total
-        if share is not None and size not in seen:
-            seen.add(size)
-            parts.append(f"{arm.label}: {100 * share:.0f} %")
+def _noise_words(check: Check, left_alone: frozenset[str]) -> str:
+    """In which share of the run the noise dominates the gradient: the base, and what is all converted but for that."""
+    shares = [(arm.label, dominated(arm)) for arm in (check.base, *check.others) if _under_the_rule(arm, left_alone)]
+    parts = [f"{label}: {_share(share)}" for label, share in shares if share is not None]
     return (
-        "Share of the run in which the noise scale exceeds the batch size: " + "; ".join(parts) + ". Where its line "
-        "leaves the figure, no gradient was seen in the noise of its measurement."
+        "Share of the run, after the first step, in which the noise scale exceeds the batch size: "
+        f"{'; '.join(parts)}. {NOISE_MEASURED}"
         if parts
         else ""
     )
+
+
+def _under_the_rule(arm: Arm, left_alone: frozenset[str]) -> bool:
+    variant = arm.trajectory.meta["variant"]
+    whole = variant["rule"] in (None, "sqrt") and set(variant["keep"]) <= left_alone and not variant["zero_state"]
+    return whole and variant["ell"] == 1
+
+
+def _share(share: tuple[float, float]) -> str:
+    """In percent; two numbers where measurements say nothing.
+
+    >>> _share((0.1, 0.39)), _share((0.96, 0.96))
+    ('10 to 39 %', '96 %')
+    """
+    low, high = (f"{100 * value:.0f}" for value in share)
+    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def _dominated_words(scaling: Sequence[Entry]) -> str:
@@ -276,32 +299,39 @@ def _dominated_words(scaling: Sequence[Entry]) -> str:
     cells: dict[str, dict[int, str]] = {}
     for entry in scaling:
         finals = {final.label: final for final in finals_of(entry.folder)}
-        cells[entry.title.partition(": ")[2]] = {
-            _size(arm): f"{100 * share:.0f} %: {told_gap(ACCURACY, finals[arm.label].accuracy)}"
+        epochs = record_of(entry.folder)["options"]["epochs"]
+        cells[f"{entry.title.partition(': ')[2]}, {epochs:g} epochs"] = {
+            _size(arm): f"{_share(share)}: {gap}" if (share := dominated(arm)) else gap
             for arm in Check.load(entry.folder).others
-            if (share := dominated(arm)) is not None
+            if (gap := told_gap(ACCURACY, finals[arm.label].accuracy))
         }
     sizes = sorted({size for row in cells.values() for size in row})
     table = [_row("", *(f"B = {size:,}" for size in sizes)), _row(*["---"] * (len(sizes) + 1))]
     table += [_row(title, *(row.get(size, "") for size in sizes)) for title, row in cells.items()]
     return (
-        "\nWhere the noise dominates, and whether the rule holds: the share of the run in which the noise scale "
-        "([noise.png](noise.png)) exceeds the batch size, and the test accuracy less that of the base.\n\n"
-        + "\n".join(table)
-        + "\n"
+        "\nWhere the noise dominates, and whether the rule holds: the share of the run, after the first step, in which "
+        "the noise scale ([noise.png](noise.png)) exceeds the batch size, and the test accuracy at the end less that "
+        f"of the base. {NOISE_MEASURED}\n\n" + "\n".join(table) + "\n"
     )
 
 
-def dominated(arm: Arm) -> float | None:
-    """The share of the measured times at which the median over seeds of the noise scale exceeds the batch size."""
+def dominated(arm: Arm) -> tuple[float, float] | None:
+    """The share of the measured times at which the median over seeds of the noise scale exceeds the batch size.
+
+    Where no gradient was seen, the noise scale is above the number of samples that measured it, and not known to be
+    above larger batches: the second share counts these times, the first does not. The time before the first step does
+    not count; None where there are fewer than three others.
+    """
     if NOISE_SCALE not in arm.trajectory.names:
         return None
-    values = arm.trajectory.values[NOISE_SCALE]
+    values = arm.trajectory.values[NOISE_SCALE][:, np.array(arm.trajectory.meta["samples"]) > 0]
     alive = np.isfinite(values).any(0)
-    if not alive.any():
+    if alive.sum() < 3:
         return None
-    above = np.nanmedian(values[:, alive], 0) > float(arm.plan.batch_size.total)
-    return float(above.mean())
+    scale, size = np.nanmedian(values[:, alive], 0), _size(arm)
+    above = scale > size
+    known = above & ((scale < NO_GRADIENT) | (size <= Settings.noise_samples))
+    return float(known.mean()), float(above.mean())
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------
@@ -367,7 +397,8 @@ def curves(entry: Entry, path: Path) -> None:
             if check.warm is not None:
                 _draw(axis, check.warm, name, unit, "before the switch", ("#8a9099", "-"))
             for label, arm in lines.items():
-                _draw(axis, arm.trajectory, name, unit, label, styles[label])
+                lost = ", diverged" if arm.trajectory.lost[:, -1].all() else ""
+                _draw(axis, arm.trajectory, name, unit, label + lost, styles[label])
             title = f"{name} (%)" if name in PERCENT else name.replace("Sigma", "Σ")
             axis.set_title(f"{block}: {title}" if block else title, fontsize=9, loc="left")
             axis.set_yscale("log" if name in LOGARITHMIC else "linear")
@@ -407,11 +438,14 @@ def _top(axis: Any, base: Trajectory, name: str) -> float:
 
     Where no gradient was seen, the noise scale is beyond all measure, and its line leaves the figure.
     """
-    values = base.values[name]
-    if name not in LOGARITHMIC:
-        values = values[:, np.array(base.meta["samples"]) > 0]
-    largest = np.nanmax(values[values < NO_GRADIENT], initial=1.0)
-    return float(min(axis.get_ylim()[1], (30 if name in LOGARITHMIC else 3) * largest))
+    if name in LOGARITHMIC:
+        values = base.values[name]
+        return float(min(axis.get_ylim()[1], 30 * np.nanmax(values[values < NO_GRADIENT], initial=1.0)))
+    curve = base[name].mean
+    first = 0.0 if starts_high(base, curve) else 1.1 * curve[0]
+    return float(
+        min(axis.get_ylim()[1], max(first, 3 * np.nanquantile(curve[1:], 0.9)))
+    )  # nor does a spike of the base
 
 
 def _legend(figure: Any, axes: Any, columns: int) -> None:

@@ -95,29 +95,44 @@ def test_the_final_values_in_the_readme_are_those_of_the_results():
         assert told == texts[: len(told)]
 
 
-def test_the_rule_holds_where_the_readme_says_it_does():
+def test_what_the_readme_says_of_all_batch_sizes_is_in_the_results():
     table = (ROOT / "results" / "README.md").read_text().partition("Where the noise dominates")[2]
-    cells = re.findall(r"(\d+) %: (?:(diverged)|([-+][\d.]+) ±)", table)
-    most = [gap or lost for share, lost, gap in cells if int(share) > 33]
-    others = [gap or lost for share, lost, gap in cells if int(share) <= 33]
-    assert len(cells) == 18
-    within = [gap for gap in others if gap != "diverged" and abs(float(gap)) <= 1]
-    beyond = [-float(gap) for gap in others if gap != "diverged" and abs(float(gap)) > 1]
-    assert all(abs(float(gap)) <= 1 for gap in most)
+    rows = [line.split(" | ")[1:] for line in table.splitlines() if line.startswith(("| VGG", "| ResNet"))]
+    assert len(rows) == 6
+    small, large, largest = ([cell.strip(" |") for cell in column] for column in zip(*rows, strict=True))
+
+    def gaps(cells):
+        return [float(found[1]) for cell in cells if (found := re.search(r"([-+][\d.]+) ±", cell))]
+
+    def shares(cells):
+        return [int(found[1]) for cell in cells if (found := re.search(r"(\d+) %:", cell))]
+
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"all {len(most)} in which that was so for more than a third of the run ended within 1 point" in text
-    told = f"of the other {len(others)}, {len(within)} did, {len(beyond)} lost {min(beyond):.0f} to {max(beyond):.0f}"
-    assert f"{told} points and {others.count('diverged')} diverged" in text
+    assert all(abs(gap) <= 1 for gap in gaps(small))
+    worse = sorted(-gap for gap in gaps(large) if abs(gap) > 1)
+    assert len(gaps(large)) == 6
+    assert f"at 16 B four do and two lose {worse[0]} and {worse[1]}, at 64 B one does" in text
+    worse = [-gap for gap in gaps(largest) if abs(gap) > 1]
+    assert (len(worse), len(gaps(largest)), largest.count("diverged")) == (4, 5, 1)
+    assert f"four lose {min(worse):.0f} to {max(worse):.0f} and one diverges" in text
+    said = f"exceeds 4 B in {min(shares(small))} to {max(shares(small))} % of these runs and 64 B in at most"
+    assert f"{said} {max(shares(largest))} %" in text
 
 
 def test_the_ablations_in_the_readme_are_those_of_the_results():
-    finals = {final.label: final.accuracy for final in finals_of(ROOT / "results" / "cifar10-ablations")}
+    finals = {final.label: final for final in finals_of(ROOT / "results" / "cifar10-ablations")}
     text = " ".join((ROOT / "README.md").read_text().split()).partition("Half of the rule is not enough")[2]
     for subset in ("eta, eps, beta1, beta2", "eta, eps, beta2", "eta"):
-        end = finals[f"B = 2,048; sqrt: {subset}"]
+        end = finals[f"B = 2,048; sqrt: {subset}"].accuracy
         told = f"{-100 * end.gap:.1f} ± {100 * end.gap_se:.1f}"
         assert told in text
         text = text.partition(told)[2]
+    rule, linear = (
+        finals[f"B = 2,048; {label}"] for label in ("sqrt: eta, eps, beta1, beta2", "linear: eta, beta1, beta2")
+    )
+    assert 0 < linear.accuracy.gap < 2 * linear.accuracy.gap_se
+    on_the_way = [f"{100 * final.curves['train loss'][0]:.1f} %" for final in (linear, rule)]
+    assert f"train loss by {on_the_way[0]} of its range on the way, the rule by {on_the_way[1]}" in text
 
 
 def test_the_switch_on_the_first_screen_is_that_of_the_results():

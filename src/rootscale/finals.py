@@ -14,7 +14,19 @@ from rootscale.compare import Verdict
 from rootscale.lab.check import Arm
 from rootscale.trajectory import Trajectory
 
-__all__ = ["ACCURACY", "MEASURES", "End", "Final", "accuracies", "finals", "largest_gap", "percent", "told", "told_gap"]
+__all__ = [
+    "ACCURACY",
+    "MEASURES",
+    "End",
+    "Final",
+    "accuracies",
+    "finals",
+    "largest_gap",
+    "percent",
+    "starts_high",
+    "told",
+    "told_gap",
+]
 
 Array = NDArray[np.float64]
 
@@ -136,7 +148,10 @@ def _pairs(base: Trajectory, other: Trajectory) -> Iterator[tuple[int, int]]:
 def _curve_gaps(
     base: Trajectory, other: Trajectory, pairs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[str, tuple[float, float | None]]]:
-    """The largest gap of the mean curves over the range of the base's; pairs of which one diverged are left out."""
+    """The largest gap of the mean curves over the range of the base's; pairs of which one diverged are left out.
+
+    A loss before the first step that is far above all others makes no range: a net with BatchNorm may begin anywhere.
+    """
     loss = "train loss"
     kept = [(i, j) for i, j in pairs if np.isfinite([base.values[loss][i], other.values[loss][j]]).all()]
     if not kept:
@@ -146,10 +161,16 @@ def _curve_gaps(
             continue
         ours = np.stack([other.values[name][j] for _, j in kept])
         theirs = np.stack([base.values[name][i] for i, _ in kept])
-        span = float(np.ptp(theirs.mean(0)))
+        curve = theirs.mean(0)
+        span = float(np.ptp(curve[1:] if name.endswith("loss") and starts_high(base, curve) else curve))
         if not span > 0:
             continue
         yield name, largest_gap((ours - theirs) / span)
+
+
+def starts_high(base: Trajectory, curve: Array) -> bool:
+    """Whether a curve from scratch begins at more than three times all that follows."""
+    return base.meta["samples"][0] == 0 and len(curve) > 2 and bool(curve[0] > 3 * np.nanmax(curve[1:]))
 
 
 def largest_gap(differences: Array) -> tuple[float, float | None]:

@@ -176,7 +176,17 @@ def test_measuring_changes_nothing():
     assert np.array_equal(often.values["train loss"][:, [0, 40, 80, 120]], rarely.values["train loss"])
 
 
-@pytest.mark.parametrize(("net", "seeds"), [(mlp_batchnorm, [3]), (mlp_batchnorm, [3, 5]), (Residual, [3, 5])])
+def frozen():
+    """Its averages stay what they are."""
+    model = mlp_batchnorm()
+    model[1].momentum = 0.0
+    return model
+
+
+@pytest.mark.parametrize(
+    ("net", "seeds"),
+    [(mlp_batchnorm, [3]), (mlp_batchnorm, [3, 5]), (Residual, [3, 5]), (frozen, [3]), (frozen, [3, 5])],
+)
 def test_before_the_first_step_batchnorm_takes_the_statistics_of_the_samples(net, seeds):
     task = make(model=net)
     learner = Learner(task, seeds)

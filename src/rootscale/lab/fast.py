@@ -167,8 +167,7 @@ class FastLearner(Learner):
 def _fastest_convolutions(batch: int) -> Iterator[None]:
     """Let cuDNN try its algorithms for a convolution the first time it comes; a graph keeps the one it found.
 
-    All of them for small batches, where a try is short and the best is often not among the first ten (ResNet-56 at
-    256: 2 % faster steps); those ten for others.
+    All of them for small batches, where a try is short and the best may not be among the first ten.
     """
     cudnn: Any = torch.backends.cudnn
     new = {"benchmark": True} | ({"benchmark_limit": 0} if batch <= SHORT_TRY and cudnn.is_available() else {})

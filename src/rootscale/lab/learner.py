@@ -243,17 +243,15 @@ class Learner:
         return tensor.expand(self.replicas, *tensor.shape)
 
     def _unseen(self) -> list[nn.Module]:
-        """Layers of BatchNorm whose averages are still those they began with, 0 and 1."""
+        """Layers of BatchNorm that have counted no batch, and whose averages are those they began with."""
+        begin = {"num_batches_tracked": 0, "running_mean": 0, "running_var": 1}
 
-        def all_are(value: int, name: str, key: str) -> bool:
-            return bool((self.buffers[f"{name}.{key}" if name else key] == value).all())
+        def as_it_began(name: str) -> bool:
+            held = {key: self.buffers.get(f"{name}.{key}" if name else key) for key in begin}
+            return all(buffer is not None and bool((buffer == begin[key]).all()) for key, buffer in held.items())
 
         layers = [(n, m) for n, m in self.model.named_modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
-        return [
-            layer
-            for name, layer in layers
-            if layer.running_mean is not None and all_are(0, name, "running_mean") and all_are(1, name, "running_var")
-        ]
+        return [layer for name, layer in layers if as_it_began(name)]
 
     def _averaged(self) -> Named:
         assert self.average is not None
