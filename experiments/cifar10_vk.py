@@ -64,10 +64,10 @@ def words(finals: Sequence[Final]) -> str:
         return text
     text += f"; v_k less v_{{k+1}}: {told_gap(ACCURACY, base.accuracy)}"
     largest = max(paper, key=lambda final: final.batch_size)
-    if largest is base or base.accuracy.value is None or largest.accuracy.value is None:
+    there, here = base.accuracy, largest.accuracy
+    if largest is base or there.value is None or here.value is None or there.se is None or here.se is None:
         return text
-    error = hypot(base.accuracy.se, largest.accuracy.se)
-    gap = End(gap=largest.accuracy.value - base.accuracy.value, gap_se=error)
+    gap = End(gap=here.value - there.value, gap_se=hypot(there.se, here.se))
     return f"{text}; under v_k, B = {largest.batch_size:,} less B = {base.batch_size:,}: {told_gap(ACCURACY, gap)}"
 
 
