@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,5 +65,5 @@ def _load(folder: Path) -> Check:
         return Check.load(folder)
     except OSError as error:
         raise ValueError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
-    except (AttributeError, IndexError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} does not hold a whole check: {type(error).__name__}: {error}") from None
