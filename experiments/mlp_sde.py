@@ -49,7 +49,7 @@ EXPERIMENTS = [
         title="The SDE of a real network",
         claim="Discrete Adam and SVAG follow the SDE (which the paper does not solve: its simulation is intractable)",
         source="Section 4 and section 6, SVAG",
-        minutes=3,
+        minutes=15,
         defaults=Options(batch_sizes=(), seeds=32),
         script=script,
         stored=stored,
