@@ -15,6 +15,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from rootscale.reproduce import (
     Stored,
     experiments,
     finals_of,
+    kept,
     percent,
     record_of,
     told,
@@ -91,21 +93,36 @@ class Entry:
         """Whether runs of it are stored."""
         return (self.folder / "experiment.json").exists()
 
+    # What is stored is read once, for all figures and tables.
+
+    @cached_property
+    def check(self) -> Check:
+        """The trajectories."""
+        return Check.load(self.folder)
+
+    @cached_property
+    def record(self) -> Mapping[str, Any]:
+        """What made them."""
+        return record_of(self.folder)
+
+    @cached_property
+    def finals(self) -> Sequence[Final]:
+        """What they came to."""
+        return finals_of(self.folder)
+
     def stored(self) -> Stored | None:
         """What a reader is told."""
         if self.experiment.stored is not None:
             return self.experiment.stored(self.folder)
         if not self.there:
             return None
-        record = record_of(self.folder)
-        figure = self.folder / "curves.png"
-        seeds = max(final.seeds for final in finals_of(self.folder))
-        return Stored(self.words(), seeds, record["hardware"], figure)
+        seeds = max(final.seeds for final in self.finals)
+        return Stored(self.words(), seeds, self.record["hardware"], self.folder / "curves.png")
 
     def words(self) -> str:
         """What came out, and what there is not yet, with the command that makes it."""
         assert self.experiment.words is not None
-        record, words = record_of(self.folder), self.experiment.words(finals_of(self.folder))
+        record, words = self.record, self.experiment.words(self.finals)
         made = record["options"]
         if made["smoke"]:
             return f"a smoke test on generated data, which says nothing about the claim: {words}"
@@ -178,9 +195,7 @@ def _row(*cells: str) -> str:
 
 def page(entry: Entry) -> str:
     """An experiment's own page in Markdown."""
-    experiment, record = entry.experiment, record_of(entry.folder)
-    check = Check.load(entry.folder)
-    finals = finals_of(entry.folder)
+    experiment, record, check, finals = entry.experiment, entry.record, entry.check, entry.finals
     parts = [
         f"# {entry.title}",
         f"**The paper** ({experiment.source}): {experiment.claim}.",
@@ -207,7 +222,7 @@ def page(entry: Entry) -> str:
     rows += [_row(final.label, *(percent(final.curves.get(name)) for name in names)) for final in finals[1:]]
     parts.append("\n".join(rows))
     parts.append(_start_words(check))
-    parts.append(_noise_words(check, frozenset({"batchnorm"} if record["options"]["paper_batchnorm"] else ())))
+    parts.append(_noise_words(check, kept(entry.options)))
     if record["missing"]:
         parts.append(f"**Missing:** {_gathered(record['missing'])}.")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
@@ -264,7 +279,7 @@ def _start_words(check: Check) -> str:
     )
 
 
-def _noise_words(check: Check, left_alone: frozenset[str]) -> str:
+def _noise_words(check: Check, left_alone: Sequence[str]) -> str:
     """In which share of the run the noise dominates the gradient: the base, and what is all converted but for that."""
     shares = [(arm.label, dominated(arm)) for arm in (check.base, *check.others) if _under_the_rule(arm, left_alone)]
     parts = [f"{label}: {_share(share)}" for label, share in shares if share is not None]
@@ -276,9 +291,9 @@ def _noise_words(check: Check, left_alone: frozenset[str]) -> str:
     )
 
 
-def _under_the_rule(arm: Arm, left_alone: frozenset[str]) -> bool:
+def _under_the_rule(arm: Arm, left_alone: Sequence[str]) -> bool:
     variant = arm.trajectory.meta["variant"]
-    whole = variant["rule"] in (None, "sqrt") and set(variant["keep"]) <= left_alone and not variant["zero_state"]
+    whole = variant["rule"] in (None, "sqrt") and set(variant["keep"]) <= {*left_alone} and not variant["zero_state"]
     return whole and variant["ell"] == 1
 
 
@@ -298,13 +313,10 @@ def _dominated_words(scaling: Sequence[Entry]) -> str:
         return ""
     cells: dict[str, dict[int, str]] = {}
     for entry in scaling:
-        finals = {final.label: final for final in finals_of(entry.folder)}
-        epochs = record_of(entry.folder)["options"]["epochs"]
-        cells[f"{entry.title.partition(': ')[2]}, {epochs:g} epochs"] = {
-            _size(arm): f"{_share(share)}: {gap}" if (share := dominated(arm)) else gap
-            for arm in Check.load(entry.folder).others
-            if (gap := told_gap(ACCURACY, finals[arm.label].accuracy))
-        }
+        row = cells[f"{entry.title.partition(': ')[2]}, {entry.record['options']['epochs']:g} epochs"] = {}
+        for arm, final in zip(entry.check.others, entry.finals[1:], strict=True):
+            share, gap = dominated(arm), told_gap(ACCURACY, final.accuracy)
+            row[_size(arm)] = gap if share is None else f"{_share(share)}: {gap}"
     sizes = sorted({size for row in cells.values() for size in row})
     table = [_row("", *(f"B = {size:,}" for size in sizes)), _row(*["---"] * (len(sizes) + 1))]
     table += [_row(title, *(row.get(size, "") for size in sizes)) for title, row in cells.items()]
@@ -382,7 +394,7 @@ def _unit(record: Mapping[str, Any], check: Check) -> tuple[int, str]:
 
 def curves(entry: Entry, path: Path) -> None:
     """All test functions of an experiment over samples seen."""
-    check, record = Check.load(entry.folder), record_of(entry.folder)
+    check, record = entry.check, entry.record
     names = [name for name in PANELS if name in check.base.trajectory.names]
     columns = min(4, -(-len(names) // 2))
     rows = -(-len(names) // columns)
@@ -443,9 +455,8 @@ def _top(axis: Any, base: Trajectory, name: str) -> float:
         return float(min(axis.get_ylim()[1], 30 * np.nanmax(values[values < NO_GRADIENT], initial=1.0)))
     curve = base[name].mean
     first = 0.0 if starts_high(base, curve) else 1.1 * curve[0]
-    return float(
-        min(axis.get_ylim()[1], max(first, 3 * np.nanquantile(curve[1:], 0.9)))
-    )  # nor does a spike of the base
+    usual = np.nanquantile(curve[1:], 0.9)  # nor does a spike of the base
+    return float(min(axis.get_ylim()[1], max(first, 3 * usual)))
 
 
 def _legend(figure: Any, axes: Any, columns: int) -> None:
@@ -468,7 +479,7 @@ def _lines_of_sizes(axis: Any, styles: Mapping[int, tuple[str, Any]]) -> None:
 
 def switch(entry: Entry, path: Path) -> None:
     """The figure of the README's first screen: test loss and accuracy around and after the switch."""
-    check, record = Check.load(entry.folder), record_of(entry.folder)
+    check, record = entry.check, entry.record
     epoch, _ = _unit(record, check)
     figure, axes = _figure(1, 2, 5.2, 3.6)
     arms = [check.base, *check.others]
@@ -485,7 +496,7 @@ def switch(entry: Entry, path: Path) -> None:
         axis.set_xlim(left=start)
         axis.set_ylim(*_limits([*arms_of(check)], name, start * epoch))
     _legend(figure, axes[0, 0], 2)
-    n = max(final.seeds for final in finals_of(entry.folder))
+    n = max(final.seeds for final in entry.finals)
     what = "generated images" if record["options"]["smoke"] else "CIFAR-10"
     net = TITLES[record["options"]["model"]]
     title = f"{net}, Adam, {what}: the batch size changes in mid-run (mean of {n} seeds, bands: their range)"
@@ -512,14 +523,14 @@ def _limits(trajectories: Sequence[Trajectory], name: str, start: float) -> tupl
 
 def noise(stored: Sequence[Entry], path: Path) -> None:
     """The noise scale along training at each batch size, for each net and optimizer."""
-    checks = [Check.load(entry.folder) for entry in stored]
-    sizes = sorted({_size(arm) for check in checks for arm in (check.base, *check.others)})
+    sizes = sorted({_size(arm) for entry in stored for arm in (entry.check.base, *entry.check.others)})
     styles = dict(zip(sizes, _styles(len(sizes)), strict=False))  # a batch size looks the same in all panels
     columns = 2 if len(stored) > 3 else len(stored)
     figure, axes = _figure(-(-len(stored) // columns), columns, 5.4 if columns == 2 else 3.8, 3.0)
-    for axis, entry, check in zip(axes.flat, stored, checks, strict=False):
+    for axis, entry in zip(axes.flat, stored, strict=False):
+        check = entry.check
         arms = [check.base, *check.others]
-        unit, time = _unit(record_of(entry.folder), check)
+        unit, time = _unit(entry.record, check)
         for arm in arms:
             _draw(axis, arm.trajectory, NOISE_SCALE, unit, arm.label, styles[_size(arm)])
         _lines_of_sizes(axis, {_size(arm): styles[_size(arm)] for arm in arms})
@@ -542,9 +553,8 @@ def noise(stored: Sequence[Entry], path: Path) -> None:
 def reports(entry: Entry, folder: Path) -> None:
     """The interactive page and the figures for papers."""
     report = importlib.import_module("rootscale.report")
-    check = Check.load(entry.folder)
-    report.figures(check, folder, ("png", "pdf"))
-    report.write(check, folder / "report.html")
+    report.figures(entry.check, folder, ("png", "pdf"))
+    report.write(entry.check, folder / "report.html")
 
 
 def build(results: Path, pages: Path | None) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _NormBase
 
 from rootscale import hparams
 from rootscale.changes import Changes, ScalingWarning
@@ -60,9 +61,8 @@ class Learner:
         models = [_initialised(task, seed).to(device) for seed in self.seeds]
         self.model = models[0]
         if task.plan.batchnorm_momentum is not None:
-            for module in self.model.modules():
-                if isinstance(module, nn.modules.batchnorm._NormBase):
-                    module.momentum = task.plan.batchnorm_momentum
+            for layer in _norms(self.model).values():
+                layer.momentum = task.plan.batchnorm_momentum
         if len(models) == 1:
             self.params: Named = dict(self.model.named_parameters())
             self.buffers: Named = dict(self.model.named_buffers())
@@ -250,8 +250,7 @@ class Learner:
             held = {key: self.buffers.get(f"{name}.{key}" if name else key) for key in begin}
             return all(buffer is not None and bool((buffer == begin[key]).all()) for key, buffer in held.items())
 
-        layers = [(n, m) for n, m in self.model.named_modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
-        return [layer for name, layer in layers if as_it_began(name)]
+        return [layer for name, layer in _norms(self.model).items() if as_it_began(name)]
 
     def _averaged(self) -> Named:
         assert self.average is not None
@@ -305,6 +304,11 @@ def _initialised(task: Task, seed: int) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model of task {task.name!r} must be a torch.nn.Module, got {type(model).__name__}")
     return model
+
+
+def _norms(model: nn.Module) -> dict[str, _NormBase]:
+    """The layers of BatchNorm by their names."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, _NormBase)}
 
 
 def _stack(models: Sequence[nn.Module], name: str) -> Tensor:
