@@ -54,7 +54,7 @@ bench-language: $(READY)
 
 # Every figure and table of results/ from the stored data.
 results: $(READY)
-	$(BIN)/python experiments/results.py --pages build/results
+	$(BIN)/python -m rootscale.paper.results --pages build/results
 
 setup: $(READY)
 

@@ -21,11 +21,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from rootscale.lab import Task
-from rootscale.lab.data import patterns
 from rootscale.lab.fast import FastLearner, SideBySide
 from rootscale.lab.learner import Batches, Learner
 from rootscale.lab.stream import Stream
-from rootscale.lab.tasks import cifar10, digits
+from rootscale.paper.data import patterns
+from rootscale.paper.tasks import cifar10, digits
 
 #: Steps between two looks at the clock, for which a GPU has to be waited for.
 BLOCK = 20

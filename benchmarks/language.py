@@ -27,9 +27,9 @@ from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArgu
 
 from rootscale.lab import Task
 from rootscale.lab.fast import FastLearner
-from rootscale.lab.language import gpt
 from rootscale.lab.learner import Learner
-from rootscale.lab.text import Tokens, Vocabulary
+from rootscale.paper.language import gpt
+from rootscale.paper.text import Tokens, Vocabulary
 
 #: Bytes, or about as many words as WikiText-2 has.
 VOCABULARIES = {"bytes": 256, "words": 33_280}

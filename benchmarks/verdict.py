@@ -34,7 +34,7 @@ from rootscale.files import write_json
 from rootscale.lab import Settings, Task, Variant, grid, pool, sweep
 from rootscale.lab.check import LOSSES
 from rootscale.lab.engine import environment
-from rootscale.lab.tasks import digits
+from rootscale.paper.tasks import digits
 from rootscale.trajectory import Trajectory
 
 TOLERANCE = 0.05

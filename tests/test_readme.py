@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from rootscale.cli import main
+from rootscale.cli.run_check import show_check
 from rootscale.lab import Check
-from rootscale.lab.commands import show_check
-from rootscale.reproduce import finals_of
+from rootscale.paper.stored import finals_of
 
 ROOT = Path(__file__).parents[1]
 

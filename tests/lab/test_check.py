@@ -15,7 +15,7 @@ from rootscale import SGD, Adam, Plan
 from rootscale.cli import main
 from rootscale.lab import Check, Settings, Variant, check, load_task
 from rootscale.lab.pool import available, run_all
-from rootscale.lab.tasks import digits
+from rootscale.paper.tasks import digits
 
 lab_check = importlib.import_module("rootscale.lab.check")  # the package has a function of that name
 
@@ -249,7 +249,7 @@ def test_a_share_of_the_run_is_a_switch(task_file, tmp_path, capsys):
 
 
 def test_ready_made_tasks_have_short_names():
-    assert load_task("rootscale.lab.tasks:digits").name == "digits"
+    assert load_task("rootscale.paper.tasks:digits").name == "digits"
 
 
 def test_tensorboard_gets_every_point_once_also_after_a_resume(tmp_path):

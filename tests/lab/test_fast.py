@@ -9,7 +9,7 @@ import torch
 from rootscale import Adam, Plan, RMSprop, Schedule
 from rootscale.lab import Run, Settings, Variant
 from rootscale.lab.fast import FastLearner, SideBySide
-from rootscale.lab.tasks import generated
+from rootscale.paper.tasks import generated
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -91,8 +91,8 @@ def test_a_resumed_run_goes_on_as_it_was():
 
 def language(dropout):
     pytest.importorskip("transformers")
-    from rootscale.lab.language import gpt
-    from rootscale.lab.text import chain, from_text
+    from rootscale.paper.language import gpt
+    from rootscale.paper.text import chain, from_text
 
     made = from_text(chain(30, 40_000), name="chain")
     return gpt(made, model="gpt-tiny", length=16, epochs=1, batch_size=16, dropout=dropout, eta=3e-3, reference=16)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from replicas import Run, gap
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR
@@ -20,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 from rootscale import SGD, Adam, Plan, Schedule
+from rootscale.paper.experiments.replicas import Run, gap
 from rootscale.training import BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, rescale_
 from rootscale.training.noise import Interval, Noise
 

@@ -85,12 +85,12 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from rootscale.lab.commands import run_check
+    from rootscale.cli.run_check import run_check
 
     return run_check(args)
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from rootscale.lab.commands import run_demo
+    from rootscale.cli.run_check import run_demo
 
     return run_demo(args)

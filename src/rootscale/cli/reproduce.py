@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rootscale.cli.console import console as make_console
 
 if TYPE_CHECKING:
-    from rootscale.reproduce import Experiment, Options
+    from rootscale.paper.experiment import Experiment, Options
 
 __all__ = ["add_parsers"]
 
@@ -73,9 +73,9 @@ def add_parsers(subparsers: Any) -> None:
 def _reproduce(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from rootscale import reproduce
+    from rootscale.paper.experiments import experiments
 
-    found = reproduce.experiments()
+    found = experiments()
     if args.list:
         _list(Console(highlight=False, soft_wrap=True), found)
         return 0
@@ -116,7 +116,7 @@ def _options(args: argparse.Namespace, experiment: Experiment) -> Options:
 
 def _run(args: argparse.Namespace, experiment: Experiment, options: Options, minutes: float | None) -> int:
     """One experiment."""
-    from rootscale import reproduce
+    from rootscale.paper import running, stored
 
     folder = experiment.folder(options)
     place = Path("build/smoke") if args.smoke else Path()
@@ -125,15 +125,15 @@ def _run(args: argparse.Namespace, experiment: Experiment, options: Options, min
     console = make_console()
     if not args.worker:
         console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
-    complete = reproduce.reproduce(
+    complete = running.reproduce(
         experiment, options, out, runs,
         minutes=minutes, together=args.together, only=args.only, shared=args.worker, console=console,
     )  # fmt: skip
     if args.worker:
         return 0 if complete else UNFINISHED
     if (out / "experiment.json").exists() and experiment.words is not None:
-        console.print(reproduce.table(experiment, out))
-        console.print(reproduce.outcome(experiment, out), markup=False, soft_wrap=True)
+        console.print(stored.table(experiment, out))
+        console.print(stored.outcome(experiment, out), markup=False, soft_wrap=True)
     if not complete:
         console.print(f"not finished: the same command goes on; runs are in {runs}", markup=False, soft_wrap=True)
     elif args.only:

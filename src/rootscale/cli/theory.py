@@ -68,11 +68,11 @@ def add_parsers(subparsers: Any) -> None:
 def _setting(args: argparse.Namespace) -> Any:
     import torch
 
-    from rootscale.theory.commands import Setting
+    from rootscale.cli.run_theory import Setting
 
     torch.set_num_threads(1)  # tensors are small: a second thread gains little, and waits long where cores are shared
     if args.png is not None:
-        from rootscale.theory.figures import need_matplotlib
+        from rootscale.report.orders import need_matplotlib
 
         need_matplotlib()  # before the work, not after it
         if args.png.suffix != ".png":
@@ -82,9 +82,9 @@ def _setting(args: argparse.Namespace) -> Any:
 
 
 def _order(args: argparse.Namespace) -> int:
-    from rootscale.theory import commands
+    from rootscale.cli import run_theory
 
-    commands.order(
+    run_theory.order(
         _setting(args), args.etas, ells=args.ells, kappa=args.kappa, rule=args.rule, paths=args.paths, seed=args.seed,
         png=args.png,
     )  # fmt: skip
@@ -92,9 +92,9 @@ def _order(args: argparse.Namespace) -> int:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from rootscale.theory import commands
+    from rootscale.cli import run_theory
 
-    commands.simulate(
+    run_theory.simulate(
         _setting(args), args.eta, ells=args.ells, paths=args.paths, points=args.points, substeps=args.substeps,
         seed=args.seed, png=args.png, save=args.save,
     )  # fmt: skip

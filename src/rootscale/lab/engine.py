@@ -28,8 +28,8 @@ from rootscale.lab.learner import Learner
 from rootscale.lab.stream import Stream
 from rootscale.lab.task import Task
 from rootscale.plan import Plan
-from rootscale.positions import generator
 from rootscale.rules import Averaging, Rule, get_rule
+from rootscale.training.positions import generator
 from rootscale.trajectory import Trajectory
 from rootscale.units import show
 
@@ -198,7 +198,7 @@ class _Stage(NamedTuple):
 class Run:
     """A run under way.
 
-    >>> from rootscale.lab.tasks import digits
+    >>> from rootscale.paper.tasks import digits
     >>> task = digits()
     >>> run = Run(task, Variant(kappa=4), [0, 1], Settings(grid=(0, 320, 640)))
     >>> trajectory = run.finish()

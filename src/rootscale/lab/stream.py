@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rootscale.positions import BLOCK, Blocks, generator, samples
+from rootscale.training.positions import BLOCK, Blocks, generator, samples
 
 __all__ = ["Stream"]
 

@@ -23,10 +23,10 @@ from torch.utils.data import Sampler
 from rootscale.changes import Changes
 from rootscale.hparams import number, positive
 from rootscale.plan import BatchSize, Plan
-from rootscale.positions import BLOCK, Blocks, generator, samples
 from rootscale.rules import Averaging, Rule, get_rule, shortest_average
 from rootscale.training import schedulers
 from rootscale.training.noise import Noise
+from rootscale.training.positions import BLOCK, Blocks, generator, samples
 from rootscale.training.rescale import family_of, rescale_
 from rootscale.units import show
 

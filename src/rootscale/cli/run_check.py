@@ -1,0 +1,198 @@
+"""What `rootscale check` and `rootscale demo` do."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rootscale.cli.console import console as make_console
+from rootscale.cli.console import progress
+from rootscale.compare import Gap
+from rootscale.files import command_line, need_folder
+from rootscale.lab.check import Arm, Check, check
+from rootscale.lab.engine import Variant
+from rootscale.lab.sweep import Progress
+from rootscale.lab.task import load_task
+from rootscale.paper.tasks import digits
+from rootscale.plan import Plan
+from rootscale.training.noise import advise, noise_of
+from rootscale.units import show
+
+__all__ = ["run_check", "run_demo"]
+
+#: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
+DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
+_EXIT = {"same": 0, "different": 1, "undecided": 3}
+_STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """`rootscale check`."""
+    task = load_task(args.task if ":" in args.task else f"rootscale.paper.tasks:{args.task}")
+    size = Fraction(task.plan.batch_size.total)
+    variants = [Variant(to / size, rule, tuple(args.keep)) for to in args.to for rule in args.rule]
+    total = int(task.plan.samples or 0)
+    folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", task.name)
+    if args.report is not None:
+        need_folder(args.report, "report", "--report")
+    console = make_console()
+    with _progress(console) as on_progress:
+        found = check(
+            task,
+            ells=args.ell,
+            seeds=args.seeds,
+            switch_at=_samples("--switch-at", args.switch_at, total),
+            variants=variants,
+            stop=None if args.stop is None else _samples("--stop", args.stop, total),
+            points=args.points,
+            functions=args.decide_by,
+            tolerance=args.tolerance,
+            level=args.level,
+            folder=folder,
+            together=args.together,
+            workers=args.workers,
+            engine=args.engine,
+            address=args.address,
+            gpus=args.gpus_per_run,
+            tensorboard=args.tensorboard,
+            on_progress=on_progress,
+            command=command_line("rootscale", sys.argv[1:]),
+            eval_samples=args.eval_samples,
+            device=args.device,
+            micro=args.micro,
+            fast=args.fast,
+            replacement=not args.epochs,
+        )
+    show_check(found, console)
+    _report(found, args.report or folder / "report.html", console)
+    return _EXIT[found.verdict]
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    """`rootscale demo`: digits, from B = 4 to 16 and 64 in mid-run, by the rule and by wrong ones, and SVAG."""
+    task, console = digits(samples=40_000), make_console()
+    console.print(
+        f"[bold]Digits[/], a net 64-32-10, Adam, batch size 4. After {show(DEMO_SWITCH)} samples the batch size goes "
+        f"from 4 to 16, and after {show(DEMO_MIDDLE)} to 64: by the square root rule with the state converted, and by "
+        "half-measures. SVAG with ell = 2 simulates the SDE behind all of them. "
+        f"{args.seeds} seeds of each.\n"
+    )
+    ramp = ((DEMO_MIDDLE, 16),)
+    variants = [
+        Variant(4, ramp=ramp, name="the square root rule"),
+        Variant(4, keep=("v", "step_counter"), ramp=ramp, name="hyperparameters, not the state"),
+        Variant(4, "linear", ramp=ramp, name="linear rule"),
+        Variant(4, "sqrt-eta", ramp=ramp, name="learning rate only"),
+        Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
+        Variant(ell=2),
+    ]
+    with _progress(console) as on_progress:
+        found = check(
+            task,
+            variants=variants,
+            seeds=args.seeds,
+            switch_at=DEMO_SWITCH,
+            points=30,
+            functions=["train loss"],  # 360 test images are too few to tell the test losses of independent runs apart
+            folder=args.out,
+            workers=args.workers,
+            on_progress=on_progress,
+            command=f"rootscale demo --seeds {args.seeds}",
+        )
+    show_noise(found, task.plan, console)
+    show_check(found, console)
+    _report(found, args.out / "report.html", console)
+    return 0
+
+
+def show_noise(found: Check, plan: Plan, console: Console) -> None:
+    """The noise scale when the runs begin, and how far it allows to go."""
+    values = found.base.trajectory.values
+    trace = values["Tr Sigma"][:, 0]
+    noise = noise_of(np.stack([trace, trace / values["noise scale"][:, 0]], 1))  # |grad f|^2 without bias
+    advice = advise(plan, noise)
+    console.print(f"At the start of the comparison the {escape(str(noise)).replace('steps', 'seeds')}.")
+    console.print(f"What that allows: {escape(str(advice))}.\n")
+
+
+def show_check(found: Check, console: Console) -> None:
+    """The verdicts as a table, and what is behind them."""
+    start = f"after a switch at {show(found.switch_at)} samples" if found.switch_at else "from scratch"
+    console.print(f"[bold]{escape(found.task)}[/], {escape(found.base.label)} against, {start}:\n")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("", "verdict", "largest gap of the loss, with its band", "seeds that would decide"):
+        table.add_column(column, overflow="fold")
+    for arm in found.others:
+        assert arm.comparison is not None
+        verdict = arm.comparison.verdict
+        worst = max(arm.comparison.decisive, key=_size)
+        gap, low, high, _ = worst.largest
+        needed = arm.comparison.seeds_needed
+        table.add_row(
+            escape(arm.label),
+            f"[bold {_STYLE[verdict]}]{verdict}[/]",
+            f"{100 * gap:+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] of the {escape(worst.name)}'s range",
+            "" if verdict != "undecided" else "no number" if needed is None else str(needed),
+        )
+    console.print(table)
+    tolerance, level = found.made["tolerance"], found.made["level"]
+    console.print(
+        f"\nSame: within {100 * tolerance:.3g} % of the base curve's range at all times; bands at {100 * level:.3g} %, "
+        "for all times and test functions at once."
+    )
+    for arm in found.others:
+        _explain(arm, console)
+
+
+def _size(gap: Gap) -> float:
+    return float(np.nan_to_num(abs(gap.largest[0])))
+
+
+def _explain(arm: Arm, console: Console) -> None:
+    words = {"likely": arm.causes, "warning": arm.guards if not arm.causes else ()}
+    for what, texts in words.items():
+        for text in texts[:3]:
+            console.print(f"  {escape(arm.label)}: {what}: {escape(text)}", soft_wrap=True)
+
+
+def _report(found: Check, path: Path, console: Console) -> None:
+    try:
+        from rootscale.report import write
+
+        console.print(f"\nThe report: [bold]{escape(str(write(found, path)))}[/]")
+    except (ImportError, ValueError) as error:
+        console.print(f"\nNo report: {escape(str(error))}")
+
+
+def _samples(flag: str, text: str, total: int) -> int:
+    """A number of samples, or a share of the run."""
+    try:
+        return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
+    except (OverflowError, ValueError):
+        raise ValueError(f"{flag} takes samples or a share such as 25%, got {text!r}") from None
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Progress]:
+    """A bar for all runs together; a line for each finished one where there is no terminal."""
+    shares: dict[int, float] = {}
+    with progress(console) as bar:
+
+        def tell(label: str, run: int, runs: int, share: float) -> None:
+            if share == 1 and shares.get(run) != 1 and not console.is_terminal:
+                print(f"finished {label} ({run + 1} of {runs})", file=sys.stderr, flush=True)
+            shares[run] = share
+            done = sum(value == 1 for value in shares.values())
+            bar(f"{done}/{runs} runs, now {label}", sum(shares.values()) / runs)
+
+        yield tell

@@ -1,0 +1,83 @@
+"""The square root scaling rule on CIFAR-10: batch sizes 256 to 16,384, from scratch.
+
+The claim. "The performance gap between B = 256 and B = 8192 is at most 3 % in all cases" (section 5, caption of the
+figure on CIFAR-10: VGG-16 and ResNet, RMSprop and Adam, 3 seeds); "in all settings the test accuracies vary by at most
+3 % across batch sizes" (appendix, whose batch sizes are 1,024, 4,096 and 16,384, over 500 epochs); and the test
+functions Tr Sigma and |g| stay close over continuous time; the same for eps = 1e-30 as for 1e-8. Appendix "Noise
+Dominates the Gradient": for small batches the noise dominates throughout, for larger ones towards the end of training;
+the noise scale Tr Sigma / |grad f|^2 against the batch size says where, and is measured in every run, without the bias
+of |g|^2.
+
+Setting. The paper's appendix "Experiment Configuration Details", section CIFAR-10: 500 epochs, batches drawn with
+replacement, lr 1e-3, beta(s) .999, L2 1e-4, exponential warm-up over 2 %, lr divided by 10 at 60 % (Adam) or at 80 %
+and 90 % (RMSprop); last layer fixed. BatchNorm's momentum is converted too; ``--paper-batchnorm`` leaves it at .1, as
+the paper does.
+
+Cost. On one H200, with one seed: VGG-16 over 500 epochs 17 minutes for each optimizer, ResNet-56 over 100 epochs 7.
+With several processes that share the GPU (MPS on), four of its runs had 206,000 images a second in all: 9 minutes.
+
+    rootscale reproduce cifar10-vgg16-adam --processes 4 --device cuda --data FOLDER
+    rootscale reproduce cifar10-resnet56-rmsprop --epochs 500 --seeds 3 --eps 1e-30 --device cuda --data FOLDER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rootscale.lab import Settings, Variant
+from rootscale.paper.experiment import Experiment, Line, Options
+from rootscale.paper.finals import ACCURACY, Final, accuracies, told_gap
+from rootscale.paper.parts import BASE, TITLES, cifar10_task, kappa, kept, label_of, settings_for, size_of
+
+#: The figure's caption speaks of batch sizes up to this one, the appendix of all, with 16,384 as the largest.
+CLAIMED = 8192
+
+
+def lines(optimizer: str, options: Options) -> tuple[list[Line], Settings]:
+    """The base, and each batch size under the rule."""
+    task = cifar10_task(optimizer, options)
+    others = [size for size in options.batch_sizes if size != BASE]
+    made = [Line(label_of(options, size), task, Variant(kappa(size), keep=kept(options))) for size in others]
+    sizes = [size_of(options, size) for size in (BASE, *others)]
+    return [Line(label_of(options, BASE), task), *made], settings_for(options, task.plan, sizes)
+
+
+def words(finals: Sequence[Final]) -> str:
+    """Accuracies, the largest difference to the base up to the batch size of the caption, and those beyond."""
+    text = "test accuracy " + accuracies(finals)
+    claimed = [final for final in finals[1:] if final.batch_size <= CLAIMED]
+    known = [(final.accuracy.gap, final) for final in claimed if final.accuracy.gap is not None]
+    if not known:
+        return text
+    _, worst = max(known, key=lambda pair: abs(pair[0]))
+    verdict = "within" if all(abs(gap) <= 0.03 for gap, _ in known) and len(known) == len(claimed) else "beyond"
+    text += f"; gap at {worst.label}: {told_gap(ACCURACY, worst.accuracy)}, {verdict} the paper's 3 points"
+    beyond = [
+        f"{final.label} {told_gap(ACCURACY, final.accuracy)}" for final in finals[1:] if final.batch_size > CLAIMED
+    ]
+    return text + (f"; its appendix claims them beyond {CLAIMED:,} too: {', '.join(beyond)}" if beyond else "")
+
+
+def _experiment(model: str, optimizer: str, epochs: int, minutes: float) -> Experiment:
+    make: Callable[[Options], tuple[list[Line], Settings]] = partial(lines, optimizer)
+    return Experiment(
+        name=f"cifar10-{model}-{optimizer}",
+        title=f"The square root rule: {TITLES[model]}, {TITLES[optimizer]}",
+        claim="Test accuracies at B = 256 and B = 8192 differ by at most 3 % (the appendix: at all batch sizes, up to "
+        "16,384); the test functions stay close",
+        source="Section 5, figure on CIFAR-10; appendix, Square Root Scaling Experiments",
+        minutes=minutes,
+        defaults=Options(epochs=epochs, model=model, points=50),
+        lines=make,
+        words=words,
+        also=({"eps": 1e-30, "epochs": 100},),
+    )
+
+
+EXPERIMENTS = [
+    _experiment("vgg16", "adam", 500, 17),
+    _experiment("vgg16", "rmsprop", 500, 17),
+    _experiment("resnet56", "adam", 100, 7),
+    _experiment("resnet56", "rmsprop", 100, 7),
+]

@@ -1,0 +1,145 @@
+"""What is kept of an experiment, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rootscale.compare import FEWEST, compare
+from rootscale.files import write_json
+from rootscale.lab.check import LOSSES, Arm, Check, arm_of
+from rootscale.lab.engine import Settings
+from rootscale.lab.sweep import Sweep, joined
+from rootscale.paper.experiment import Experiment, Line, Options
+from rootscale.paper.finals import MEASURES, Final, finals, percent, told, told_gap
+from rootscale.trajectory import Trajectory
+
+__all__ = ["finals_of", "outcome", "record_of", "refuse_others", "store", "table"]
+
+
+def refuse_others(out: Path, options: Options) -> None:
+    """Refuse to write over results of other settings; more seeds are the same experiment."""
+    place = out / "experiment.json"
+    if not place.exists():
+        return
+    try:
+        before = json.loads(place.read_text(encoding="utf-8"))["options"]
+    except (ValueError, KeyError):
+        raise ValueError(f"{place} is not the record of an experiment; give another --out") from None
+    now = options.to_dict()
+    differ = [f"{name} {before.get(name)}" for name in now if name != "seeds" and before.get(name) != now[name]]
+    if differ:
+        raise ValueError(
+            f"{out} holds results of other settings ({', '.join(differ)}): give another --out, or remove that folder"
+        )
+    if before["seeds"] > now["seeds"]:
+        raise ValueError(f"{out} holds results of {before['seeds']} seeds: ask for as many, or give another --out")
+
+
+def store(
+    experiment: Experiment,
+    options: Options,
+    out: Path,
+    lines: Sequence[Line],
+    settings: Settings,
+    found: Mapping[tuple[range, str], Sweep],
+    missing: Sequence[str],
+) -> None:
+    command = experiment.command(options)
+    arms = []
+    for line in lines:
+        parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
+        if parts:
+            arms.append(replace(arm_of(line.task, line.variant, joined(parts)), label=line.label))
+    arms = [arms[0], *(_compared(arms[0], arm) for arm in arms[1:])]
+    warm = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
+    trajectories = [*(made for swept in found.values() for made in swept.trajectories.values()), *warm.values()]
+    made = {
+        "command": command,
+        **_environment(trajectories),
+        "seeds": list(range(options.seeds)),
+        "seconds": round(sum(float(trajectory.meta["seconds"]) for trajectory in trajectories), 1),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    before = joined(list(warm.values())) if warm else None
+    Check(lines[0].task.name, arms[0], tuple(arms[1:]), settings.switch_at, made, before).save(out)
+    record = {
+        "name": experiment.name,
+        "title": experiment.title,
+        "claim": experiment.claim,
+        "source": experiment.source,
+        "options": options.to_dict(),
+        "test_samples": min(settings.eval_samples, len(lines[0].task.test)),
+        "missing": list(missing),
+        **made,
+    }
+    write_json(out / "experiment.json", record, indent=1, allow_nan=False)
+
+
+def _environment(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """Versions and hardware of the runs, which may have been made elsewhere than they are collected."""
+    metas = [trajectory.meta for trajectory in trajectories]
+
+    def all_of(values: Iterable[str]) -> str:
+        return "; ".join(dict.fromkeys(values))
+
+    versions = {name: all_of(meta["versions"][name] for meta in metas) for name in metas[0]["versions"]}
+    return {"versions": versions, "hardware": all_of(meta["hardware"] for meta in metas)}
+
+
+def _compared(base: Arm, arm: Arm) -> Arm:
+    """With a verdict, where there are seeds enough for one; it rests on the losses, as that of `rootscale check`."""
+    common = set(base.trajectory.meta["seeds"]) & set(arm.trajectory.meta["seeds"])
+    if len(common) < FEWEST:
+        return arm
+    names = [name for name in base.trajectory.names if name != "noise scale"]
+    deciding = [name for name in names if name in LOSSES]
+    return replace(arm, comparison=compare(base.trajectory, arm.trajectory, names, deciding=deciding))
+
+
+def record_of(out: str | Path) -> dict[str, Any]:
+    """What ``experiment.json`` in a folder of results says."""
+    place = Path(out) / "experiment.json"
+    try:
+        record: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{out} holds no experiment.json; give a folder that `rootscale reproduce` wrote") from None
+    except ValueError as error:
+        raise ValueError(f"{place} is not the record of an experiment: {error}") from None
+    return record
+
+
+def finals_of(out: str | Path) -> list[Final]:
+    """The table of final values of a folder of results, from the trajectories in it."""
+    check = Check.load(out)
+    return finals([check.base, *check.others], record_of(out)["test_samples"])
+
+
+def outcome(experiment: Experiment, out: str | Path) -> str:
+    """What came out, in a sentence."""
+    assert experiment.words is not None
+    missing = len(record_of(out)["missing"])
+    unfinished = f" (unfinished: {missing} {'runs are' if missing > 1 else 'run is'} missing)" if missing else ""
+    return experiment.words(finals_of(out)) + unfinished
+
+
+def table(experiment: Experiment, out: str | Path) -> Any:
+    """The final values in a folder of results, as a table for the terminal."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made.add_column("run")
+    shown = MEASURES[experiment.measure]
+    for column in ("seeds", *shown.values(), "less the base's", "gap of train loss", "seconds"):
+        made.add_column(column, justify="right")
+    for i, final in enumerate(finals_of(out)):
+        ends = [told(name, final.end(name)) for name in shown]
+        gap = told_gap(experiment.measure, final.end(experiment.measure)) if i else ""
+        curve = percent(final.curves.get("train loss")) if i else ""
+        made.add_row(final.label, str(final.seeds), *ends, gap, curve, f"{final.seconds:.0f}")
+    return made

@@ -1,0 +1,180 @@
+import importlib.util
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from rootscale.paper import models
+
+#: Every model that needs no other package, with the shape of an image.
+CASES = {
+    "mlp": (lambda: models.mlp((12, 5, 7, 3)), (12,)),
+    "mlp with BatchNorm": (lambda: models.mlp((12, 5, 3), momentum=0.02), (12,)),
+    "conv": (lambda: models.convnet(width=3), (3, 16, 16)),
+    "conv with BatchNorm": (lambda: models.convnet(width=3, channels=1, momentum=0.1), (1, 28, 28)),
+    "vgg16": (models.vgg16, (3, 32, 32)),
+    "resnet56": (models.resnet56, (3, 32, 32)),
+}
+IMAGES = {name: case for name, case in CASES.items() if len(case[1]) == 3}
+
+
+def count(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def inputs(shape, batch=2):
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_stacked_replicas_give_what_single_models_give(name, training):
+    make, shape = CASES[name]
+    torch.manual_seed(0)
+    replicas = [make().train(training) for _ in range(2)]
+    x = torch.stack([inputs(shape), inputs(shape).flip(0) + 1])
+    parameters, buffers = stack_module_state(replicas)
+
+    def forward(parameters, buffers, x):
+        return functional_call(replicas[0], (parameters, buffers), (x,)), buffers
+
+    outputs, new_buffers = vmap(forward)(parameters, buffers, x)
+    for i, replica in enumerate(replicas):
+        expected = replica(x[i])
+        torch.testing.assert_close(outputs[i], expected, rtol=1e-3, atol=1e-4)
+        for key, buffer in replica.named_buffers():
+            torch.testing.assert_close(new_buffers[key][i], buffer, rtol=1e-3, atol=1e-4)
+    assert outputs.std() > 1e-3
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "vgg16"])
+def test_gradients_of_stacked_replicas_are_those_of_single_models(name):
+    make, shape = CASES[name]
+    torch.manual_seed(0)
+    replicas = [make().double() for _ in range(2)]
+    x = torch.stack([inputs(shape), inputs(shape) + 1]).double()
+    parameters, buffers = stack_module_state(replicas)
+    outputs = vmap(lambda p, b, x: functional_call(replicas[0], (p, b), (x,)))(parameters, buffers, x)
+    outputs.square().sum().backward()
+    for i, replica in enumerate(replicas):
+        replica(x[i]).square().sum().backward()
+        for key, parameter in replica.named_parameters():
+            torch.testing.assert_close(parameters[key].grad[i], parameter.grad, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_channels_last_changes_nothing_but_the_layout(name):
+    make, shape = CASES[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    x = inputs(shape)
+    expected = model(x)
+    last = model.to(memory_format=torch.channels_last)(x.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(last, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_resnet56_has_the_published_size_and_depth():
+    model = models.resnet56()
+    convolutions = 3 * 16 + 16 * 16 * 18 + 16 * 32 + 32 * 32 * 17 + 32 * 64 + 64 * 64 * 17
+    norms = 2 * (16 * 19 + 32 * 18 + 64 * 18)
+    # 0.85 million in He et al., table 6
+    assert count(model) == 9 * convolutions + norms + 64 * 10 + 10 == 853_018
+    weighted = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len(weighted) == 56
+    assert all(m.bias is None for m in weighted[:-1])
+
+
+def test_resnet56_shrinks_the_image_twice_and_its_shortcut_has_no_parameters():
+    block = models._Block(2, 4, 0.1).eval()
+    for parameter in block.parameters():
+        nn.init.zeros_(parameter)
+    x = torch.arange(1.0, 2 * 4 * 4 + 1).view(1, 2, 4, 4)
+    out = block(x)
+    assert out.shape == (1, 4, 2, 2)
+    assert torch.equal(out[0, 1:3], x[0, :, ::2, ::2])
+    assert not out[0, [0, 3]].any()
+    assert models.resnet56().features(inputs((3, 32, 32))).shape == (2, 64, 8, 8)
+
+
+def test_vgg16_has_13_convolutions_and_one_linear_layer():
+    model = models.vgg16()
+    assert sum(isinstance(m, nn.Conv2d) for m in model.modules()) == 13
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in model.modules()) == 13
+    assert sum(isinstance(m, nn.Linear) for m in model.modules()) == 1
+    # torchvision's vgg16_bn features without the 4,224 biases in front of BatchNorm, and 512 x 10 + 10
+    assert count(model) == 14_723_136 - 4_224 + 5_130 == 14_724_042
+    assert model.features(inputs((3, 32, 32))).shape == (2, 512, 1, 1)
+
+
+@pytest.mark.parametrize("make", [models.vgg16, models.resnet56, models.convnet])
+def test_a_frozen_last_layer_gets_no_gradient_and_the_rest_does(make):
+    model = make(classes=4, freeze_last=True)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {"last.weight", "last.bias"}
+    assert all(parameter.requires_grad for parameter in make(classes=4).parameters())
+    model(inputs((3, 32, 32))).square().sum().backward()
+    assert model.last.weight.grad is None
+    assert next(model.parameters()).grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "mlp" and name != "conv"])
+def test_layers_before_batchnorm_have_no_bias_and_the_momentum_is_the_given_one(name):
+    model = CASES[name][0]()
+    modules = list(model.modules())
+    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    assert norms
+    assert {m.momentum for m in norms} == {0.02 if name.startswith("mlp") else 0.1}
+    assert models.vgg16(momentum=0.3).features[1].momentum == 0.3
+    weighted = [m for m in modules if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert all(m.bias is None for m in weighted[:-1])
+    assert weighted[-1].bias is not None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_done_in_place(name):
+    assert not any(getattr(m, "inplace", False) for m in CASES[name][0]().modules())
+
+
+def test_an_mlp_needs_two_sizes():
+    with pytest.raises(ValueError, match=r"sizes must have at least inputs and outputs, got \(3,\)"):
+        models.mlp((3,))
+
+
+def test_without_a_library_resnet50_says_what_to_install(monkeypatch):
+    for name in models.RESNET50:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=r"resnet50 needs torchvision or timm, .* pip install torchvision"):
+        models.resnet50()
+    with pytest.raises(ValueError, match=r"resnet50 takes images of 3 channels, got 1"):
+        models.resnet50(channels=1)
+
+
+class Library(nn.Module):
+    """Something with the parts of a library's ResNet that are touched."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.bn1, self.relu, self.fc = nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.Linear(3, classes)
+
+
+@pytest.mark.parametrize("name", models.RESNET50)
+def test_resnet50_of_a_library_is_made_to_fit(monkeypatch, name):
+    library = types.SimpleNamespace(
+        models=types.SimpleNamespace(resnet50=lambda weights, num_classes: Library(num_classes)),
+        create_model=lambda name, pretrained, num_classes: Library(num_classes),
+    )
+    for other in models.RESNET50:
+        monkeypatch.setitem(sys.modules, other, library if other == name else None)
+    model = models.resnet50(classes=7, momentum=0.4, freeze_last=True)
+    assert model.fc.out_features == 7
+    assert not model.fc.weight.requires_grad
+    assert model.bn1.momentum == 0.4
+    assert not model.relu.inplace
+
+
+@pytest.mark.skipif(not any(map(importlib.util.find_spec, models.RESNET50)), reason="no library with ResNet-50")
+def test_resnet50_has_the_published_size():
+    assert count(models.resnet50()) == 25_557_032

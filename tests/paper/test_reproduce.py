@@ -1,0 +1,767 @@
+import io
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from rootscale import Adam, Plan
+from rootscale.cli import main
+from rootscale.files import locked
+from rootscale.lab import Arm, Check, Settings, Task, Variant
+from rootscale.lab.task import Tensors
+from rootscale.paper import experiments as experiments_package
+from rootscale.paper import parts, results, running
+from rootscale.paper import stored as kept_results
+from rootscale.paper.data import Images
+from rootscale.paper.experiment import Experiment, Line, Options
+from rootscale.paper.experiments import FILES, experiments
+from rootscale.paper.finals import End, accuracies, finals, told_gap
+from rootscale.trajectory import Trajectory
+
+ALL = list(experiments())
+#: Those on images; test_reproduce_language.py has the others.
+MADE_OF_LINES = [name for name in ALL if name.startswith("cifar10")]
+
+
+@pytest.fixture
+def cifar10(monkeypatch):
+    """Something of the size of CIFAR-10 in its place."""
+
+    def zeros(n):
+        return Tensors(torch.zeros(n, 3, 8, 8, dtype=torch.uint8), torch.zeros(n, dtype=torch.long))
+
+    images = Images(zeros(50_000), zeros(10_000), tuple("abcdefghij"))
+    monkeypatch.setattr(parts, "_cifar10", lambda folder: images)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The command of the README, run once."""
+    place = tmp_path_factory.mktemp("smoke")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert main("reproduce cifar10-vgg16-adam --smoke --out results/cifar10-vgg16-adam".split()) == 0
+    return place
+
+
+def tiny(seeds=2, steps=24):
+    """An experiment on three clouds of points that takes a moment; what it makes is in one file."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (96,), generator=generator)
+    x = torch.randn(96, 5, generator=generator) + y[:, None]
+    task = Task(
+        "clouds",
+        Plan(Adam(1e-2, 0.9, 0.99), batch_size=4, steps=steps),
+        partial(torch.nn.Linear, 5, 3),
+        partial(torch.nn.functional.cross_entropy, reduction="none"),
+        (x[:64], y[:64]),
+        (x[64:], y[64:]),
+        {"accuracy": lambda outputs, y: (outputs.argmax(-1) == y).float()},
+    )
+
+    def lines(options):
+        settings = Settings(grid=(32, 64, 96), switch_at=32)
+        return [Line("kept", task), Line("doubled", task, Variant(Fraction(2)))], settings
+
+    return Experiment(
+        "tiny", "Tiny", "nothing", "nowhere", 0, Options(epochs=1, seeds=seeds), lines, lambda finals: finals[-1].label
+    )
+
+
+def stored(folder):
+    check = Check.load(folder)
+    return {arm.label: arm.trajectory for arm in (check.base, *check.others)}
+
+
+def test_smoke_runs_the_whole_path_and_keeps_only_small_files(smoke):
+    out = smoke / "results" / "cifar10-vgg16-adam"
+    record = json.loads((out / "experiment.json").read_text())
+    table = kept_results.finals_of(out)
+    assert [final.batch_size for final in table] == [16, 64, 256]
+    assert record["missing"] == []
+    assert record["command"] == "rootscale reproduce cifar10-vgg16-adam --smoke"
+    assert {"versions", "hardware", "seconds", "seeds", "claim", "source"} <= set(record)
+    assert 0.15 < table[0].accuracy.value <= 1, "it should learn something"
+    assert table[0].accuracy.value == stored(out)["B = 16"].values["test accuracy"][0, -1]
+    assert sum(path.stat().st_size for path in out.iterdir()) < 100_000
+    assert not list(out.glob("*.pt"))
+
+
+def test_what_is_finished_is_read_and_not_run_again(smoke, capsys, monkeypatch):
+    monkeypatch.chdir(smoke)
+    before = stored(smoke / "results" / "cifar10-vgg16-adam")
+    words = "reproduce cifar10-vgg16-adam --smoke --seeds 1 --out results/cifar10-vgg16-adam".split()
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("made before") == 3
+    after = stored(smoke / "results" / "cifar10-vgg16-adam")
+    for label, trajectory in before.items():
+        assert all(np.array_equal(trajectory.values[name], after[label].values[name]) for name in trajectory.names)
+
+
+def test_results_of_other_settings_are_not_written_over(smoke, capsys, monkeypatch):
+    monkeypatch.chdir(smoke)
+    assert main("reproduce cifar10-vgg16-adam --smoke --epochs 3 --out results/cifar10-vgg16-adam".split()) == 2
+    assert "holds results of other settings (epochs 4): give another --out" in capsys.readouterr().err
+
+
+def test_stopped_after_some_time_it_goes_on_to_the_same_end(tmp_path, monkeypatch):
+    whole = running.reproduce(tiny(), Options(epochs=1, seeds=2), tmp_path / "whole", tmp_path / "whole-runs")
+    assert whole
+
+    class Clock(running.Clock):
+        """Runs out after so many looks at it."""
+
+        left = 0
+
+        def late(self):
+            self.expired = self.expired or Clock.left <= 0
+            Clock.left -= 1
+            return self.expired
+
+    monkeypatch.setattr(running, "Clock", Clock)
+    calls = 0
+    while True:
+        Clock.left, calls = 15, calls + 1
+        if running.reproduce(tiny(), Options(epochs=1, seeds=2), tmp_path / "cut", tmp_path / "cut-runs"):
+            break
+        assert calls < 50
+        if (tmp_path / "cut" / "experiment.json").exists():
+            record = json.loads((tmp_path / "cut" / "experiment.json").read_text())
+            done = sum(final.seeds for final in kept_results.finals_of(tmp_path / "cut"))
+            assert done + len(record["missing"]) == 4
+    assert calls > 4
+    whole, cut = stored(tmp_path / "whole"), stored(tmp_path / "cut")
+    assert list(whole) == list(cut) == ["kept", "doubled"]
+    for label, trajectory in whole.items():
+        assert trajectory.meta["seeds"] == cut[label].meta["seeds"] == [0, 1]
+        for name in trajectory.names:
+            assert np.array_equal(trajectory.values[name], cut[label].values[name])
+    assert np.array_equal(
+        Check.load(tmp_path / "whole").warm.values["train loss"], Check.load(tmp_path / "cut").warm.values["train loss"]
+    )
+
+
+def test_four_seeds_are_compared_and_fewer_get_no_verdict(tmp_path):
+    for seeds in (3, 4):
+        out = tmp_path / str(seeds)
+        assert running.reproduce(tiny(), Options(epochs=1, seeds=seeds), out, tmp_path / "runs")
+        (arm,) = Check.load(out).others
+        assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 4)
+    assert list(arm.comparison.deciding) == ["train loss", "test loss"]
+    assert "test accuracy" in arm.comparison.gaps
+
+
+def test_seeds_trained_together_end_as_they_do_alone(tmp_path):
+    for together in (1, 3):
+        out = tmp_path / str(together)
+        assert running.reproduce(tiny(), Options(epochs=1, seeds=4), out, tmp_path / "runs", together=together)
+    alone, side_by_side = stored(tmp_path / "1"), stored(tmp_path / "3")
+    for label, trajectory in alone.items():
+        assert side_by_side[label].meta["seeds"] == [0, 1, 2, 3]
+        np.testing.assert_allclose(
+            side_by_side[label].values["train loss"], trajectory.values["train loss"], rtol=1e-5, atol=1e-6
+        )
+
+
+def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
+    real, calls = running.sweep, []
+
+    def sweep(*args, **kwargs):
+        calls.append(args[1])
+        if calls == [[Variant()], [Variant(Fraction(2))]]:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(running, "sweep", sweep)
+    with pytest.raises(KeyboardInterrupt):
+        running.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
+    assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == ["doubled, seed 0"]
+    assert list(stored(tmp_path / "out")) == ["kept"]
+
+
+def runs_in(folder):
+    return sorted(path.parent.name.rpartition("-seeds")[0] for path in folder.rglob("trajectory.npz"))
+
+
+def test_only_some_lines_are_made_and_all_that_are_finished_are_collected(tmp_path):
+    asked = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
+    assert running.reproduce(*asked, only=["doub"])
+    assert not (tmp_path / "out").exists(), "there is no base yet to compare with"
+    assert runs_in(tmp_path / "runs") == ["b-4", "b-4", "b-8", "b-8"], "two warm starts, two runs"
+    assert running.reproduce(*asked, only=["kept"])
+    assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
+    assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == []
+    assert running.reproduce(tiny(), asked[1], tmp_path / "alone", tmp_path / "others")
+    for label, trajectory in stored(tmp_path / "alone").items():
+        assert np.array_equal(stored(tmp_path / "out")[label].values["train loss"], trajectory.values["train loss"])
+
+
+def test_a_text_that_is_a_label_stands_for_that_line_alone():
+    lines = [Line(label, None) for label in ("B = 4", "B = 16", "B = 16, linear")]
+    assert running._asked(lines, ["B = 16"]) == {"B = 16"}
+    assert running._asked(lines, ["16"]) == {"B = 16", "B = 16, linear"}
+    assert running._asked(lines, ["lin", "B = 4"]) == {"B = 4", "B = 16, linear"}
+    assert running._asked(lines, []) == {"B = 4", "B = 16", "B = 16, linear"}
+    with pytest.raises(ValueError, match=r"got 'B = 5'; there are B = 4; B = 16; B = 16, linear"):
+        running._asked(lines, ["B = 4", "B = 5"])
+
+
+def test_a_terminal_has_a_bar_and_lines_above_it(tmp_path):
+    said = Console(file=io.StringIO(), width=100, force_terminal=True, force_interactive=True)
+    running.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs", console=said)
+    text = said.file.getvalue()
+    assert "doubled, seed 0 " in text
+    assert "100%" in text
+    assert "2 of 2: doubled, seed 0: test accuracy " in text
+
+
+def test_results_name_the_hardware_and_versions_of_the_runs_and_not_of_who_collects_them(tmp_path, monkeypatch):
+    def elsewhere(hardware):
+        found = {"versions": {"torch": "9.9", "python": "3.99"}, "hardware": hardware}
+        monkeypatch.setattr("rootscale.lab.engine.environment", lambda device: found)
+
+    place = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
+    for hardware, only in (("a GPU", ["kept"]), ("another", ["doubled"])):
+        elsewhere(hardware)
+        running.reproduce(*place, only=only)
+    elsewhere("a desk")
+    assert running.reproduce(*place, minutes=0) is True
+    record = kept_results.record_of(tmp_path / "out")
+    assert record["hardware"] == "a GPU; another"
+    assert record["versions"] == {"torch": "9.9", "python": "3.99"}
+
+
+def test_in_no_time_nothing_is_run_and_what_is_finished_is_collected(tmp_path):
+    options, runs = Options(epochs=1, seeds=2), tmp_path / "runs"
+    assert not running.reproduce(tiny(), options, tmp_path / "none", runs, minutes=0)
+    assert not (tmp_path / "none").exists()
+    assert runs_in(runs) == []
+    running.reproduce(tiny(), options, tmp_path / "first", runs, only=["kept"])
+    there = runs_in(runs)
+    assert not running.reproduce(tiny(), options, tmp_path / "part", runs, minutes=0)
+    assert list(stored(tmp_path / "part")) == ["kept"]
+    missing = ["doubled, seed 0", "doubled, seed 1"]
+    assert json.loads((tmp_path / "part" / "experiment.json").read_text())["missing"] == missing
+    assert runs_in(runs) == there
+    running.reproduce(tiny(), options, tmp_path / "first", runs)
+    assert running.reproduce(tiny(), options, tmp_path / "all", runs, minutes=0)
+    assert list(stored(tmp_path / "all")) == ["kept", "doubled"]
+
+
+@pytest.mark.parametrize("what", ["doubled", "before the switch"])
+def test_a_run_that_another_process_makes_is_left_to_it(tmp_path, what):
+    asked = tiny(), Options(epochs=1, seeds=1)
+    assert running.reproduce(*asked, tmp_path / "elsewhere", tmp_path / "made")
+    (held,) = tmp_path.glob("made/b-8-*" if what == "doubled" else "made/*/checkpoint.pt")
+    name = held.name if what == "doubled" else held.parent.name
+    said = Console(file=io.StringIO(), width=200)
+    with locked(tmp_path / "runs" / name / ".lock"):
+        assert not running.reproduce(*asked, tmp_path / "out", tmp_path / "runs", minutes=0.01, console=said)
+    if what == "doubled":
+        assert "2 of 2: doubled, seed 0: left to another process" in said.file.getvalue()
+        assert list(stored(tmp_path / "out")) == ["kept"]
+    else:  # it was waited for, as long as there was time
+        assert runs_in(tmp_path / "runs") == []
+    assert running.reproduce(*asked, tmp_path / "out", tmp_path / "runs")
+    assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
+
+
+def test_two_processes_share_an_experiment(tmp_path, monkeypatch, capsys):
+    words = "reproduce cifar10-vgg16-adam --smoke --epochs 2 --out results".split()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-m", "rootscale", *words, "--only", *only], cwd=tmp_path, env=environment,
+            stdout=subprocess.PIPE, text=True,
+        )
+        for only in (["B = 16"], ["B = 64", "B = 256"])
+    ]  # fmt: skip
+    told = [process.communicate(timeout=120)[0] for process in begun]
+    assert [process.returncode for process in begun] == [0, 0]
+    assert ["1 of 1: B = 16, seed 0" in text for text in told] == [True, False]
+    assert all("finished what --only asks for" in text for text in told)
+    # Both end about now; who came last had seen all.
+    assert json.loads((tmp_path / "results" / "experiment.json").read_text())["missing"] == []
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("made before") == 3
+    assert list(stored(tmp_path / "results")) == ["B = 16", "B = 64", "B = 256"]
+
+
+def test_models_are_kept_where_the_experiment_says_so(tmp_path, monkeypatch):
+    seen = []
+
+    def listened(name, real, task, variants, *args, keep_models=None, **kwargs):
+        if variants:
+            seen.append((name, keep_models))
+        return real(task, variants, *args, **kwargs)
+
+    for name in ("sweep", "finished"):
+        monkeypatch.setattr(running, name, partial(listened, name, getattr(running, name)))
+    for keep in (False, True):
+        experiment = replace(tiny(), keep_models=keep)
+        asked = experiment, Options(epochs=1, seeds=1), tmp_path / str(keep), tmp_path / f"runs-{keep}"
+        running.reproduce(*asked)
+        running.reproduce(*asked, minutes=0)
+        assert set(seen) == {(name, True if keep else None) for name in ("sweep", "finished")}
+        seen.clear()
+
+
+def test_a_script_is_told_where_and_how_long(tmp_path, monkeypatch):
+    seen = []
+
+    def script(options, out, runs, minutes):
+        seen.append((options, out, runs, minutes))
+        return minutes is None
+
+    experiment = replace(tiny(), name="mine", lines=None, words=None, script=script, takes=("device", "data", "seeds"))
+    monkeypatch.setattr(experiments_package, "experiments", lambda: {"mine": experiment})
+    monkeypatch.chdir(tmp_path)
+    assert main("reproduce mine --smoke --data D --seeds 3 --minutes 5 --runs R --out O".split()) == 3
+    assert main(["reproduce", "mine", "--smoke"]) == 0
+    (options, *rest), (others, *places) = seen
+    assert (options.data, options.seeds, options.device, options.smoke) == ("D", 3, "cpu", True)
+    assert rest == [Path("O"), Path("R"), pytest.approx(5.0, abs=0.01)]
+    assert (others.data, others.seeds) == (None, 2)
+    assert places == [Path("build/smoke/results/mine"), Path("build/smoke/runs/mine"), None]
+    with pytest.raises(ValueError, match="mine has no options but --smoke, --device, --data and --seeds, got --eps"):
+        experiment.options(eps=1e-3)
+    with pytest.raises(ValueError, match="drop --only"):
+        running.reproduce(experiment, options, tmp_path, tmp_path, only=["x"])
+
+
+def test_epochs_may_be_a_part_and_whole_ones_are_integers(cifar10):
+    assert repr(Options(epochs=60.0)) == repr(Options(epochs=60))
+    assert json.dumps(Options(epochs=2.0).to_dict()["epochs"]) == "2"
+    experiment = experiments()["cifar10-vgg16-adam"]
+    options = experiment.options(epochs=2.5)
+    assert experiment.command(options) == "rootscale reproduce cifar10-vgg16-adam --epochs 2.5"
+    assert experiment.command(experiment.options(epochs=500.0)) == "rootscale reproduce cifar10-vgg16-adam"
+    plan = experiment.lines(options)[0][0].task.plan
+    assert plan.steps == round(2.5 * 195)
+    for wrong in (0, -1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="epochs must be a number above 0"):
+            Options(epochs=wrong)
+
+
+def test_a_measure_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="the measure of tiny must be one of test accuracy, test loss, got 'loss'"):
+        replace(tiny(), measure="loss")
+
+
+@pytest.mark.parametrize("name", MADE_OF_LINES)
+@pytest.mark.parametrize("small", [False, True])
+def test_lines_of_an_experiment_have_different_names_and_valid_plans(name, small, cifar10):
+    experiment = experiments()[name]
+    options = experiment.options(smoke=small)
+    lines, settings = experiment.lines(options)
+    assert len({line.label for line in lines}) == len(lines) > 1
+    assert lines[0].variant == Variant()
+    assert len({(line.task.name, line.variant) for line in lines}) == len(lines)
+    steps = np.diff(settings.grid).min()
+    for line in lines:
+        plan = line.variant.plan(line.task.plan)
+        assert max(int(line.task.plan.batch_size.total * kappa) for kappa in line.variant.kappas) <= steps
+        assert line.task.plan.samples == settings.grid[-1]
+        assert plan.samples == settings.grid[-1] * line.variant.ell**2
+
+
+def test_defaults_are_those_of_the_paper(cifar10):
+    for name, epochs in (("cifar10-vgg16-adam", 500), ("cifar10-resnet56-rmsprop", 100)):
+        lines, _ = experiments()[name].lines(experiments()[name].options())
+        assert [int(line.variant.plan(line.task.plan).batch_size.total) for line in lines] == [256, 1024, 4096, 16384]
+        plan = lines[0].task.plan
+        assert (plan.optimizer.eta, plan.optimizer.eps, plan.optimizer.weight_decay) == (1e-3, 1e-8, 1e-4)
+        assert plan.steps == epochs * 195
+        assert lines[1].variant.plan(plan).batchnorm_momentum == pytest.approx(1 - 0.9**4)
+
+
+def test_the_switch_is_at_two_fifths_and_the_ramp_goes_on_from_there(cifar10):
+    experiment = experiments()["cifar10-switch"]
+    lines, settings = experiment.lines(experiment.options())
+    total = settings.grid[-1]
+    assert settings.switch_at == settings.grid[0]
+    assert settings.switch_at / total == pytest.approx(0.4, abs=1e-3)
+    found = {line.label.split(", ")[-1]: line.variant for line in lines}
+    assert found["hyperparameters only"].keep == ("v", "step_counter")
+    assert found["learning rate only"].rule == "sqrt-eta"
+    assert found["state zeroed"].zero_state
+    assert found["BatchNorm left alone"].keep == ("batchnorm",)
+    ramp = lines[-1].variant
+    assert ramp.kappas == (4, 16, 64)
+    assert [at / total for at, _ in ramp.ramp] == pytest.approx([0.55, 0.7], abs=0.01)
+    assert all((at - settings.switch_at) % 16384 == 0 for at, _ in ramp.ramp)
+
+
+@pytest.mark.parametrize(("optimizer", "share"), [("adam", 0.5), ("rmsprop", 0.75)])
+def test_svag_starts_at_the_beginning_or_before_the_learning_rate_falls(optimizer, share, cifar10):
+    for name, expected in ((f"cifar10-svag-{optimizer}", 0), (f"cifar10-svag-{optimizer}-warm", share)):
+        lines, settings = experiments()[name].lines(experiments()[name].options())
+        assert settings.switch_at / settings.grid[-1] == pytest.approx(expected, abs=1e-3)
+        assert [line.variant.ell for line in lines] == [1, 2, 4]
+        plan = lines[0].task.plan
+        assert min(plan.schedule.milestones) * 256 > settings.switch_at
+
+
+def test_unfinished_ablations_tell_what_there_is():
+    runs = [arm("B = 256", [0.9]), arm("B = 2,048; sqrt: eta", [0.8], size=2048, loss=[1.5])]
+    words = experiments()["cifar10-ablations"].words(finals(runs, 100))
+    assert words.endswith(". B = 2,048: sqrt: eta 50.0 % (-10.0 ± 5.0 points)")
+
+
+def test_ablations_tell_the_rank_of_the_rule_the_papers_others_and_the_ends():
+    losses = {
+        "sqrt: eta": 1.9,
+        "sqrt: eta, eps, beta1": 1.3,
+        "sqrt: eta, eps, beta1, beta2": 1.2,
+        "linear: eta": 1.6,
+        "linear: eta, beta1": 1.1,
+        "linear: eta, beta1, beta2": 1.4,
+    }
+    others = [arm(f"B = 2,048; {label}", [0.9], size=2048, loss=[loss]) for label, loss in losses.items()]
+    words = experiments()["cifar10-ablations"].words(finals([arm("B = 256", [0.9]), *others], 100))
+    same = "(+0.0 ± 4.2 points)"
+    assert words.partition("B = 2,048: ")[2] == (
+        f"the whole rule sqrt: eta, eps, beta1, beta2 20.0 % {same}, 2 of 6; sqrt: eta, eps, beta1 30.0 % {same}; "
+        f"linear: eta, beta1, beta2 40.0 % {same}; best of the others: linear: eta, beta1 10.0 % {same}; "
+        f"worst of the others: sqrt: eta 90.0 % {same}"
+    )
+
+
+def test_the_papers_form_of_adam_is_compared_with_torchs_and_with_itself():
+    sizes = {"B = 256": (256, 0.88, 0.87), "B = 4,096": (4096, 0.86, 0.84)}
+    runs = [arm(f"v_{{k+1}} (torch), {label}", [torchs], size=size) for label, (size, torchs, _) in sizes.items()]
+    words = experiments()["cifar10-vk"].words
+    assert words(finals(runs, 10_000)).endswith("B = 4,096: 86.00 ± 0.35 %")
+    runs += [arm(f"v_k (paper), {label}", [papers], size=size) for label, (size, _, papers) in sizes.items()]
+    told = words(finals(runs, 10_000)).partition("; ")[2]
+    assert told == "v_k less v_{k+1}: -1.0 ± 0.5 points; under v_k, B = 4,096 less B = 256: -3.0 ± 0.5 points"
+    assert words(finals(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
+
+
+def test_svag_that_has_only_begun_tells_what_there_is():
+    words = experiments()["cifar10-svag-adam-warm"].words
+    assert words(finals([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
+
+
+def test_ablations_scale_what_their_name_says_and_batchnorm_always(cifar10):
+    experiment = experiments()["cifar10-ablations"]
+    lines, _ = experiment.lines(experiment.options(batch_sizes=(2048,)))
+    base = lines[0].task.plan
+    assert len(lines) == 10
+    for line in lines[1:]:
+        rule, _, rows = line.label.partition("; ")[2].partition(": ")
+        plan = line.variant.plan(base)
+        ratio = {"sqrt": math.sqrt(8), "linear": 8}[rule]
+        assert plan.optimizer.eta == pytest.approx(ratio * base.optimizer.eta)
+        for row, scaled in (("beta1", 0.992), ("beta2", 0.992), ("eps", base.optimizer.eps / math.sqrt(8))):
+            expected = scaled if row in rows.split(", ") else getattr(base.optimizer, row)
+            assert getattr(plan.optimizer, row) == pytest.approx(expected, rel=1e-12), (line.label, row)
+        assert plan.batchnorm_momentum == pytest.approx(1 - 0.9**8)
+
+
+@pytest.mark.parametrize("name", ["cifar10-vgg16-adam", "cifar10-ablations", "cifar10-vk"])
+def test_paper_batchnorm_leaves_its_momentum_alone(name, cifar10):
+    experiment = experiments()[name]
+    lines, _ = experiment.lines(experiment.options(paper_batchnorm=True))
+    for line in lines:
+        assert line.variant.plan(line.task.plan).batchnorm_momentum == 0.1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_command_that_is_recorded_gives_the_options_back(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    experiment, seen = experiments()[name], []
+    monkeypatch.setattr(running, "reproduce", lambda experiment, options, *args, **kwargs: seen.append(options))
+    changes = [{}, {"smoke": True}]
+    if experiment.lines is not None:
+        changes.append({"epochs": 0.25})
+        changes.append({"eps": 1e-30, "epochs": 7, "seeds": 5, "batch_sizes": (512, 2048), "paper_batchnorm": True})
+        assert experiment.folder(experiment.options(**changes[-1])) == f"{name}-eps-1e-30-paper-batchnorm"
+    elif "epochs" in experiment.takes:
+        changes.append({"epochs": 0.25, "seeds": 5})
+    for change in changes:
+        options = experiment.options(device="cuda:1", **change)
+        main(shlex.split(experiment.command(options))[1:])
+        assert seen[-1] == options
+
+
+def test_list_names_every_experiment_with_its_cost(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    out = capsys.readouterr().out
+    for experiment in experiments().values():
+        assert experiment.name in out
+        assert f"About {experiment.minutes:g} minutes on one H200" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("reproduce", "an experiment is needed, one of cifar10-switch, cifar10-vgg16-adam"),
+        ("reproduce cifar11", "got 'cifar11'"),
+        ("reproduce cifar10-vgg16-adam --model resnet56", "the model of cifar10-vgg16-adam must be one of vgg16"),
+        (
+            "reproduce mlp-sde --epochs 3 --eps 1",
+            "mlp-sde has no options but --smoke and --device, got --epochs, --eps",
+        ),
+        ("reproduce cifar10-vgg16-adam --smoke --only B=16", "got 'B=16'; there are B = 16; B = 64; B = 256"),
+        ("reproduce mlp-sde --smoke --only SDE", "mlp-sde is not made of lines of which one could ask for some"),
+        ("reproduce cifar10-vgg16-adam --seeds 0", "seeds must be at least 1, got 0"),
+        ("reproduce cifar10-vgg16-adam --data nowhere", "there is no folder nowhere"),
+        ("reproduce cifar10-vgg16-adam --smoke --batch-sizes 256 65536", "fewer than four steps at batch size 4,096"),
+        ("reproduce cifar10-switch --smoke --batch-sizes 256", "needs two or more batch sizes above 256"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+# -- the table of final values ---------------------------------------------------------------------------------------
+
+
+def arm(label, accuracy, seeds=None, size=256, loss=None):
+    accuracy = np.array(accuracy, float)
+    seeds = list(range(len(accuracy))) if seeds is None else seeds
+    values = {"test accuracy": np.stack([np.full(len(accuracy), 0.1), accuracy], 1)}
+    values["train loss"] = np.stack([np.full(len(accuracy), 2.0), np.ones(len(accuracy)) if loss is None else loss], 1)
+    meta = {"seeds": seeds, "seconds": 1.0, "samples": [0, 100], "guards": []}
+    plan = Plan(Adam(1e-3, 0.9, 0.99), batch_size=size, steps=10)
+    return Arm(label, "base", plan, None, Trajectory(np.array([0.0, 1.0]), values, meta=meta))
+
+
+def test_one_seed_has_the_binomial_error():
+    base, other = finals([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
+    assert base.accuracy == End(0.9, pytest.approx(0.003))
+    assert other.accuracy.gap == pytest.approx(-0.02)
+    assert other.accuracy.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
+    assert other.batch_size == 512
+
+
+def test_one_seed_has_no_error_of_the_loss():
+    base, other = finals([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
+    assert base.end("train loss") == End(1.0)
+    assert other.end("train loss") == End(1.5, None, 0.5, None)
+    assert told_gap("train loss", other.end("train loss")) == "+0.500, one seed"
+    assert other.end("perplexity") == End()
+
+
+def test_several_seeds_have_the_error_of_paired_differences():
+    losses = [1.0, 1.2, 1.4]
+    base, other = finals(
+        [arm("a", [0.90, 0.92, 0.94], loss=losses), arm("b", [0.91, 0.89], seeds=[2, 1], loss=[1.7, 1.3])], 100
+    )
+    assert base.accuracy.se == pytest.approx(0.02 / math.sqrt(3))
+    assert other.accuracy.gap == pytest.approx(np.mean([0.91 - 0.94, 0.89 - 0.92]))
+    assert other.accuracy.gap_se == pytest.approx(0, abs=1e-9)
+    assert base.end("train loss") == End(pytest.approx(1.2), pytest.approx(0.2 / math.sqrt(3)))
+    assert other.end("train loss") == End(*map(pytest.approx, (1.5, 0.2, (0.3 + 0.1) / 2, 0.1)))
+
+
+def test_diverged_runs_are_counted_and_left_out():
+    _, part, gone = finals(
+        [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)],
+        100,
+    )
+    assert (part.diverged, part.accuracy.value, part.accuracy.gap) == (1, 0.8, pytest.approx(-0.1))
+    assert part.curves["train loss"] == (pytest.approx(0.5), None)
+    assert (gone.diverged, gone.accuracy, gone.end("train loss"), gone.curves) == (2, End(), End(), {})
+    assert told_gap("test accuracy", gone.accuracy) == "diverged"
+
+
+def test_a_base_that_diverged_leaves_no_gap():
+    _, other = finals([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
+    assert (other.accuracy.value, other.accuracy.gap) == (0.9, None)
+    assert told_gap("test accuracy", other.accuracy) == "not known"
+
+
+def test_a_seed_whose_base_diverged_is_left_out_of_the_gap_of_curves():
+    base = arm("a", [0.9, np.nan], loss=[1.0, np.nan])
+    found = finals([base, arm("b", [0.8, 0.7], loss=[1.5, 9.0])], 100)
+    assert found[1].curves["train loss"] == (pytest.approx(0.5), None)
+    assert found[1].accuracy.gap == pytest.approx(-0.1)
+    assert accuracies(found) == "a: 90.00 ± 3.00 % (1 of 2 diverged), b: 75.00 ± 5.00 %"
+
+
+def test_the_claim_of_three_points_is_judged_up_to_8192():
+    experiment = experiments()["cifar10-vgg16-adam"]
+    runs = [arm("B = 256", [0.93]), arm("B = 4,096", [0.91], size=4096), arm("B = 16,384", [0.80], size=16384)]
+    assert experiment.words(finals(runs, 10_000)).endswith(
+        "gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points; its appendix claims them beyond 8,192 too: "
+        "B = 16,384 -13.0 ± 0.5 points"
+    )
+    assert experiment.words(finals(runs[:2], 10_000)).endswith("within the paper's 3 points")
+    runs[1] = arm("B = 4,096", [0.89], size=4096)
+    assert "-4.0 ± 0.4 points, beyond the paper's 3 points; its" in experiment.words(finals(runs, 10_000))
+    runs[1] = arm("B = 4,096", [np.nan], size=4096)
+    assert "B = 4,096: diverged" in experiment.words(finals(runs, 10_000))
+
+
+# -- what is made of stored results ----------------------------------------------------------------------------------
+
+
+def test_results_of_a_smaller_run_than_planned_say_so_and_name_the_command(tmp_path):
+    entry = next(entry for entry in results.entries(tmp_path) if entry.folder.name == "cifar10-vgg16-rmsprop")
+    made = entry.options.to_dict()
+    assert entry.short_of(made) == ""
+    made |= {"epochs": 100, "batch_sizes": [256, 1024]}
+    assert entry.short_of(made) == (
+        ". Made with epochs 100 instead of 500; batch sizes 256, 1,024 instead of 256, 1,024, 4,096, 16,384; "
+        "*missing:* `rootscale reproduce cifar10-vgg16-rmsprop --device cuda`"
+    )
+
+
+def test_results_that_are_not_finished_say_what_is_missing_and_name_the_command(tmp_path, monkeypatch):
+    experiment = replace(tiny(), name="cifar10-vk")
+    place = tmp_path / "cifar10-vk"
+    running.reproduce(experiment, Options(epochs=1, seeds=2), place, tmp_path / "runs", only=["kept"])
+    monkeypatch.setattr(results, "experiments", lambda: {"cifar10-vk": experiment})
+    results.build(tmp_path, None)
+    (row,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if "cifar10-vk/" in line]
+    assert "*Missing:* 2 runs, `rootscale reproduce cifar10-vk`" in row
+    page = (place / "README.md").read_text()
+    assert "**Missing:** doubled, seeds 0, 1.\n" in page
+    assert kept_results.outcome(experiment, place).endswith(" (unfinished: 2 runs are missing)")
+
+
+def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missing(smoke, tmp_path):
+    place = tmp_path / "results"
+    (place / "cifar10-vgg16-adam").mkdir(parents=True)
+    for path in (smoke / "results" / "cifar10-vgg16-adam").iterdir():
+        (place / "cifar10-vgg16-adam" / path.name).write_bytes(path.read_bytes())
+    (place / "README.md").write_text(f"# Mine\n\n{results.BEGIN}\nstale\n{results.END}\n\nThe end.\n")
+    results.build(place, None)
+    text = (place / "README.md").read_text()
+    assert text.startswith("# Mine\n")
+    assert text.endswith("\n\nThe end.\n")
+    assert "stale" not in text
+    table, _, noise = text.partition("Where the noise dominates")
+    assert re.search(r"^\| VGG-16, Adam, 4 epochs( \| \d+ %: [-+.\d]+ ± [.\d]+ points){2} \|$", noise, re.MULTILINE)
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == len(list(results.entries(place)))
+    assert sum("*missing:*" in row for row in rows) == len(rows) - 1
+    assert "`rootscale reproduce cifar10-svag-adam --device cuda`" in text
+    assert "which says nothing about the claim: test accuracy B = 16: " in text
+    page = (place / "cifar10-vgg16-adam" / "README.md").read_text()
+    assert "| B = 64 | 1 | 0 | " in page
+    assert "none: fewer than 4 seeds" in page
+    for figure in (place / "cifar10-vgg16-adam" / "curves.png", place / "noise.png"):
+        assert figure.read_bytes()[:4] == b"\x89PNG"
+    again = text
+    results.build(place, None)
+    assert (place / "README.md").read_text() == again
+
+
+@pytest.mark.parametrize("seeds", [1, 4])  # too few for a verdict, and enough
+def test_the_switch_has_a_figure_and_reports_are_made_of_it(seeds, tmp_path, monkeypatch):
+    place = tmp_path / "results"
+    experiment = replace(tiny(), name="cifar10-switch")
+    options = Options(epochs=1, seeds=seeds, smoke=True)
+    running.reproduce(experiment, options, place / "cifar10-switch", tmp_path / "runs")
+    monkeypatch.setattr(results, "experiments", lambda: {"cifar10-switch": experiment})
+    results.build(place, tmp_path / "pages")
+    assert (place / "cifar10-switch" / "switch.png").read_bytes()[:4] == b"\x89PNG"
+    assert "![the switch](switch.png)" in (place / "cifar10-switch" / "README.md").read_text()
+    assert (tmp_path / "pages" / "cifar10-switch" / "report.html").exists()
+    assert list((tmp_path / "pages" / "cifar10-switch").glob("*.pdf"))
+
+
+def test_lines_at_several_batch_sizes_have_panels_of_their_own():
+    base, *others = (arm(label, [0.9]) for label in ("B = 256", "B = 2; a", "B = 2; b", "B = 8; a"))
+    blocks = results._blocks(Mock(base=base, others=others))
+    assert {block: list(lines) for block, lines in blocks.items()} == {
+        "B = 2": ["B = 256", "a", "b"],
+        "B = 8": ["B = 256", "a"],
+    }
+    assert results._blocks(Mock(base=base, others=[])) == {"": {"B = 256": base}}
+    together = results._blocks(Mock(base=base, others=[arm("B = 2", [0.9])]))
+    assert [list(lines) for lines in together.values()] == [["B = 256", "B = 2"]]
+
+
+def measured(values, samples, size=256):
+    """The arm of one seed with these test functions."""
+    one = arm("a", [0.5], size=size)
+    meta = {**one.trajectory.meta, "samples": samples}
+    values = {name: np.array([row], float) for name, row in values.items()}
+    return replace(one, trajectory=Trajectory(np.arange(len(samples), dtype=float), values, meta=meta))
+
+
+@pytest.mark.parametrize(
+    ("losses", "samples", "high"),
+    [([3000, 2, 1], [0, 1, 2], True), ([2, 2, 1], [0, 1, 2], False), ([3000, 2, 1], [1, 2, 3], False)],
+)
+def test_a_loss_before_the_first_step_that_is_far_above_makes_no_range_and_is_told(losses, samples, high):
+    base = measured({"train loss": losses, "test accuracy": [0.1, 0.5, 0.9]}, samples)
+    words = results._start_words(Mock(base=base))
+    assert ("the train loss is 3,000: it leaves the figure" in words) == high
+    assert bool(words) == high
+    other = measured({"train loss": [losses[0], 2.5, 1], "test accuracy": [0.1, 0.5, 0.9]}, samples)
+    gap, _ = finals([base, other], 100)[1].curves["train loss"]
+    assert gap == pytest.approx(0.5 if high else 0.5 / (max(losses) - 1))
+
+
+def test_noise_dominates_where_the_noise_scale_exceeds_the_batch():
+    samples = [0, 1, 2, 3, 4]
+    loss = [2.0, 1, 1, 1, 1]
+    values = {"train loss": loss, "noise scale": [1e6, 50, 150, 1e12, 120]}
+    assert results.dominated(measured({"train loss": loss}, samples)) is None
+    assert results.dominated(measured(values, samples, size=100)) == (0.75, 0.75)
+    assert results.dominated(measured({**values, "noise scale": [1, 50, 9000, 1e12, 1]}, samples, 4096)) == (0.25, 0.5)
+    gone = [1.0, 150, 150, np.nan, np.nan]
+    assert results.dominated(measured({"train loss": gone, "noise scale": gone}, samples, size=100)) is None
+
+
+def test_the_theory_experiment_is_listed_with_its_stored_result():
+    folder = Path(__file__).parents[2] / "results" / "theory"
+    found = experiments()["mlp-sde"].stored(folder)
+    assert found.figure.exists()
+    assert "SVAG ℓ = 2" in found.words
+    assert found.seeds >= 32
+    assert experiments()["mlp-sde"].stored(folder / "nowhere") is None
+
+
+def test_every_file_that_declares_experiments_is_there():
+    assert {path.stem for path in Path(experiments_package.__file__).parent.glob("*.py")} >= set(FILES)
+
+
+def test_processes_share_the_runs_of_several_experiments_and_give_what_one_gives(tmp_path, monkeypatch, capfd):
+    names = ["cifar10-vgg16-adam", "cifar10-vgg16-rmsprop"]
+    few = ["--smoke", "--epochs", "2", "--batch-sizes", "256", "1024", "--points", "2"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(running.__file__).resolve().parents[2]))
+    assert main(["reproduce", *names, *few, "--processes", "2"]) == 0
+    said = capfd.readouterr().out
+    for name in names:
+        assert said.count(f"reproduce {name} ") == 1
+        shared = kept_results.finals_of(tmp_path / "build/smoke/results" / name)
+        assert main(["reproduce", name, *few, "--out", f"alone/{name}", "--runs", f"alone-runs/{name}"]) == 0
+        alone = kept_results.finals_of(tmp_path / "alone" / name)
+        for one, other in zip(shared, alone, strict=True):
+            assert one.label == other.label
+            assert one.end("test loss").value == pytest.approx(other.end("test loss").value, rel=0.01)
+    assert said.count("1 of 2: ") == said.count("2 of 2: ") == len(names)  # each run is made, and told, once
+
+
+def test_what_is_of_one_experiment_is_refused_for_several(capsys):
+    assert main(["reproduce", "cifar10-vgg16-adam", "gpt-enwik8", "--out", "x", "--only", "B"]) == 2
+    assert "--out and --only can be given for one experiment, got 2" in capsys.readouterr().err
+    assert main(["reproduce", "cifar10-vgg16-adam", "--smoke", "--processes", "0"]) == 2
+    assert "--processes must be at least 1" in capsys.readouterr().err
+    assert main(["reproduce", "cifar10-vgg16-adam", "cifar11"]) == 2
+    assert "got 'cifar11'" in capsys.readouterr().err

@@ -1,0 +1,239 @@
+"""`rootscale order` and `rootscale simulate`, at small sizes, through their arguments."""
+
+import argparse
+import io
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rootscale.cli import run_theory as commands
+from rootscale.cli import theory as theory_cli
+from rootscale.cli.run_theory import Setting
+from rootscale.report import orders as figures
+from rootscale.theory import cases, quadratic
+from rootscale.trajectory import Trajectory
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def run(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    theory_cli.add_parsers(parser.add_subparsers(required=True))
+    args = parser.parse_args([str(a) for a in arguments])
+    return args.handler(args)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_the_arguments_are_parsed_without_importing_torch():
+    code = (
+        "import argparse, sys; from rootscale.cli.theory import add_parsers; p = argparse.ArgumentParser(); "
+        "add_parsers(p.add_subparsers()); p.parse_args(['order']); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_choices_are_the_rows_of_the_tables():
+    assert tuple(cases.OPTIMIZERS) == theory_cli.OPTIMIZERS
+    assert tuple(cases.PROBLEMS) == theory_cli.PROBLEMS
+    assert tuple(commands.NOISES) == theory_cli.NOISES
+
+
+@pytest.mark.parametrize("optimizer", cases.OPTIMIZERS)
+@pytest.mark.parametrize("problem", ["cosine", "quadratic", "linear"])
+def test_learning_rates_are_moved_to_the_nearest_whose_steps_fill_the_time(optimizer, problem):
+    setting = Setting(optimizer, problem, time=0.75)
+    chain = setting.chain(0.21)
+    steps = 0.75 / chain.clock
+    assert steps == pytest.approx(round(steps), abs=1e-9)
+    assert chain.optimizer.eta == pytest.approx(0.21, rel=0.15)
+
+
+def test_default_learning_rates_are_those_that_the_noise_allows():
+    assert [round(1 / chain.clock) for chain in Setting("adam", "cosine").chains()] == [16, 32, 64, 128]
+    # 0.8 units of time at sigma0 = 0.05: 20, 10 and 5 samples a batch; 2.5 are not possible.
+    assert [chain.oracle.sigma**-2 for chain in Setting("adam", "logistic").chains()] == pytest.approx([20, 10, 5])
+
+
+def test_order_prints_errors_with_intervals_and_the_fitted_orders(capsys):
+    assert run("order", "--optimizer", "rmsprop", "--etas", 0.25, 0.177, "--paths", 2000) == 0
+    out = capsys.readouterr().out
+    assert "rmsprop on cosine with gaussian noise: weak error against its SDE" in out
+    assert "0.0625" in out
+    assert "0.176777" in out  # moved from 0.177, so that 32 steps fill the time
+    assert "± is 95 %, 2,000 paths each" in out.replace("\n", " ")
+    fitted = [line for line in out.splitlines() if "│ order " in line and ("±" in line or "unresolved" in line)]
+    assert len(fitted) == 4  # theta, theta^2, cos theta, theta*u
+
+
+def test_order_finds_order_one_for_the_default_problem():
+    console = Console(file=io.StringIO(), width=200)
+    errors, fits = commands.order(Setting(), [0.25, 0.125], paths=4000, console=console)
+    assert errors.h == (1 / 16, 1 / 64)
+    assert {name for name, fit in fits.items() if abs(fit.slope - 1) <= 0.15} == set(errors.names)
+    assert errors.diverged == (0, 0)
+
+
+def test_order_of_svag_and_of_two_batch_sizes(capsys):
+    assert run("order", "--etas", 0.25, "--ells", 2, 3, "--paths", 200) == 0
+    assert "SVAG, adam on cosine" in capsys.readouterr().out
+    assert run("order", "--etas", 0.25, 0.125, "--kappa", 4, "--rule", "linear", "--paths", 200) == 0
+    assert "against 4 times the batch size (rule 'linear')" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("rule", "low", "high"), [("sqrt", 0.0, 0.5), ("linear", 0.8, 1.2), ("none", 0.8, 1.2)])
+def test_the_error_between_two_batch_sizes_vanishes_with_eta_under_the_rule_and_stays_under_others(rule, low, high):
+    # eta^2 four times smaller: an error of order 1 is a quarter, one that stays is the same.
+    console = Console(file=io.StringIO())
+    errors, _ = commands.order(Setting("rmsprop"), [0.125, 0.0625], kappa=4, rule=rule, paths=1000, console=console)
+    error, se = errors.at("theta")
+    assert abs(error[0]) > 5 * se[0]
+    assert low < error[1] / error[0] < high
+
+
+def test_simulate_prints_every_process_with_its_diverged_paths(capsys, tmp_path):
+    folder = tmp_path / "runs"
+    assert run("simulate", "--eta", 0.25, "--ells", 2, "--paths", 50, "--points", 4, "--save", folder) == 0
+    out = capsys.readouterr().out
+    for label in ("discrete adam", "SVAG ell=2", "SDE"):
+        assert label in out
+    assert out.count("0 of 50") == 3 * 5  # processes and test functions
+    assert "solved by heun with steps of eta^2/8" in out
+    saved = Trajectory.load(folder / "SVAG-ell-2.npz")
+    assert saved.values["m^2"].shape == (50, 5)
+    np.testing.assert_allclose(saved.times, [0.5, 0.75, 1.0, 1.25, 1.5])
+
+
+def test_simulated_means_agree_within_their_intervals():
+    console = Console(file=io.StringIO(), width=200)
+    results = commands.simulate(Setting("rmsprop"), 0.1, ells=(2,), paths=1000, points=2, console=console)
+    base = results.pop("discrete rmsprop")
+    for other in results.values():
+        for name in base.names:
+            a, b = base[name], other[name]
+            assert abs(a.mean[-1] - b.mean[-1]) < 4 * np.hypot(a.se[-1], b.se[-1])
+            assert a.mean[0] == pytest.approx(b.mean[0], rel=1e-12)
+
+
+def test_diverged_paths_are_counted_in_the_table(monkeypatch, capsys):
+    def explosive(*args):
+        made = cases.case("sgd", "quadratic")
+        oracle = replace(made.equation.oracle, problem=quadratic([1e300]))
+        return replace(made, equation=replace(made.equation, oracle=oracle))
+
+    monkeypatch.setattr(commands, "case", explosive)
+    assert run("simulate", "--optimizer", "sgd", "--eta", 0.1, "--paths", 5, "--ells") == 0
+    out = capsys.readouterr().out
+    assert out.count("5 of 5") == 2 * 3
+    assert "means are over the paths that did not diverge" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["order", "--noise", "minibatch"],
+            "mini-batches need a problem with data, got 'cosine'; use --problem log",
+        ),
+        (["order", "--ells", "2", "--etas", "0.2", "0.1"], "SVAG is measured over ell at one eta, got 2"),
+        (["order", "--ells", "2", "--kappa", "4", "--etas", "0.2"], "choose either ells .* or kappa"),
+        (["order", "--rule", "linear"], "rule 'linear' needs a second batch size.*--kappa 4"),
+        (["order", "--etas", "3"], "a step at eta=3 takes longer than time=1; use a smaller eta"),
+        (["order", "--etas", "-1"], "eta must be a finite number > 0, got -1"),
+        (["order", "--time", "0"], "time must be a finite number > 0, got 0"),
+        (["order", "--paths", "10"], "paths must be at least 100"),
+        (["order", "--problem", "logistic", "--time", "0.77"], "none of 16, 32, 64, 128 steps fills time=0.77"),
+        (["order", "--etas", "0.2", "0.2"], "etas must differ, .* there they are eta = 0.2, 0.2"),
+        (["order", "--optimizer", "sgd", "--etas", "0.05", "0.0501"], "etas must differ"),
+        (["order", "--ells", "2", "2"], "ells must differ"),
+        (["order", "--kappa", "-2"], "kappa must be a whole number of at least 1, got -2"),
+        (["order", "--ells", "1e160"], "ell must be a finite number >= 1 with a finite square"),
+        (["order", "--png", "nowhere/x.png"], "there is no folder nowhere for the figure"),
+        (["simulate", "--ells", "0"], "ell must be a finite number >= 1"),
+        (["simulate", "--save", "/proc/nothing"], "/proc/nothing cannot be made a folder"),
+        (["simulate", "--paths", "1"], "need substeps >= 1, points >= 1 and paths >= 2, got 8, 20 and 1"),
+    ],
+)
+def test_mistakes_are_answered_with_what_would_work(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        run(*arguments)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match="problem must be one of cosine, quadratic, linear, logistic, got 'sine'"):
+        Setting(problem="sine")
+
+
+def test_without_matplotlib_a_figure_is_refused_before_any_work(monkeypatch, tmp_path):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(figures.importlib, "import_module", missing)
+    with pytest.raises(ValueError, match=r"a PNG needs matplotlib.*pip install 'rootscale\[plot\]'"):
+        run("simulate", "--png", tmp_path / "a.png", "--paths", 10**9)
+
+
+def test_both_commands_write_a_png(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    order, simulate = tmp_path / "order.png", tmp_path / "simulate.png"
+    assert run("order", "--optimizer", "sgd", "--etas", 0.0625, 0.03125, "--paths", 500, "--png", order) == 0
+    assert run("simulate", "--paths", 20, "--points", 3, "--png", simulate) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    for path in (order, simulate):
+        assert path.read_bytes()[:8] == PNG
+        assert f"wrote {path}" in out
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["order.png", "simulate.png"]
+
+
+def test_the_figure_says_how_many_replicas_diverged(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    values = np.ones((4, 3))
+    values[2, 1:] = np.nan
+    texts = []
+    original = figures._save
+
+    def save(figure, path):
+        texts.extend(text.get_text() for text in figure.legends[0].get_texts())
+        return original(figure, path)
+
+    monkeypatch.setattr(figures, "_save", save)
+    runs = {
+        "all": Trajectory(np.arange(3.0), {"x": np.arange(12.0).reshape(4, 3)}),
+        "some": Trajectory(np.arange(3.0), {"x": values}),
+    }
+    figures.draw_trajectories(runs, tmp_path / "a.png")
+    assert texts == ["all", "some (1 of 4 diverged)"]
+
+
+def test_a_figure_must_be_a_png(tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ValueError, match=r"figures are saved as .png, got 'a.pdf'; use 'a.png'"):
+        run("order", "--png", tmp_path / "a.pdf")
+
+
+@pytest.mark.parametrize(
+    ("value", "se", "text"),
+    [
+        (1.23456, 0.01, "1.235 ± 0.020"),
+        (-0.0042, 0.0001, "-0.00420 ± 0.00020"),
+        (3.1e-5, 2e-6, "(3.10 ± 0.39)e-5"),
+        (1.0, 0.0, "1.000000 ± 0.000000"),
+        (float("nan"), 1.0, "-"),
+    ],
+)
+def test_numbers_are_shown_to_the_digits_that_their_error_leaves(value, se, text):
+    assert commands._number(value, se) == text
+
+
+def test_a_learning_rate_is_moved_to_one_with_whole_mini_batches():
+    for optimizer in ("adam", "sgd"):
+        chain = Setting(optimizer, "logistic").chain(0.25)
+        assert chain.oracle.sigma**-2 == pytest.approx(round(chain.oracle.sigma**-2))
+        assert chain.optimizer.eta == pytest.approx(0.25, rel=0.7)  # whole batches are few
