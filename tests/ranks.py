@@ -27,8 +27,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LinearLR
 
+from rootscale.noise import Interval, Noise
 from rootscale.training import SVAG, BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, rescale_
-from rootscale.training.noise import Interval, Noise
 
 N, SAVED, END = 96, 72, 200
 GROWING = [(0, 8), (60, 16), (130, 32)]  # saved at 72, the run has been converted once and will be once more

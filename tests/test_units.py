@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, TABLE, UNITS, power, show
+from rootscale.format import show
+from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, TABLE, UNITS, power
 
 KAPPAS = st.floats(1e-3, 1e3)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rootscale.format import show
 from rootscale.rules import Rule
-from rootscale.units import Number, Unit, show
+from rootscale.units import Number, Unit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,10 +12,11 @@ from fractions import Fraction
 from typing import Any
 
 from rootscale.changes import Change, Changes, ScalingWarning
+from rootscale.format import show
 from rootscale.hparams import OPTIMIZERS, Optimizer, positive, quantity, validate
 from rootscale.rules import Averaging, Rule, get_rule, svag_weights
 from rootscale.schedule import Count, Schedule, count
-from rootscale.units import Number, show
+from rootscale.units import Number
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
+from rootscale.format import show
 from rootscale.hparams import DOMAINS, number, positive
-from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Unit, power, show
+from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Unit, power
 
 Averaging = Literal["paper", "power"]
 _Record = TypeVar("_Record")

@@ -10,8 +10,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
+from rootscale.format import show
 from rootscale.hparams import nonnegative, number, positive, quantity, share, validate
-from rootscale.units import show
 
 #: A number of steps; a fraction after a change of batch size that does not divide it.
 Count = int | Fraction

@@ -19,9 +19,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 from rootscale import SGD, Adam, Plan, Schedule
+from rootscale.noise import Interval, Noise
 from rootscale.paper.experiments.replicas import Run, gap
 from rootscale.training import BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, rescale_
-from rootscale.training.noise import Interval, Noise
 
 ROOT = Path(__file__).parents[2]
 N = 50

@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from rootscale import SGD, Adam, Plan
+from rootscale.noise import Interval, Noise, dominated_share, noise_of
+from rootscale.stats import student_quantile
 from rootscale.training import SVAG, NoiseMeter, advise, optim
 from rootscale.training import noise as module
-from rootscale.training.noise import Interval, Noise, _share, _student, noise_of
 
 
 def problem(n=200):
@@ -99,7 +100,7 @@ def test_a_gradient_that_noise_hides_leaves_the_scale_open_above():
 
 @pytest.mark.parametrize("freedom", [7, 10, 30, 100])
 def test_students_quantile_is_scipys(freedom):
-    assert _student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-3)
+    assert student_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-3)
 
 
 def test_gradients_are_left_as_they_are_and_hooks_can_be_removed():
@@ -247,7 +248,7 @@ def test_the_interval_of_the_share_holds_the_truth_also_near_the_threshold():
     for _ in range(200):
         sample = generator.choice(coordinates, 100, replace=False)
         noise = excess[sample] + 1.5 * generator.normal(size=(steps, 100)) + generator.normal(size=(steps, 1))
-        found = _share(np.stack([noise, np.zeros_like(noise)], 1), 1.0)
+        found = dominated_share(np.stack([noise, np.zeros_like(noise)], 1), 1.0)
         misses += not found.low <= (excess > 0).mean() <= found.high
     assert misses <= 10
 

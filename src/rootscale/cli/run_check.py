@@ -19,14 +19,14 @@ from rootscale.cli.console import console as make_console
 from rootscale.cli.console import progress
 from rootscale.compare import Gap
 from rootscale.files import command_line, need_folder
+from rootscale.format import show
 from rootscale.lab.check import Arm, Check, check
 from rootscale.lab.engine import Variant
 from rootscale.lab.sweep import Progress
 from rootscale.lab.task import load_task
+from rootscale.noise import advise, noise_of
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
-from rootscale.training.noise import advise, noise_of
-from rootscale.units import show
 
 __all__ = ["run_check", "run_demo"]
 

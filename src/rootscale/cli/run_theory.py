@@ -13,6 +13,7 @@ from types import MappingProxyType
 from rich.console import Console
 from rich.table import Table
 
+from rootscale.format import show
 from rootscale.hparams import positive
 from rootscale.report.orders import draw_orders, draw_trajectories
 from rootscale.rules import get_rule
@@ -33,7 +34,6 @@ from rootscale.theory.weak import (
     weak_error,
 )
 from rootscale.trajectory import Trajectory
-from rootscale.units import show
 
 __all__ = ["NOISES", "Setting", "order", "simulate"]
 

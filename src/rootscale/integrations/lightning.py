@@ -26,11 +26,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from rootscale.changes import Change, Changes
+from rootscale.format import show
 from rootscale.hparams import positive
+from rootscale.noise import Noise
 from rootscale.rules import RULES, Averaging, Rule, get_rule
 from rootscale.training import NoiseMeter, rescale_
-from rootscale.training.noise import Noise
-from rootscale.units import UNITS, show
+from rootscale.units import UNITS
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

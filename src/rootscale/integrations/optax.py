@@ -21,9 +21,9 @@ from types import MappingProxyType
 from typing import Any
 
 from rootscale.changes import ScalingWarning
+from rootscale.format import show
 from rootscale.hparams import SGD, AdamW, Optimizer, RMSprop, positive
 from rootscale.rules import Averaging, Rule, get_rule
-from rootscale.units import show
 
 try:
     import jax

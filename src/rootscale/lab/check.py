@@ -15,13 +15,13 @@ import numpy as np
 
 from rootscale.compare import FEWEST, Comparison, Verdict, compare, need_levels
 from rootscale.files import command_line, write_json
+from rootscale.format import show
 from rootscale.lab.engine import Settings, Variant, environment, grid
 from rootscale.lab.sweep import Progress, sweep
 from rootscale.lab.task import Task
 from rootscale.plan import Plan
 from rootscale.rules import default_rule
 from rootscale.trajectory import Trajectory
-from rootscale.units import show
 
 __all__ = ["Arm", "Check", "arm_of", "check"]
 

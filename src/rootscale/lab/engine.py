@@ -24,6 +24,7 @@ from torch import Tensor
 
 from rootscale._version import __version__
 from rootscale.changes import ScalingWarning
+from rootscale.format import show
 from rootscale.lab.learner import Learner
 from rootscale.lab.stream import Stream
 from rootscale.lab.task import Task
@@ -31,7 +32,6 @@ from rootscale.plan import Plan
 from rootscale.rules import Averaging, Rule, get_rule
 from rootscale.training.positions import generator
 from rootscale.trajectory import Trajectory
-from rootscale.units import show
 
 __all__ = ["Run", "Settings", "Variant", "environment", "grid"]
 

@@ -21,10 +21,10 @@ from rootscale._version import __version__
 from rootscale.changes import PROMISE
 from rootscale.compare import Comparison, Gap
 from rootscale.files import whole
+from rootscale.format import show
 from rootscale.lab.check import Arm, Check
 from rootscale.report import words
 from rootscale.report.payload import payload, script_json
-from rootscale.units import show
 
 __all__ = ["need_plotly", "page", "write"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from rootscale.compare import FEWEST, Array, Comparison, Gap
+from rootscale.format import show
 from rootscale.lab.check import LOSSES, Arm, Check
 from rootscale.trajectory import Trajectory
-from rootscale.units import show
 
 #: The words for the verdicts, in the order of the page; the last is for runs that were too few for one.
 VERDICTS = {"same": "Same", "different": "Different", "undecided": "Undecided", "unjudged": "Not judged"}

@@ -21,14 +21,14 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 
 from rootscale.changes import Changes
+from rootscale.format import show
 from rootscale.hparams import number, positive
+from rootscale.noise import Noise
 from rootscale.plan import BatchSize, Plan
 from rootscale.rules import Averaging, Rule, get_rule, shortest_average
 from rootscale.training import schedulers
-from rootscale.training.noise import Noise
 from rootscale.training.positions import BLOCK, Blocks, generator, samples
 from rootscale.training.rescale import family_of, rescale_
-from rootscale.units import show
 
 __all__ = ["BatchSchedule", "ScheduledRun", "ScheduledSampler"]
 

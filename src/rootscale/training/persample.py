@@ -31,8 +31,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from rootscale.hparams import positive
+from rootscale.noise import Interval, Noise
 from rootscale.training.metric import Metric
-from rootscale.training.noise import Interval, Noise
 
 __all__ = ["ExactNoise", "exact_noise"]
 

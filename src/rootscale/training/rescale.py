@@ -18,10 +18,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from rootscale.changes import Change, Changes, ScalingWarning
+from rootscale.format import show
 from rootscale.hparams import DOMAINS, positive
 from rootscale.rules import Averaging, Rule, get_rule
 from rootscale.training import optim, schedulers
-from rootscale.units import UNITS, show
+from rootscale.units import UNITS
 
 
 @dataclass(frozen=True)

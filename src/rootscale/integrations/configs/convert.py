@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from rootscale.changes import Change, Changes
+from rootscale.format import show
 from rootscale.integrations.configs.documents import Document, guess_syntaxes
 from rootscale.integrations.configs.formats import (
     BASE_LR,
@@ -26,7 +27,7 @@ from rootscale.integrations.configs.formats import (
 )
 from rootscale.plan import BatchSize, Plan
 from rootscale.rules import Averaging, Rule
-from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, KEPT, Number, Unit, show
+from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, KEPT, Number, Unit
 
 #: Values that a file may have in the place of a number, filled in elsewhere.
 AUTO = "auto"

@@ -11,11 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from rootscale.changes import Change, Changes, ScalingWarning
+from rootscale.format import show
 from rootscale.hparams import SGD, AdamW, Optimizer, RMSprop
 from rootscale.plan import BatchSize, Plan
 from rootscale.rules import Averaging, Rule, get_rule
 from rootscale.schedule import Schedule
-from rootscale.units import Number, show
+from rootscale.units import Number
 
 try:
     from transformers import TrainingArguments

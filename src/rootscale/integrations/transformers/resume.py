@@ -17,13 +17,13 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from rootscale.changes import Changes, ScalingWarning
+from rootscale.format import show
 from rootscale.integrations.transformers.arguments import OPTIMIZERS, check_arguments, global_batch_size, name_of
 from rootscale.integrations.transformers.noise import NoiseLog
 from rootscale.plan import BatchSize
 from rootscale.rules import Averaging, Rule, get_rule
 from rootscale.training import rescale_
 from rootscale.training.schedulers import write
-from rootscale.units import show
 
 try:
     from accelerate.optimizer import AcceleratedOptimizer

@@ -24,11 +24,11 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 
+from rootscale.format import show
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import Final, accuracies, percent
 from rootscale.paper.parts import BASE, TITLES, cifar10_task, place_of, settings_for, size_of
-from rootscale.units import show
 
 FUNCTIONS = ("train loss", "test accuracy", "gradient norm", "Tr Sigma")
 

@@ -32,6 +32,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from math import lcm
 
+from rootscale.format import show
 from rootscale.lab import Settings, Task, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import Final, percent, told, told_gap
@@ -39,7 +40,6 @@ from rootscale.paper.language import gpt, micro_batch
 from rootscale.paper.parts import settings_for
 from rootscale.paper.text import Tokens, chain, corpus, from_text, tokenise
 from rootscale.plan import Plan
-from rootscale.units import show
 
 #: Batch sizes of a smoke test are this many times smaller.
 SHRINK = 256
