@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rootscale import RULES, SGD, Adam, AdamW, BatchSize, Plan, RMSprop, ScalingWarning, Schedule
+from rootscale.rules import rule_text
 from rootscale.schedule import SHAPES
 
 FULL = Plan(
@@ -126,7 +127,7 @@ def test_an_unknown_change_is_a_key_error_that_names_the_known_ones():
             600,
             r"kappa \* \(1 - beta2\) = 0\.6 is outside the theorem's range .*kappa < 500",
         ),
-        (Plan(Adam(1e-3), 1), 6, r"kappa \* \(1 - beta1\) = 0\.6: .*\(kappa < 5 would be\)"),
+        (Plan(Adam(1e-3), 1), 6, r"kappa \* \(1 - beta1\) = 0\.6: .*kappa < 5 would be enough"),
         (
             Plan(Adam(1e-3, 0.99), 64, noise_scale=100),
             256,
@@ -370,8 +371,8 @@ def test_any_configuration_gives_a_valid_plan_or_a_clear_value_error(data, to, r
     refusal, text = None, ""
     try:
         plan = Plan.from_dict(data)
-        other = plan.at(to, rule, averaging)
-        text = str(plan.explain(other, rule, averaging))
+        other = plan.at(to, rule_text(rule, averaging))
+        text = str(plan.explain(other, rule_text(rule, averaging)))
     except ValueError as error:
         refusal = str(error)
     if refusal is not None:
@@ -404,3 +405,37 @@ def test_a_fair_share_of_those_configurations_is_valid():
 def test_rmsprop_has_the_paper_s_names():
     big = Plan(RMSprop(1e-3, beta=0.999, eps=1e-8), 256).at(1024).optimizer
     assert (big.eta, round(big.beta, 12), big.eps) == (2e-3, 0.996, 5e-9)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "momentum"),
+    [
+        ("32x1x1", "32x4x1", 0.1),  # accumulation: a forward has as many samples as before
+        ("32x4x1", "128x1x1", 0.3439),
+        ("32x1x4", "32x4x4", 0.1),
+        ("32x1x1", 128, 0.1),  # the layout is known, and the accumulation follows
+        (32, 128, 0.3439),
+        (32, "32x4x1", 0.3439),  # how 32 samples were laid out is not known
+    ],
+)
+def test_batchnorm_follows_the_samples_of_one_forward(before, after, momentum):
+    plan = Plan(Adam(1e-3, beta1=0.99), before, batchnorm_momentum=0.1)
+    assert plan.at(after).batchnorm_momentum == pytest.approx(momentum)
+
+
+def test_a_change_is_found_by_its_field_and_by_its_name():
+    plan = Plan(Adam(1e-3, beta1=0.99), 4, steps=100, intervals={"eval": 8}, schedule=Schedule(warmup=10))
+    changes = plan.convert(16).changes
+    assert changes["optimizer.eta"] is changes["lr"]
+    assert changes["intervals.eval"] is changes["every eval"]
+    assert changes["schedule.warmup"].value == 2
+    assert "schedule.warmup" in changes
+    assert "clip" not in changes
+
+
+def test_a_conversion_has_its_plan_changes_and_warnings_and_issues_none(recwarn):
+    plan = Plan(Adam(1e-3), 4, steps=100)
+    conversion = plan.convert(24)
+    assert (conversion.before, conversion.plan.batch_size.total) == (plan, 24)
+    assert conversion.warnings == conversion.changes.warnings != ()
+    assert not recwarn.list

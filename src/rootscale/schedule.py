@@ -154,9 +154,9 @@ class Schedule:
     warmup_shape: str = "linear"
     warmup_start: float = 0.0
     min_eta: float = quantity("min_eta", "lowest lr", default=0.0)
-    milestones: list[Count] | tuple[Count, ...] = quantity("steps", "milestone", default=())
-    every: Count | None = quantity("steps", "decay every", default=None)
-    decay: Count | None = quantity("steps", "decay steps", default=None)
+    milestones: list[Count] | tuple[Count, ...] = quantity("schedule", "milestone", default=())
+    every: Count | None = quantity("schedule", "decay every", default=None)
+    decay: Count | None = quantity("schedule", "decay steps", default=None)
     gamma: float = 0.1
     power: float = 1.0
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import MappingProxyType
 
-from rootscale.hparams import SGD, Optimizer, RMSprop
+from rootscale.hparams import Optimizer
+from rootscale.optimizers import FAMILIES
 from rootscale.plan import Plan
 from rootscale.schedule import Count
 from rootscale.units import Number
@@ -59,24 +60,15 @@ _WARMUPS: Mapping[str, Callable[[str, str], str]] = MappingProxyType(
 )
 
 
-def _optimizer(optimizer: Optimizer) -> str:
-    eta, decay = _text(optimizer.eta), _text(optimizer.weight_decay)
-    if isinstance(optimizer, SGD):
-        return (
-            f"torch.optim.SGD(model.parameters(), lr={eta}, momentum={_text(optimizer.momentum)}, weight_decay={decay})"
-        )
-    if optimizer.eps_root:
-        raise ValueError(f"torch's optimizers have no eps inside the root, got eps_root={optimizer.eps_root}")
-    if isinstance(optimizer, RMSprop):
-        return (
-            f"torch.optim.RMSprop(model.parameters(), lr={eta}, alpha={_text(optimizer.beta)}, "
-            f"eps={_text(optimizer.eps)}, weight_decay={decay})"
-        )
-    name = "AdamW" if optimizer.name == "adamw" else "Adam"
-    return (
-        f"torch.optim.{name}(model.parameters(), lr={eta}, betas=({_text(optimizer.beta1)}, {_text(optimizer.beta2)}), "
-        f"eps={_text(optimizer.eps)}, weight_decay={decay})"
-    )
+def _optimizer(record: Optimizer) -> str:
+    if getattr(record, "eps_root", 0):
+        raise ValueError(f"torch's optimizers have no eps inside the root, got eps_root={record.eps_root}")  # type: ignore[union-attr]
+    torch = FAMILIES[record.name].torch
+    texts = [
+        f"{name}=({', '.join(map(_text, value))})" if isinstance(value, tuple) else f"{name}={_text(value)}"
+        for name, value in torch.arguments(record).items()
+    ]
+    return f"torch.optim.{torch.name}(model.parameters(), {', '.join(texts)})"
 
 
 def _schedule(plan: Plan) -> list[str]:

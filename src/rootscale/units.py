@@ -113,6 +113,8 @@ class Unit:
 HALF = Fraction(1, 2)
 _DERIVED = "from the SDE's constants"
 _CLOCK = "the clock: a step covers kappa times the samples"
+#: The theorem is for constant hyperparameters; a schedule is the same SDE with coefficients that depend on time.
+_SCHEDULES = "the clock of Thm 5.3, for hyperparameters that change with time"
 
 TABLE: tuple[Unit, ...] = (
     Unit(
@@ -135,11 +137,9 @@ TABLE: tuple[Unit, ...] = (
         "eps_root", "eps added inside the root", power(-1), "derived", _DERIVED,
         "keeps eps_root * eta^2: it is added to v, which shrinks as 1/kappa",
     ),
-    Unit(
-        "steps", "steps, milestones, every interval in steps", power(-1), "theorem",
-        f"{PAPER}, Thm 5.3", _CLOCK,
-    ),
-    Unit("warmup", "warm-up steps", power(-1), "theorem", f"{PAPER}, Thm 5.3", _CLOCK),
+    Unit("steps", "steps, every interval in steps", power(-1), "theorem", f"{PAPER}, Thm 5.3", _CLOCK),
+    Unit("warmup", "warm-up steps", power(-1), "derived", _SCHEDULES, _CLOCK),
+    Unit("schedule", "milestones and periods of a schedule", power(-1), "derived", _SCHEDULES, _CLOCK),
     Unit(
         "min_eta", "lowest / final learning rate of a schedule", power(HALF), "derived", _DERIVED,
         "it is a learning rate",

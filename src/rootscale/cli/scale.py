@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rootscale.changes import ScalingWarning
 from rootscale.cli.console import console
+from rootscale.cli.render import render_changes
 from rootscale.hparams import OPTIMIZERS
 from rootscale.plan import Plan
-from rootscale.rules import RULES
+from rootscale.rules import AVERAGINGS, RULES, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.units import TABLE
 
@@ -76,7 +75,7 @@ def add_parsers(commands: Any) -> None:
         "--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`; default: the optimizer's own"
     )
     target.add_argument(
-        "--averaging", choices=["paper", "power"], default="paper",
+        "--averaging", choices=list(AVERAGINGS), default="paper",
         help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
     )  # fmt: skip
     run = scale.add_argument_group("the run")
@@ -147,10 +146,8 @@ def _scale(args: argparse.Namespace) -> int:
     from rootscale.snippets import torch_code
 
     plan = _plan(args)
-    changes = plan.explain(args.to, args.rule, args.averaging)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ScalingWarning)  # they are part of the changes
-        new = plan.at(args.to, args.rule, args.averaging)
+    conversion = plan.convert(args.to, rule_text(args.rule, args.averaging))
+    new, changes = conversion.plan, conversion.changes
     if args.json:
         print(json.dumps({"from": plan.to_dict(), "to": new.to_dict(), **changes.to_dict()}, indent=2))
     elif args.snippet:
@@ -158,7 +155,7 @@ def _scale(args: argparse.Namespace) -> int:
         for warning in changes.warnings:
             print(f"rootscale scale: warning: {warning}", file=sys.stderr)
     else:
-        console().print(changes)
+        console().print(render_changes(changes))
     return 0
 
 
