@@ -16,10 +16,10 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
-from rootscale.lab.stacked import Named, stacked
+from rootscale.lab.stacked import Named, stacked_forward
 from rootscale.lab.task import Task
 
-__all__ = ["Replicas", "Single", "Stack", "make_replicas", "squared_norm"]
+__all__ = ["Replicas", "Single", "Stack", "initialized", "make_replicas", "squared_norm"]
 
 #: What the running statistics of BatchNorm are before the first batch.
 _FRESH = {"num_batches_tracked": 0, "running_mean": 0, "running_var": 1}
@@ -78,7 +78,7 @@ class Stack:
             for name, p in self.model.named_parameters()
         }
         self.buffers: Named = {name: _stack(models, name) for name, _ in self.model.named_buffers()}
-        self._forward = stacked(self.model, self._vmapped)
+        self._forward = stacked_forward(self.model, self._vmapped)
 
     def forward(self, params: Named, buffers: Named, x: Tensor) -> Tensor:
         """Call all replicas at once."""
@@ -98,7 +98,7 @@ def make_replicas(task: Task, seeds: Sequence[int], device: torch.device) -> Rep
     """Return freshly initialized models, one for each seed, with the BatchNorm momentum of the task's plan."""
     if not seeds:
         raise ValueError("at least one seed is needed, got none")
-    models = [_initialized(task, seed).to(device) for seed in seeds]
+    models = [initialized(task, seed).to(device) for seed in seeds]
     if task.plan.batchnorm_momentum is not None:
         for layer in batchnorms(models[0]).values():
             layer.momentum = task.plan.batchnorm_momentum
@@ -136,7 +136,8 @@ def squared_norm(tensors: Sequence[Tensor], replicas: int) -> Tensor:
     return torch.stack([t.square().reshape(replicas, -1).sum(1) for t in wide]).sum(0)
 
 
-def _initialized(task: Task, seed: int) -> nn.Module:
+def initialized(task: Task, seed: int) -> nn.Module:
+    """Return the model of a task as it is at the start of the run of a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = task.model()
