@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import whole
-from rootscale.lab import Arm, Check, Settings
+from rootscale.lab import Arm, Check, Measure, Variant
 from rootscale.paper.experiment import Experiment, Options, Stored
 from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, percent, starts_high, told, told_gap
@@ -30,6 +30,7 @@ from rootscale.paper.parts import TITLES, kept
 from rootscale.paper.stored import finals_of, record_of
 from rootscale.report.orders import need_matplotlib
 from rootscale.report.words import NO_GRADIENT, NOISE_SCALE
+from rootscale.rules import default_rule
 from rootscale.trajectory import Trajectory
 
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
@@ -52,7 +53,7 @@ PERCENT = ("train accuracy", "test accuracy")
 LOGARITHMIC = ("gradient norm", "Tr Sigma", "noise scale")
 #: How the noise scale was measured.
 NOISE_MEASURED = (
-    f"It is measured on {Settings.noise_samples:,} training samples and rough beyond that number: where no gradient is "
+    f"It is measured on {Measure.noise_samples:,} training samples and rough beyond that number: where no gradient is "
     "seen in their noise (its line leaves the figure), it is above about that many, and of two shares the second "
     "counts it as above the batch size."
 )
@@ -280,9 +281,10 @@ def _noise_words(check: Check, left_alone: Sequence[str]) -> str:
 
 
 def _under_the_rule(arm: Arm, left_alone: Sequence[str]) -> bool:
-    variant = arm.trajectory.meta["variant"]
-    whole = variant["rule"] in (None, "sqrt") and set(variant["keep"]) <= {*left_alone} and not variant["zero_state"]
-    return whole and variant["ell"] == 1
+    variant = Variant.from_dict(arm.trajectory.meta["variant"])
+    rule, own = variant.the_rule(arm.plan), default_rule(arm.plan.optimizer.name)
+    whole = (rule.key, rule.averaging) == (own.key, own.averaging) and set(rule.left_out) <= {*left_alone}
+    return whole and not variant.zero_state and variant.ell == 1
 
 
 def _share(share: tuple[float, float]) -> str:
@@ -330,7 +332,7 @@ def dominated(arm: Arm) -> tuple[float, float] | None:
         return None
     scale, size = np.nanmedian(values[:, alive], 0), _size(arm)
     above = scale > size
-    known = above & ((scale < NO_GRADIENT) | (size <= Settings.noise_samples))
+    known = above & ((scale < NO_GRADIENT) | (size <= Measure.noise_samples))
     return float(known.mean()), float(above.mean())
 
 
