@@ -197,9 +197,8 @@ def main() -> None:
     n = args.repetitions
     print(f"{args.device}, torch {torch.__version__}, {n} repetitions of {args.seeds} seeds")
     print(f"null_different={null / n:.3f} wrong_same={max(wrong) / n:.3f} wrong_different={decided / n:.3f}")
-    print(
-        f"at 95 %, null_different < {binomial_limit(null, n):.3f} and wrong_same < {binomial_limit(max(wrong), n):.3f}"
-    )
+    limits = [binomial_limit(count, n) for count in (null, max(wrong))]
+    print(f"at 95 %, null_different < {limits[0]:.3f} and wrong_same < {limits[1]:.3f}")
 
 
 if __name__ == "__main__":

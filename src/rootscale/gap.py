@@ -113,7 +113,7 @@ class Gap:
         return float(self.times[first]) if first < len(self.times) else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in JSON's types; None for NaN."""
+        """Return it in JSON's types; None for NaN, and for a curve of nothing else."""
         return {
             "name": self.name,
             **{key: _to_json(getattr(self, key)) for key in _CURVES},
@@ -126,11 +126,16 @@ class Gap:
     def from_dict(cls, data: Mapping[str, Any]) -> Gap:
         """Read what `to_dict` gave; records from before errors were kept have no ``se``."""
         need_keys("a gap", data, ("name", "times", "gap", "low", "high", "range", "verdict"))
-        curves = {key: np.array(data[key], np.float64) for key in _CURVES if key in data}
+        if data["times"] is None:
+            raise ValueError(f"the gap of {data['name']!r} must have times, got none")
+        unknown = np.full(len(data["times"]), np.nan)
+        curves = {
+            key: unknown if data.get(key) is None else np.array(data[key], np.float64)
+            for key in _CURVES
+        }
         length = {key: curve.shape for key, curve in curves.items()}
         if len(set(length.values())) > 1 or curves["times"].ndim != 1:
             raise ValueError(f"the curves of the gap of {data['name']!r} must have one length, got {length}")
-        curves.setdefault("se", np.full(len(curves["times"]), np.nan))
         return cls(
             name=str(data["name"]), range=float(data["range"]), verdict=data["verdict"],
             seeds_needed=data.get("seeds_needed"), **curves,
@@ -150,8 +155,9 @@ class Gap:
 _CURVES = ("times", "gap", "se", "low", "high")
 
 
-def _to_json(values: Array) -> list[float | None]:
-    return [float(value) if math.isfinite(value) else None for value in values]
+def _to_json(values: Array) -> list[float | None] | None:
+    numbers = [float(value) if math.isfinite(value) else None for value in values]
+    return numbers if any(number is not None for number in numbers) else None
 
 
 def gaps(

@@ -276,7 +276,7 @@ class Dominance:
         last = int(np.flatnonzero(~maybe)[-1]) if not maybe.all() else -1
         if last + 1 < len(yes):
             first = last + 1
-            since = f"from {few_digits(self.clock[first])} {self.unit} on" if first else "all along"
+            since = f"from {show(self.clock[first])} {self.unit} on" if first else "all along"
             return f"noise dominates {since}{beyond}"
         return f"noise dominates at {int(yes.sum())} of {len(yes)} times, not at the end{beyond}"
 
@@ -288,9 +288,9 @@ class Dominance:
             return ""
         at = int(middle.argmin())
         low, high = (few_digits(float(part[self._some][at])) for part in (self.curve.low, self.curve.high))
-        place = f"after {few_digits(self.clock[at])} {self.unit}"
+        place = f"after {show(self.clock[at])} {self.unit}"
         factor = middle[at] / self.size
-        narrow = f", and there by a factor of {few_digits(factor, 2)} only" if factor > 1 else ""
+        narrow = f", but by a factor of only {few_digits(factor, 2)}" if factor > 1 else ""
         return (
             f"{self.where}{narrow}: {place} the noise scale is {few_digits(float(middle[at]))} (median of the seeds; "
             f"90 % of them between {low} and {high}), and the batch is {show(self.size)}"

@@ -152,11 +152,9 @@ def unjudged(check):
 
     base = few(check.base)
     others = [few(arm) for arm in check.others]
-    deciding = ("train loss", "test loss")
-    return replace(check, base=base, others=tuple(
-        replace(arm, comparison=compare(base.trajectory, arm.trajectory, deciding=deciding[: len(arm.trajectory.names)]))
-        for arm in others
-    ))  # fmt: skip
+    compared = [compare(base.trajectory, arm.trajectory, deciding=("train loss", "test loss")) for arm in others]
+    pairs = zip(others, compared, strict=True)
+    return replace(check, base=base, others=tuple(replace(arm, comparison=one) for arm, one in pairs))
 
 
 def renamed(check, names):
