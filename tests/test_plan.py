@@ -221,7 +221,7 @@ def test_at_equal_time_the_learning_rate_is_the_rules_multiple(case, batch_size)
             "give steps, or epochs and dataset_size, not both",
         ),
         (lambda: Plan(SGD(0.1), 1, epochs=2), "epochs needs dataset_size"),
-        (lambda: Plan(SGD(0.1), 0), "batch_size must be a number from 1e-12 to .*, got 0"),
+        (lambda: Plan(SGD(0.1), 0), "batch_size must be a number above 0, got 0"),
         (
             lambda: Plan(SGD(0.1), "32x4"),
             "batch_size must be a number or MICROxACCUMULATIONxWORKERS such as 32x4x8, got '32x4'",
@@ -232,13 +232,13 @@ def test_at_equal_time_the_learning_rate_is_the_rules_multiple(case, batch_size)
         (lambda: Plan(SGD(0.1), 1, ema=1.0), r"ema must be in \[0, 1\), got 1\.0"),
         (lambda: Plan(SGD(0.1), 1, clip=0), "clip must be a finite number > 0, got 0"),
         (lambda: Plan(SGD(0.1), 1, intervals=[3]), r"intervals must map names to steps, got \[3\]"),
-        (lambda: Plan(SGD(0.1), 1, intervals={"eval": -1}), "intervals.'eval'. must be a number from"),
+        (lambda: Plan(SGD(0.1), 1, intervals={"eval": -1}), "intervals.'eval'. must be a number above 0"),
         (lambda: Plan(SGD(0.1), 1, noise_scale="much"), "noise_scale must be a finite number > 0, got 'much'"),
         (lambda: Adam(True), "eta must be a finite number > 0, got True"),
         (lambda: Adam(math.nan), "eta must be a finite number > 0, got nan"),
         (lambda: Adam(10**400), "eta must be a finite number > 0, got 1000"),
-        (lambda: FULL.at("many"), "batch_size must be a number from 1e-12 to .*, got 'many'"),
-        (lambda: FULL.at(math.inf), "batch_size must be a number from 1e-12 to .*, got inf"),
+        (lambda: FULL.at("many"), "batch_size must be a number above 0, got 'many'"),
+        (lambda: FULL.at(math.inf), "batch_size must be a number above 0, got inf"),
     ],
 )
 def test_mistakes_are_told_with_what_was_expected_and_what_came(bad, message):
@@ -278,11 +278,11 @@ def test_json_loses_nothing(batch_size):
         ),
         (
             '{"optimizer": {"name": "sgd", "eta": 1}, "batch_size": 1, "steps": "1e999999999"}',
-            "steps must be a number from",
+            "steps must be a number above 0",
         ),
         (
             '{"optimizer": {"name": "sgd", "eta": 1}, "batch_size": [1]}',
-            r"batch_size must be a number from .*, got \[1\]",
+            r"batch_size must be a number above 0, got \[1\]",
         ),
         ("[" * 100_000, "plan must be JSON"),
     ],
@@ -364,10 +364,25 @@ def numbers(record):
             yield value
 
 
-@settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
-@given(PLANS, rarely_odd(sizes), st.sampled_from([None, *RULES]), st.sampled_from(["paper", "power"]))
+CONFIGURATIONS = given(PLANS, rarely_odd(sizes), st.sampled_from([None, *RULES]), st.sampled_from(["paper", "power"]))
+
+
+@settings(max_examples=1_000, suppress_health_check=list(HealthCheck))
+@CONFIGURATIONS
 @pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
 def test_any_configuration_gives_a_valid_plan_or_a_clear_value_error(data, to, rule, averaging):
+    check_configuration(data, to, rule, averaging)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
+@CONFIGURATIONS
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_ten_thousand_configurations_give_valid_plans_or_clear_value_errors(data, to, rule, averaging):
+    check_configuration(data, to, rule, averaging)
+
+
+def check_configuration(data, to, rule, averaging):
     refusal, text = None, ""
     try:
         plan = Plan.from_dict(data)
@@ -389,7 +404,7 @@ def test_a_fair_share_of_those_configurations_is_valid():
     """So that the test above is about plans, not about refusals only."""
     valid = []
 
-    @settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(PLANS)
     def count(data):
         try:

@@ -24,7 +24,7 @@ __all__ = ["BatchSize", "Plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """A run: optimizer, batch size, length, schedule and whatever else is counted in steps or measured in noise.
+    """Describes a run: optimizer, batch size, length, schedule, and all else counted in steps or measured in noise.
 
     Counts of steps are exact: whole numbers, or fractions after a change of batch size that does not divide them. So
     the total of samples never changes, and going back gives the plan one came from.
@@ -104,7 +104,7 @@ class Plan:
 
     @property
     def total_steps(self) -> Count | None:
-        """The length of the run in steps, exactly; None where the plan has no length."""
+        """Length of the run in steps, exactly; None where the plan has no length."""
         if self.epochs is None:
             return self.steps
         exact = Fraction(self.epochs) * self.dataset_size / self.batch_size.total  # type: ignore[operator]
@@ -112,16 +112,16 @@ class Plan:
 
     @property
     def samples(self) -> Count | None:
-        """The length of the run in samples, exactly."""
+        """Length of the run in samples, exactly."""
         steps = self.total_steps
         return None if steps is None else count("samples", steps * Fraction(self.batch_size.total))
 
     def learning_rate(self, step: float) -> float:
-        """The learning rate at a step, which may be fractional."""
+        """Return the learning rate at a step, which may be fractional."""
         return self.schedule.eta(self.optimizer.eta, step, self.total_steps)
 
     def kappa(self, other: Plan | BatchSize | Number | str) -> Fraction:
-        """By how much the other batch size is larger than this plan's."""
+        """Return how many times larger the other batch size is than this plan's."""
         size = other.batch_size if isinstance(other, Plan) else BatchSize.of(other)
         return Fraction(size.total) / Fraction(self.batch_size.total)
 
@@ -171,7 +171,7 @@ class Plan:
         return replace(plan, **converted_parts(plan, get_rule(rule, self.optimizer.name), Fraction(ell) ** -2))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that is set, in JSON's types; nothing is lost."""
+        """Return everything that is set, in JSON's types; nothing is lost."""
         optimizer = {f.name: getattr(self.optimizer, f.name) for f in fields(self.optimizer)}
         rest = {
             f.name: _jsonable(getattr(self, f.name))
@@ -191,12 +191,12 @@ class Plan:
         }
 
     def to_json(self) -> str:
-        """The plan as JSON text; `from_json` gives an equal plan."""
+        """Return the plan as JSON text; `from_json` gives an equal plan."""
         return json.dumps(self.to_dict(), indent=2)
 
     @classmethod
     def from_dict(cls, data: Any) -> Plan:
-        """The plan of such a dict; unknown keys are refused by name."""
+        """Return the plan of such a dict; unknown keys are refused by name."""
         data = dict(_mapping("plan", data))
         try:
             optimizer = dict(_mapping("optimizer", data.pop("optimizer")))
@@ -217,7 +217,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a JSON text."""
+        """Return the plan of a JSON text."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -292,7 +292,7 @@ RULES: Mapping[str, Rule] = MappingProxyType({rule.key: _held(rule) for rule in 
 
 
 def svag_weights(ell: float) -> tuple[float, float]:
-    """SVAG's ``r1, r2 = (1 -+ sqrt(2 ell^2 - 1)) / 2``: their sum is 1 and the sum of their squares ``ell^2``.
+    """Return SVAG's ``r1, r2 = (1 -+ sqrt(2 ell^2 - 1)) / 2``: their sum is 1 and the sum of their squares ``ell^2``.
 
     SVAG's hyperparameters need no formula of their own: they are those of the square root rule at ``kappa = ell^-2``.
 

@@ -1,4 +1,4 @@
-"""A plan as code to paste."""
+"""Plans as code to paste."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rootscale.units import Number
 
 
 def _text(value: Number) -> str:
-    """A number as Python source, without the last digits that only show rounding."""
+    """Return a number as Python source, without the last digits that only show rounding."""
     return repr(int(value) if value == int(value) and abs(float(value)) >= 1 else float(f"{float(value):.12g}"))
 
 
 def _floor(name: str, divisor: Count) -> str:
-    """``name // divisor`` in whole numbers: a float division could miss the step where it jumps."""
+    """Return ``name // divisor`` in whole numbers: a float division could miss the step where it jumps."""
     exact = Fraction(divisor)
     return f"({name} * {exact.denominator} // {exact.numerator})" if exact.denominator > 1 else f"({name} // {exact})"
 
@@ -91,7 +91,7 @@ def _schedule(plan: Plan) -> list[str]:
 
 
 def torch_code(plan: Plan) -> str:
-    """The PyTorch calls that build this plan's optimizer, schedule and the rest, to paste behind ``model = ...``."""
+    """Return the PyTorch calls that build this plan's optimizer and schedule, to paste behind ``model = ...``."""
     steps = plan.total_steps
     header = [f"# batch size {plan.batch_size}" + (f", {_text(-(-steps // 1))} steps" if steps else "")]
     header += [f"# every {_text(max(1, round(every)))} steps: {name}" for name, every in plan.intervals.items()]
