@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import gc
 import inspect
 import json
 import math
@@ -36,6 +37,15 @@ from rootscale.integrations.transformers import (  # noqa: E402
 ROOT = Path(__file__).parents[2]
 BASE = {"per_device_train_batch_size": 4, "learning_rate": 1e-3, "adam_beta1": 0.95, "adam_beta2": 0.99}
 QUIET = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "dataloader_pin_memory": False}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collection():
+    """The Trainer collects garbage when training begins, which takes long if it goes through all that was imported."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def arguments(folder="unused", **values):
@@ -583,7 +593,7 @@ class Normed(torch.nn.Module):
         return {"loss": (self.net(x).squeeze(1) - labels).square().mean()}
 
 
-def test_batchnorm_and_averages_are_converted_from_the_batch_size_the_run_was_begun_at(tmp_path):
+def test_batchnorm_and_averages_are_converted_from_the_batch_size_at_which_the_run_started(tmp_path):
     data = [{"x": torch.randn(4), "labels": torch.tensor(1.0)} for _ in range(64)]
 
     def made(args):
