@@ -467,7 +467,7 @@ def test_a_checkpoint_from_after_the_switch_is_an_ordinary_one(switched, tmp_pat
     assert again.losses == pytest.approx({s: x for s, x in watch.losses.items() if s > 24 * 16}, rel=1e-9)
 
 
-def test_a_checkpoint_that_does_not_say_its_batch_size_needs_to_be_told(run, tmp_path):
+def test_a_checkpoint_that_does_not_say_its_batch_size_needs_it_given(run, tmp_path):
     args, checkpoint, *_ = run
     bare = tmp_path / "checkpoint-64"
     bare.mkdir()

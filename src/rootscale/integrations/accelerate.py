@@ -39,7 +39,7 @@ def rescale(
     processes_before: int | None = None,
     **options: Any,
 ) -> Changes:
-    """Convert a run under accelerate, at its start or in its middle, to ``kappa`` times its global batch size, in place.
+    """Convert a run under accelerate to ``kappa`` times its global batch size, in place; at its start or in its middle.
 
     Args:
         optimizer: what ``accelerator.prepare`` returned (or a bare one), one or several: all are converted or none.
