@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rootscale import Adam, Plan
-from rootscale.training import advise, exact_noise, optim
+from rootscale.training import advise, exact_noise, layers, optim
 from rootscale.training import persample as module
 
 N = 7
@@ -240,7 +240,7 @@ def test_only_the_parameters_that_need_it_fall_back(name, rest, monkeypatch):
 def test_small_temporaries_chunks_and_losses_of_each_sample_give_the_same(monkeypatch):
     model, x, y = case("conv2d, groups")
     whole = exact_noise(model, F.cross_entropy, x, y, batch_size=2)
-    monkeypatch.setitem(module._LIMIT, "cpu", 100)
+    monkeypatch.setitem(layers.ROOM, "cpu", 100)
 
     def each(outputs, targets):
         return F.cross_entropy(outputs, targets, reduction="none")
