@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import COVERED, brute_force, case
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.data import TensorDataset
@@ -173,6 +174,18 @@ def test_gradient_noise_and_variance_equal_those_of_explicit_per_sample_gradient
     close(oracle.noisy_gradient(theta, xi, scale=3.0), gradient + 3 * noise)
     for ours, expected in zip(oracle.moments(theta, xi), (gradient, noise, variance), strict=True):
         close(ours, expected)
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_every_kind_of_layer_has_its_exact_variance_without_explicit_gradients(name):
+    model, x, y = case(name)
+    oracle = NetworkOracle(model, cross_entropy, (x, y))
+    g = brute_force(model, F.cross_entropy, x, y)
+    assert not oracle.explicit
+    variance = oracle.unflatten(oracle.variance(oracle.start(2)))
+    for parameter, gradients in g.items():
+        expected = gradients.var(0, unbiased=False)
+        close(variance[parameter], expected.expand(2, *expected.shape))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

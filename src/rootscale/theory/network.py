@@ -84,6 +84,9 @@ class NetworkOracle:
         self.batch_size = batch_size
         self.sigma = 1 / math.sqrt(batch_size)
         self.module = copy.deepcopy(module)
+        for layer in self.module.modules():
+            if isinstance(layer, nn.Embedding):
+                layer.sparse = False  # torch.func has no sparse gradients
         self.chunk = chunk
         refuse(self.module)
         parameters = {name: p.detach() for name, p in self.module.named_parameters() if p.requires_grad}

@@ -63,7 +63,8 @@ class _Tape:
     """What the hooks see during a forward with shifts: by layer, what to add to its output, and what its input was."""
 
     def __init__(self, shifts: Mapping[str, Tensor]) -> None:
-        self.shifts, self.inputs = shifts, dict[str, Tensor]()
+        self.shifts = shifts
+        self.inputs: dict[str, Tensor] = {}
 
 
 class Collector:
