@@ -10,7 +10,6 @@ import math
 import os
 import platform
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,13 +22,12 @@ import torch
 from torch import Tensor
 
 from rootscale._version import __version__
-from rootscale.changes import ScalingWarning
 from rootscale.format import show
 from rootscale.lab.learner import Learner
 from rootscale.lab.stream import Stream
 from rootscale.lab.task import Task
 from rootscale.plan import Plan
-from rootscale.rules import Averaging, Rule, get_rule
+from rootscale.rules import Rule, get_rule, rule_text
 from rootscale.training.positions import generator
 from rootscale.trajectory import Trajectory
 
@@ -58,7 +56,7 @@ class Variant:
     rule: str | None = None
     keep: tuple[str, ...] = ()
     ell: float = 1.0
-    averaging: Averaging = "paper"
+    averaging: str = "paper"
     ramp: tuple[tuple[int, Fraction | float], ...] = ()
     zero_state: bool = False
     name: str = field(default="", compare=False)
@@ -83,7 +81,7 @@ class Variant:
 
     def the_rule(self, plan: Plan) -> Rule:
         """The rule with what is left alone taken out."""
-        return get_rule(self.rule, plan.optimizer.name, self.averaging).without(*self.keep)
+        return get_rule(self.rule, plan.optimizer.name).averaged(self.averaging).without(*self.keep)
 
     def plan(self, plan: Plan) -> Plan:
         """The plan of the (last stage of the) run; SVAG's, where ``ell`` is not 1."""
@@ -101,11 +99,9 @@ class Variant:
         size = Fraction(plan.batch_size.total) * kappa
         if size.denominator != 1:
             raise ValueError(f"kappa={show(kappa)} makes a batch of {show(size)} samples; it must be whole")
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ScalingWarning)
-            new = plan.at(int(size), self.the_rule(plan), self.averaging)
-        messages = [str(one.message) for one in caught if issubclass(one.category, ScalingWarning)]
-        return (new if self.ell == 1 else new.svag(self.ell, self.averaging)), messages
+        made = plan.convert(int(size), self.the_rule(plan))
+        own = rule_text(None, self.averaging)
+        return (made.plan if self.ell == 1 else made.plan.svag(self.ell, own)), list(made.warnings)
 
     def label(self, plan: Plan) -> str:
         """In words, for legends."""
@@ -283,7 +279,7 @@ class Run:
         stage, self._stage = self._stages[number], number
         ell = self.variant.ell if number == 0 else 1.0
         rule = self.variant.the_rule(self.task.plan)
-        changes = self.learner.rescale(float(stage.kappa / old), ell, rule, self.variant.averaging)
+        changes = self.learner.rescale(float(stage.kappa / old), ell, rule)
         self.warnings |= dict.fromkeys(changes.warnings)
         if self.variant.zero_state:
             self.learner.zero_state()

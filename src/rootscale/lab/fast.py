@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rootscale.changes import Changes
 from rootscale.lab.learner import Batches, Learner, make_optimizer
 from rootscale.lab.task import Task
-from rootscale.rules import Averaging, Rule
+from rootscale.rules import Rule
 
 __all__ = ["FastLearner", "SideBySide", "fast_learner"]
 
@@ -70,10 +70,10 @@ class FastLearner(Learner):
         self._eager = 0
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def rescale(self, kappa: float, ell: float, rule: str | Rule | None, averaging: Averaging = "paper") -> Changes:
+    def rescale(self, kappa: float, ell: float, rule: Rule) -> Changes:
         """As `Learner.rescale`; the next steps make a new graph."""
         self._forget()
-        return super().rescale(kappa, ell, rule, averaging)
+        return super().rescale(kappa, ell, rule)
 
     def zero_state(self) -> None:
         """Forget the optimizer's state."""
@@ -230,9 +230,9 @@ class SideBySide(Learner):
             learner.join()
         return _stacked([[p.detach() for p in learner.trained] for learner in self.learners])
 
-    def rescale(self, kappa: float, ell: float, rule: str | Rule | None, averaging: Averaging = "paper") -> Changes:
+    def rescale(self, kappa: float, ell: float, rule: Rule) -> Changes:
         """As `Learner.rescale`, all replicas."""
-        changes = [learner.rescale(kappa, ell, rule, averaging) for learner in self.learners]
+        changes = [learner.rescale(kappa, ell, rule) for learner in self.learners]
         return changes[0]
 
     def zero_state(self) -> None:

@@ -9,7 +9,6 @@ called as it is; more are called through layers that know a leading dimension of
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -21,11 +20,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
 from rootscale import hparams
-from rootscale.changes import Changes, ScalingWarning
+from rootscale.changes import Changes
 from rootscale.lab.stacked import stacked
 from rootscale.lab.task import Task
-from rootscale.rules import Averaging, Rule
-from rootscale.training import SVAG, rescale_
+from rootscale.rules import Rule, rule_text
+from rootscale.training import SVAG
+from rootscale.training.rescale import prepare
 
 __all__ = ["Learner"]
 
@@ -87,15 +87,14 @@ class Learner:
         """How many there are."""
         return len(self.seeds)
 
-    def rescale(self, kappa: float, ell: float, rule: str | Rule | None, averaging: Averaging = "paper") -> Changes:
+    def rescale(self, kappa: float, ell: float, rule: Rule) -> Changes:
         """Convert to ``kappa`` times the batch size, and then to SVAG's steps; warnings are in what it returns."""
-        live: dict[str, Any] = {"model": self.model, "ema": self.average, "averaging": averaging}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ScalingWarning)
-            changes = rescale_(self.optimizer, kappa, rule=rule, **live)
-            if ell != 1:
-                self.svag = SVAG(self.optimizer, ell, **live)
-        return changes
+        live: dict[str, Any] = {"model": self.model, "ema": self.average}
+        prepared = prepare(self.optimizer, kappa, rule=rule, **live)
+        prepared.commit()
+        if ell != 1:
+            self.svag = SVAG(self.optimizer, ell, rule=rule_text(None, rule.averaging), **live)
+        return prepared.changes
 
     def zero_state(self) -> None:
         """Forget the optimizer's state."""
