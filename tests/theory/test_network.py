@@ -8,17 +8,16 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from calls import chained, solved
 from networks import COVERED, brute_force, case
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.data import TensorDataset
 
 from rootscale.hparams import Adam
-from rootscale.theory import AdamState, Chain, sde, solve, svag_chain
-from rootscale.theory.network import NetworkOracle
-from rootscale.theory.oracle import NGOS, Minibatch, Oracle, svag
+from rootscale.theory import NGOS, AdamState, Chain, Minibatch, NetworkOracle, sde, svag_chain
+from rootscale.theory.oracle import Oracle, svag
 from rootscale.theory.random import normal
-from rootscale.theory.simulate import run_chain
 
 R, N = 3, 7
 cross_entropy = partial(F.cross_entropy, reduction="none")
@@ -342,7 +341,7 @@ def test_a_step_of_the_sde_is_its_drift_and_diffusion_by_explicit_per_sample_gra
     dw = normal(0, 0, (R, N)) * h**0.5
     functions = {f"{part}{i}": lambda x, p=part, i=i: getattr(x, p)[:, i] for part in "mu" for i in range(3)}
     functions |= {f"theta{i}": lambda x, i=i: x.theta[:, i] for i in range(3)}
-    result = solve(equation, x, functions, [t + h], h=h, seed=0, t0=t, keep=True)
+    result = solved(equation, x, functions, [t + h], h=h, seed=0, t0=t, keep=True)
     root2, gamma1 = (1 - math.exp(-5 * t)) ** 0.5, 1 - math.exp(-10 * t)  # c2 = 5, c1 = 10
     expected = {
         "theta": theta - h * root2 / gamma1 * x.m / (0.05 * x.u.sqrt() + 0.02 * root2),  # sigma0, eps0
@@ -385,10 +384,10 @@ def test_a_whole_step_of_the_sde_and_of_the_chain_compiles(recwarn):
     functions = {"loss": lambda x: oracle.losses(x.theta).mean(1)}
     times = [0.41, 0.45]
     for run in (
-        partial(solve, sde(adam, oracle), h=0.01),
-        partial(run_chain, Chain(adam, oracle)),
-        partial(run_chain, svag_chain(Chain(adam, oracle), 2)),
+        partial(solved, sde(adam, oracle), h=0.01),
+        partial(chained, Chain(adam, oracle)),
+        partial(chained, svag_chain(Chain(adam, oracle), 2)),
     ):
         eager, compiled = (run(x, functions, times, seed=0, t0=0.4, keep=True, compile=c) for c in (False, True))
         close(torch.tensor(compiled.values["loss"]), torch.tensor(eager.values["loss"]))
-    assert not [w for w in recwarn if "torch.compile is of no use" in str(w.message)]
+    assert not [w for w in recwarn if "torch.compile does not work" in str(w.message)]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
 from rootscale.rules import Rule, get_rule, svag_weights
+from rootscale.theory.equations import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
 from rootscale.theory.oracle import Oracle, svag
-from rootscale.theory.sde import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
 
 __all__ = ["FORMS", "Chain", "Form", "discretise", "rescaled", "svag_chain"]
 
@@ -166,7 +166,7 @@ def _beta(name: str, c: float, eta: float) -> float:
 
 
 def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
-    """The chain with learning rate ``eta`` whose SDE is ``equation``: the inverse of `rootscale.theory.sde.sde`.
+    """The chain with learning rate ``eta`` whose SDE is ``equation``: the inverse of `rootscale.theory.equations.sde`.
 
         sigma = sigma0 / eta (SGD: sigma0 / sqrt(eta)),   beta_i = 1 - c_i eta^2,   eps = eps0 / eta,
         eps_root = eps_root0 / eta^2,   decoupled weight decay = decay eta

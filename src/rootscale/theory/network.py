@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import Dataset, default_collate
 
-from rootscale.theory.oracle import Minibatch, Problem
+from rootscale.theory.families import Minibatch
+from rootscale.theory.problems import Problem
 from rootscale.theory.replicas import ReplicaSums, Totals, check_samples, refuse
 
 __all__ = ["Moments", "NetworkOracle"]

@@ -126,7 +126,7 @@ class Collector:
     def clear(self) -> None:
         """Forget the last `forward`, and let its graph go."""
         for table in (self.seen, self.found, self.edges, self._calls):
-            table.clear()  # type: ignore[attr-defined]
+            table.clear()
 
     def remove(self) -> None:
         """Take the hooks off the model."""
