@@ -2,8 +2,8 @@
 
 The noise of an oracle is ``z = Sigma^(1/2)(theta) xi`` with ``xi`` of mean zero and unit covariance. **A noise family
 is therefore a distribution of xi and nothing else**: Gaussian, Rademacher, centered exponential, Student-t, the counts
-of a mini-batch, and SVAG's combination of two draws of any of them. A family is a function of standard normals, so that a
-chain and the solver of its SDE can share them.
+of a mini-batch, and SVAG's combination of two draws of any of them. A family is a function of standard normals, so
+that a chain and the solver of its SDE can share them.
 """
 
 from __future__ import annotations

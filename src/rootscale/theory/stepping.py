@@ -101,7 +101,7 @@ class Stepper:
         )
 
     def run(self, x: States, start: int, stop: int) -> tuple[States, int]:
-        """Take steps from ``start`` as far towards ``stop`` as `KEYS` and `BLOCKS` go; return the states and how far."""
+        """Take steps from ``start`` as far towards ``stop`` as `KEYS` and `BLOCKS` go; return states and how far."""
         span, device = self.span, self.like.device
         first = start // span
         many = max(1, min(BLOCKS, KEYS // (4 * self.system.width * self.pairs)))

@@ -5,8 +5,9 @@ chain's clock. It is small, ``O(h)``, and drowns in the sampling noise of ``phi`
 
 - *One Brownian path.* The chain and the solver of the SDE use the same increments. For Gaussian noise the chain's
   ``xi_k`` *is* the increment over ``sqrt(h)``; other families come with a coupled normal
-  (`rootscale.theory.families.Draw`), mini-batches with an independent one. Each process keeps its own law, so a poor coupling costs variance, never bias. A second batch,
-  ``kappa`` times as large, is the union of ``kappa`` batches of the first.
+  (`rootscale.theory.families.Draw`), mini-batches with an independent one. Each process keeps its own law, so a poor
+  coupling costs variance, never bias. A second batch, ``kappa`` times as large, is the union of ``kappa`` batches of
+  the first.
 - *Richardson.* Euler-Maruyama with step ``h / n`` has a weak error ``a h / n + b (h / n)^2 + ...`` of its own; a
   combination of several ``n`` cancels the leading terms. A plain solver at ``h / 8`` would report its own error.
 - *Martingale controls.* Noise that the chain has and the SDE lacks (in ``v``), or that a coupling leaves over, comes in
