@@ -95,7 +95,7 @@ def test_from_scratch_the_noise_does_not_dominate_and_the_check_says_so():
     found = check(digits(samples=12_800), [16], seeds=8, points=8)
     arm = found["B = 64"]
     assert arm.verdict == "different"
-    assert "the noise hardly dominates the gradient until" in arm.causes[0]
+    assert "noise dominates " in arm.causes[0]
     assert "and the batch is 64" in arm.causes[0]
 
 
@@ -113,7 +113,7 @@ def test_a_check_without_a_known_cause_says_how_far_one_may_go():
     assert "gradient norm" not in found.base.trajectory.names
     (cause,) = found["B = 64"].causes
     assert "none of the known causes is seen" in cause
-    largest = max(abs(gap.largest[0]) for gap in found["B = 64"].comparison.decisive)
+    largest = max(abs(gap.largest.gap) for gap in found["B = 64"].comparison.decisive)
     assert f"kappa = {1 + 15 * 0.05 / largest:.2g} may be within the tolerance" in cause
 
 
@@ -197,7 +197,7 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
     code = main([*words, "--workers", "1", "--tolerance", "0.9"])
     text = capsys.readouterr()
     assert code == 0
-    assert "mine <b>, B = 4 against, from scratch" in text.out
+    assert "mine <b>: runs from scratch, each compared with B = 4 (4 seeds each)" in text.out
     assert "same" in text.out
     assert "finished B = 8 (2 of 2)" in text.err
     assert str(out / "report.html") in text.out.replace("\n", "")
@@ -241,7 +241,7 @@ def test_a_share_of_the_run_is_a_switch(task_file, tmp_path, capsys):
     words = ["check", f"{task_file}:task", "--to", "8", "--seeds", "4", "--points", "3", "--workers", "1"]
     more = ["--eval-samples", "7", "--micro", "3"]
     main([*words, *more, "--switch-at", "25%", "--stop", "50%", "--out", str(tmp_path / "out")])
-    assert "after a switch at 200 samples" in capsys.readouterr().out
+    assert "runs switched after 200 samples" in capsys.readouterr().out
     for path in (tmp_path / "out" / "runs").rglob("run.json"):
         settings = json.loads(path.read_text())["settings"]
         assert (settings["eval_samples"], settings["micro"]) == (7, 3)
@@ -298,7 +298,10 @@ def test_what_is_refused_is_refused_before_anything_is_run(monkeypatch):
         ({"level": 95}, "need a tolerance above 0 and a level between 0 and 1, got 0.05 and 95"),
         ({"tolerance": 0.0}, "need a tolerance above 0"),
         ({"functions": ["loss"]}, "the verdict cannot rest on 'loss'; there are 'train loss'"),
-        ({"variants": [Variant(2, averaging="power")]}, "two runs are called 'B = 8': give one of the variants a name"),
+        (
+            {"variants": [Variant(2, "with power", name="B = 8")]},
+            "two runs are called 'B = 8': give one of the variants a name",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             check(task, [2], seeds=4, points=4, **options)

@@ -17,16 +17,17 @@ from rich.table import Table
 
 from rootscale.cli.console import console as make_console
 from rootscale.cli.console import progress
-from rootscale.compare import Gap
 from rootscale.files import command_line, need_folder
-from rootscale.format import show
+from rootscale.format import percent, show
+from rootscale.gap import Gap
+from rootscale.lab import Variant
 from rootscale.lab.check import Arm, Check, check
-from rootscale.lab.engine import Variant
 from rootscale.lab.sweep import Progress
 from rootscale.lab.task import load_task
 from rootscale.noise import advise, noise_of
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
+from rootscale.rules import rule_text
 
 __all__ = ["run_check", "run_demo"]
 
@@ -40,7 +41,7 @@ def run_check(args: argparse.Namespace) -> int:
     """`rootscale check`."""
     task = load_task(args.task if ":" in args.task else f"rootscale.paper.tasks:{args.task}")
     size = Fraction(task.plan.batch_size.total)
-    variants = [Variant(to / size, rule, tuple(args.keep)) for to in args.to for rule in args.rule]
+    variants = [Variant(to / size, rule_text(rule, left_out=args.keep)) for to in args.to for rule in args.rule]
     total = int(task.plan.samples or 0)
     folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", task.name)
     if args.report is not None:
@@ -90,7 +91,7 @@ def run_demo(args: argparse.Namespace) -> int:
     ramp = ((DEMO_MIDDLE, 16),)
     variants = [
         Variant(4, ramp=ramp, name="the square root rule"),
-        Variant(4, keep=("v", "step_counter"), ramp=ramp, name="hyperparameters, not the state"),
+        Variant(4, "without v, step_counter", ramp=ramp, name="hyperparameters, not the state"),
         Variant(4, "linear", ramp=ramp, name="linear rule"),
         Variant(4, "sqrt-eta", ramp=ramp, name="learning rate only"),
         Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
@@ -126,28 +127,30 @@ def show_noise(found: Check, plan: Plan, console: Console) -> None:
 
 
 def show_check(found: Check, console: Console) -> None:
-    """The verdicts as a table, and what is behind them."""
-    start = f"after a switch at {show(found.switch_at)} samples" if found.switch_at else "from scratch"
-    console.print(f"[bold]{escape(found.task)}[/], {escape(found.base.label)} against, {start}:\n")
+    """Print the verdicts as a table, and what is behind them."""
+    start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
+    seeds = f"{found.base.trajectory.replicas} seeds each"
+    console.print(
+        f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
+    )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("", "verdict", "largest gap of the loss, with its band", "seeds that would decide"):
         table.add_column(column, overflow="fold")
     for arm in found.others:
         assert arm.comparison is not None
-        verdict = arm.comparison.verdict
+        verdict = arm.comparison.verdict or "not judged"
         worst = max(arm.comparison.decisive, key=_size)
-        gap, low, high, _ = worst.largest
         needed = arm.comparison.seeds_needed
         table.add_row(
             escape(arm.label),
-            f"[bold {_STYLE[verdict]}]{verdict}[/]",
-            f"{100 * gap:+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] of the {escape(worst.name)}'s range",
+            f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
+            f"{worst.largest} of the {escape(worst.name)}'s range",
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
         )
     console.print(table)
     tolerance, level = found.made["tolerance"], found.made["level"]
     console.print(
-        f"\nSame: within {100 * tolerance:.3g} % of the base curve's range at all times; bands at {100 * level:.3g} %, "
+        f"\nSame: within {percent(tolerance)} of the base curve's range at all times; bands at {percent(level)}, "
         "for all times and test functions at once."
     )
     for arm in found.others:
@@ -155,7 +158,7 @@ def show_check(found: Check, console: Console) -> None:
 
 
 def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.largest[0])))
+    return float(np.nan_to_num(abs(gap.largest.gap)))
 
 
 def _explain(arm: Arm, console: Console) -> None:
@@ -167,9 +170,9 @@ def _explain(arm: Arm, console: Console) -> None:
 
 def _report(found: Check, path: Path, console: Console) -> None:
     try:
-        from rootscale.report import write
+        from rootscale.report import write_page
 
-        console.print(f"\nThe report: [bold]{escape(str(write(found, path)))}[/]")
+        console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
     except (ImportError, ValueError) as error:
         console.print(f"\nNo report: {escape(str(error))}")
 

@@ -11,17 +11,18 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rootscale.compare import FEWEST, Comparison, Verdict, compare, need_levels
 from rootscale.files import command_line, write_json
 from rootscale.format import show
-from rootscale.lab.engine import Settings, Variant, environment, grid
+from rootscale.lab.provenance import environment
+from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.sweep import Progress, sweep
 from rootscale.lab.task import Task
+from rootscale.lab.variant import Variant
+from rootscale.noise import noise_cause
 from rootscale.plan import Plan
 from rootscale.rules import default_rule
-from rootscale.trajectory import Trajectory
+from rootscale.trajectory import Trajectory, need_keys
+from rootscale.verdict import FEWEST, Comparison, Verdict, compare, need_levels
 
 __all__ = ["Arm", "Check", "arm_of", "check"]
 
@@ -29,8 +30,6 @@ __all__ = ["Arm", "Check", "arm_of", "check"]
 LOSSES = ("train loss", "test loss")
 #: Fewer steps than this after the change are too few for the averages of a run to follow an SDE.
 FEW_STEPS = 100
-#: The noise dominates clearly where the noise scale is so many times the batch size.
-MARGIN = 4
 #: BatchNorm's statistics of fewer samples are noisy enough to make another model of it.
 BATCHNORM_SAMPLES = 32
 
@@ -45,7 +44,7 @@ class Arm:
         plan: the plan of this run.
         changes: from the base's plan, as `rootscale.changes.Changes.to_dict` gives them; None for the base.
         trajectory: of its replicas; ``meta`` has ``samples`` (the samples seen at each time) and ``seeds``.
-        comparison: with the base; None for the base itself.
+        comparison: with the base; its verdict is None where there were too few seeds. None for the base itself.
         guards: warnings that the conversion gave.
         causes: why it is different, likeliest first.
     """
@@ -61,7 +60,7 @@ class Arm:
 
     @property
     def verdict(self) -> Verdict | None:
-        """None for the base."""
+        """None for the base, and where there were too few seeds for one."""
         return None if self.comparison is None else self.comparison.verdict
 
 
@@ -144,21 +143,28 @@ class Check:
             ) from None
         except ValueError as error:
             raise ValueError(f"{folder / 'check.json'} is not a saved check: {error}") from None
-        arms = [
-            Arm(
-                label=arm["label"],
-                kind=arm["kind"],
-                plan=Plan.from_dict(arm["plan"]),
-                changes=arm["changes"],
-                trajectory=Trajectory.load(folder / arm["trajectory"]),
-                comparison=None if arm["comparison"] is None else Comparison.from_dict(arm["comparison"]),
-                guards=tuple(arm["guards"]),
-                causes=tuple(arm["causes"]),
-            )
-            for arm in record["arms"]
-        ]
+        need_keys("a check", record, ("task", "switch_at", "warm", "arms", "made"))
+        if not isinstance(record["arms"], list) or not record["arms"]:
+            raise ValueError(f"'arms' of {folder / 'check.json'} must be a list with the base first")
+        arms = [_read_arm(folder, arm) for arm in record["arms"]]
         warm = None if record["warm"] is None else Trajectory.load(folder / record["warm"])
         return cls(record["task"], arms[0], tuple(arms[1:]), record["switch_at"], record["made"], warm)
+
+
+def _read_arm(folder: Path, arm: Any) -> Arm:
+    """Read an arm of ``check.json`` and its trajectory."""
+    keys = ("label", "kind", "plan", "changes", "trajectory", "comparison", "guards", "causes")
+    need_keys("an arm of a check", arm, keys)
+    return Arm(
+        label=arm["label"],
+        kind=arm["kind"],
+        plan=Plan.from_dict(arm["plan"]),
+        changes=arm["changes"],
+        trajectory=Trajectory.load(folder / arm["trajectory"]),
+        comparison=None if arm["comparison"] is None else Comparison.from_dict(arm["comparison"]),
+        guards=tuple(arm["guards"]),
+        causes=tuple(arm["causes"]),
+    )
 
 
 def check(
@@ -208,7 +214,7 @@ def check(
         tensorboard: write event files too.
         on_progress: as for `rootscale.lab.sweep`.
         command: what to record as the command that made it.
-        **settings: fields of `rootscale.lab.Settings`, such as ``device`` and ``replacement``.
+        **settings: fields of `rootscale.lab.Measure` and `rootscale.lab.Setup`, such as ``device`` and ``replacement``.
     """
     rules = [rule] if rule is None or isinstance(rule, str) else list(rule)
     tried = [Variant(Fraction(kappa), one) for kappa in kappas for one in rules]
@@ -231,7 +237,10 @@ def check(
     if not 0 <= switch_at < stop:
         raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
     switch_at = switch_at // size * size
-    common = Settings(grid=grid(stop, points, switch_at, sizes), switch_at=switch_at, **settings)
+    names = Measure.__dataclass_fields__
+    measure = Measure(points, **{key: value for key, value in settings.items() if key in names})
+    setup = Setup(**{key: value for key, value in settings.items() if key not in names})
+    common = Settings(grid(stop, points, switch_at, sizes), switch_at, measure, setup)
     for variant in tried:  # says what is not possible before anything is run
         variant.plans(task.plan)
     runs = None if folder is None else Path(folder) / "runs"
@@ -242,12 +251,11 @@ def check(
     )  # fmt: skip
     all_runs = [*swept.trajectories.values(), *([] if swept.warm is None else [swept.warm])]
     base = swept.trajectories[Variant()]
-    compared = [name for name in base.names if name != "noise scale"]
-    deciding = list(functions) if functions is not None else [name for name in compared if name in LOSSES]
+    deciding = list(functions) if functions is not None else [name for name in base.names if name in LOSSES]
     arms = []
     for variant in tried:
         trajectory = swept.trajectories[variant]
-        comparison = compare(base, trajectory, compared, tolerance=tolerance, level=level, deciding=deciding)
+        comparison = compare(base, trajectory, tolerance=tolerance, level=level, deciding=deciding)
         arm = arm_of(task, variant, trajectory)
         arm = replace(arm, comparison=comparison)
         if comparison.verdict == "different":
@@ -256,7 +264,7 @@ def check(
         arms.append(arm)
     made = {
         "command": command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
-        **environment(common.device),
+        **environment(common.setup.device),
         "seeds": numbers,
         "seconds": round(sum(float(one.meta["seconds"]) for one in all_runs), 1),
         "date": time.strftime("%Y-%m-%d"),
@@ -316,7 +324,7 @@ def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: 
     if gone:
         yield f"{gone} of {base.replicas} runs of the base diverged"
     size = int(arm.plan.batch_size.total)
-    yield from _noise_cause(base, size)
+    yield from noise_cause(base, size, settings.measure.noise_samples)
     yield from arm.guards if variant.ell == 1 and rule.name == own.name else ()
     steps = arm.trajectory.meta["steps"]
     if steps < FEW_STEPS:
@@ -333,7 +341,7 @@ def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: 
 
 def _otherwise(variant: Variant, comparison: Comparison) -> Iterator[str]:
     """What is left where no cause is seen: the step is too long, and how long it may be."""
-    largest, kappa = max(abs(gap.largest[0]) for gap in comparison.decisive), float(max(variant.kappas))
+    largest, kappa = max(abs(gap.largest.gap) for gap in comparison.decisive), float(max(variant.kappas))
     if kappa > 1 and largest > comparison.tolerance:
         safe = 1 + (kappa - 1) * comparison.tolerance / largest
         yield (
@@ -356,24 +364,3 @@ def _used(plan: Plan, settings: Settings) -> set[str]:
         else set()
     )
     return used
-
-
-def _noise_cause(base: Trajectory, size: int) -> Iterator[str]:
-    """Where the noise scale of the base is not clearly above the batch size."""
-    if "noise scale" not in base.names:
-        return
-    scale = base.values["noise scale"]
-    middle = np.nanmedian(scale, 0)
-    below = np.flatnonzero(middle < MARGIN * size)
-    if not len(below):
-        return
-    samples = base.meta["samples"]
-    lowest, last = int(np.nanargmin(middle)), int(below[-1])
-    where = f"until {show(samples[last])} samples" if last + 1 < len(samples) else "to the end"
-    how = "does not dominate" if middle[lowest] < size else "hardly dominates"
-    low, high = (float(f"{end:.3g}") for end in np.nanquantile(scale[:, lowest], [0.05, 0.95]))
-    yield (
-        f"the noise {how} the gradient {where}: after {show(samples[lowest])} samples the noise scale is "
-        f"{show(float(f'{middle[lowest]:.3g}'))} (median of the seeds; 90 % of them between {show(low)} and "
-        f"{show(high)}), and the batch is {show(size)}"
-    )
