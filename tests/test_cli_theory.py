@@ -12,6 +12,7 @@ from rootscale import settings
 from rootscale.cli import run_theory as commands
 from rootscale.cli import theory as theory_cli
 from rootscale.report import orders as figures
+from rootscale.report import plotting
 from rootscale.theory import Paths, cases, quadratic
 from rootscale.theory.cases import Setting
 from rootscale.theory.families import FAMILIES
@@ -206,8 +207,8 @@ def test_without_matplotlib_a_figure_is_refused_before_any_work(monkeypatch, tmp
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(figures.importlib, "import_module", missing)
-    with pytest.raises(ValueError, match=r"a PNG needs matplotlib.*pip install 'rootscale\[plot\]'"):
+    monkeypatch.setattr(plotting.importlib, "import_module", missing)
+    with pytest.raises(ValueError, match=r"figures need matplotlib.*pip install 'rootscale\[plot\]'"):
         run("simulate", "--png", tmp_path / "a.png", "--paths", 10**9)
 
 

@@ -13,7 +13,8 @@ from rich.table import Table
 from rootscale.cli.console import console, progress
 from rootscale.files import need_folder
 from rootscale.format import show
-from rootscale.report.orders import draw_orders, draw_trajectories, need_matplotlib
+from rootscale.report.orders import draw_orders, draw_trajectories
+from rootscale.report.plotting import need_matplotlib
 from rootscale.settings import MINIBATCH, NOISES, PROBLEMS
 from rootscale.theory.cases import STEPS, Setting
 from rootscale.theory.engine import Paths

@@ -40,7 +40,8 @@ from rootscale import __version__
 from rootscale.files import command_line, whole
 from rootscale.gap import gaps
 from rootscale.hparams import Adam
-from rootscale.report.orders import draw_trajectories, need_matplotlib
+from rootscale.report.orders import draw_trajectories
+from rootscale.report.plotting import need_matplotlib
 from rootscale.theory import (
     FORMS,
     AdamState,
