@@ -51,7 +51,7 @@ class Controls:
         return 1 + 4 * self.rows * len(self.fades)
 
     def add(self, x: State, h: float | Tensor, theta: Tensor, increments: list[Tensor], du: Tensor | None) -> State:
-        """The sums after one step more; ``increments[0]`` is ``sqrt(h) y``."""
+        """Return the sums after one step more; ``increments[0]`` is ``sqrt(h) y``."""
         noise, out = increments[0], [x[0] if du is None else du]
         weights = (theta, torch.cos(theta))
         old = iter(x[1:])
@@ -97,7 +97,7 @@ class Coupled:
         return self.stride * (self.oracle.normals + (self.fine - 1) * self.oracle.rank)
 
     def initial(self, x0: State) -> States:
-        """The states that start at ``x0``, a state of the SDE."""
+        """Return the states that start at ``x0``, a state of the SDE."""
         zero = torch.zeros_like(x0[0])
         controls = (zero,) * self.controls.size
         if isinstance(self.reference, Chain):
@@ -105,7 +105,7 @@ class Coupled:
         return (self.chain.unscaled(x0), controls, *(x0 for _ in self.scheme.levels))
 
     def __call__(self, k: Tensor, t: Tensor, h: float | Tensor, x: States, w: tuple[Tensor, ...]) -> States:
-        """All states, one base step ``h`` later."""
+        """Return all states, one base step ``h`` later."""
         chain, controls, *others = x
         normals, total = w[0].chunk(self.stride, 1), None
         h = h / self.stride
@@ -123,7 +123,7 @@ class Coupled:
         return (chain, controls, *others)
 
     def _second(self, k: Tensor, h: float | Tensor, xi: Tensor, x: State, sums: State) -> tuple[State, State]:
-        """The second chain, and controls of its own: the noise ``N`` in its ``u``, alone and with what it acts on."""
+        """Return the second chain, and controls of its own: the noise ``N`` in its ``u``, alone and as it acts."""
         assert isinstance(self.reference, Chain)
         oracle, theta = self.reference.oracle, x[0]
         gradient, z = oracle.gradient(theta), oracle.noise(theta, xi)
@@ -140,7 +140,7 @@ class Coupled:
         )  # fmt: skip
 
     def _split(self, brownian: Tensor, extra: Tensor) -> tuple[Tensor, ...]:
-        """Standard normals whose sum over ``sqrt(fine)`` is ``brownian``: halves of halves, by Levy's bridge."""
+        """Return standard normals whose sum over ``sqrt(fine)`` is ``brownian``: halves of halves, by Levy's bridge."""
         parts, spare = [brownian], iter(extra.chunk(self.fine - 1, 1) if self.fine > 1 else ())
         while len(parts) < self.fine:
             parts = [half for a in parts for e in (next(spare),) for half in ((a + e) / 2**0.5, (a - e) / 2**0.5)]

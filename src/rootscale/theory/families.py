@@ -54,15 +54,15 @@ class Family:
     fourth: float
 
     def normals(self, rank: int) -> int:
-        """How many standard normals a draw takes from each path."""
+        """Return how many standard normals a draw takes from each path."""
         return rank
 
     def couple(self, w: Tensor, rank: int) -> Draw:
-        """The draw that these standard normals ``w`` (``[P, normals(rank)]``) give."""
+        """Return the draw that these standard normals ``w`` (``[P, normals(rank)]``) give."""
         return Draw(self.transform(w), w)
 
     def at(self, sigma: float) -> Family | StudentT | Minibatch | Svag:
-        """The family at another noise scale: the same, so its third moment does not shrink with ``sigma``."""
+        """Return the family at another noise scale: the same, so its third moment does not shrink with ``sigma``."""
         return self
 
 
@@ -80,17 +80,17 @@ class StudentT:
             raise ValueError(f"nu must be an integer >= 3, for a finite variance, got {self.nu!r}")
 
     def normals(self, rank: int) -> int:
-        """One for the numerator and ``nu`` for the chi-squared denominator of each coordinate."""
+        """Return how many normals a draw takes: for each coordinate one for the numerator and ``nu`` for chi^2."""
         return rank * (1 + self.nu)
 
     def couple(self, w: Tensor, rank: int) -> Draw:
-        """``xi`` and its numerator ``w``, which is the Brownian increment."""
+        """Return ``xi`` and its numerator ``w``, which is the Brownian increment."""
         w = w.reshape(w.shape[0], rank, 1 + self.nu)
         numerator = w[:, :, 0]
         return Draw(numerator * torch.sqrt((self.nu - 2) / w[:, :, 1:].square().sum(-1)), numerator)
 
     def at(self, sigma: float) -> StudentT:
-        """The same at every noise scale."""
+        """Return the family at another noise scale: the same."""
         return self
 
 
@@ -113,18 +113,18 @@ class Minibatch:
             raise ValueError(f"batch_size must be an integer >= 1, got {self.batch_size!r}")
 
     def normals(self, rank: int) -> int:
-        """One for each sample of the batch, and ``rank`` for the Brownian increment."""
+        """Return how many normals a draw takes: one for each sample, and ``rank`` for the Brownian increment."""
         return self.batch_size + rank
 
     def couple(self, w: Tensor, rank: int) -> Draw:
-        """The counts of the batch, centred and scaled, and an independent Brownian increment."""
+        """Return the counts of the batch, centered and scaled, and an independent Brownian increment."""
         picks, brownian = w[:, : self.batch_size], w[:, self.batch_size :]
         index = (torch.special.ndtr(picks) * rank).long().clamp_(0, rank - 1)
         counts = torch.zeros_like(brownian).scatter_add_(1, index, torch.ones_like(picks))
         return Draw(math.sqrt(rank / self.batch_size) * (counts - self.batch_size / rank), brownian)
 
     def at(self, sigma: float) -> Minibatch:
-        """Mini-batches of ``1 / sigma^2`` samples, which must be a whole number."""
+        """Return mini-batches of ``1 / sigma^2`` samples, which must be a whole number."""
         size = 1 / positive("sigma", sigma) ** 2
         if round(size) < 1 or abs(size - round(size)) > 1e-9 * size:
             raise ValueError(
@@ -145,18 +145,18 @@ class Svag:
     ell: float
 
     def normals(self, rank: int) -> int:
-        """Those of two draws of the base."""
+        """Return how many normals two draws of the base take."""
         return 2 * self.base.normals(rank)
 
     def couple(self, w: Tensor, rank: int) -> Draw:
-        """The same combination of the two driving noises and of the two Brownian increments."""
+        """Return the same combination of the two driving noises and of the two Brownian increments."""
         r1, r2 = svag_weights(self.ell)
         half = self.base.normals(rank)
         one, two = self.base.couple(w[:, :half], rank), self.base.couple(w[:, half:], rank)
         return Draw((r1 * one.xi + r2 * two.xi) / self.ell, (r1 * one.brownian + r2 * two.brownian) / self.ell)
 
     def at(self, sigma: float) -> Svag:
-        """The base at ``sigma / ell``."""
+        """Return the base at ``sigma / ell``."""
         return Svag(self.base.at(sigma / self.ell), self.ell)
 
 

@@ -114,11 +114,11 @@ class NetworkOracle:
     # -- parameters ---------------------------------------------------------------------------------------------
 
     def start(self, replicas: int) -> Tensor:
-        """The module's parameters as they were given, once for each replica: ``[R, d]``."""
+        """Return the module's parameters as they were given, once for each replica: ``[R, d]``."""
         return self._theta0.expand(replicas, -1).clone()
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """The trainable parameters of a module of the same build as one row ``[d]``."""
+        """Return the trainable parameters of a module of the same build as one row ``[d]``."""
         parameters = dict(module.named_parameters())
         missing = [name for name, shape in self.shapes.items() if getattr(parameters.get(name), "shape", None) != shape]
         if missing:
@@ -126,7 +126,7 @@ class NetworkOracle:
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.shapes])
 
     def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
-        """Named parameters, as views of ``theta``: ``[..., d]`` -> ``{name: [..., *shape]}``."""
+        """Return named parameters, as views of ``theta``: ``[..., d]`` -> ``{name: [..., *shape]}``."""
         if theta.shape[-1] != self.d:
             raise ValueError(f"theta must end in d={self.d} parameters, got shape {list(theta.shape)}")
         parts = torch.split(theta, [shape.numel() for shape in self.shapes.values()], dim=-1)
@@ -138,25 +138,25 @@ class NetworkOracle:
     # -- the oracle ---------------------------------------------------------------------------------------------
 
     def losses(self, theta: Tensor) -> Tensor:
-        """The loss of every sample: ``[R, n]``; the mean over samples is ``f(theta)``."""
+        """Return the loss of every sample: ``[R, n]``; the mean over samples is ``f(theta)``."""
         every = [self._losses(theta, x, y) for x, y, _ in self._chunks()]
         return torch.cat(every, dim=1)
 
     def outputs(self, theta: Tensor) -> Tensor:
-        """What the network answers to every sample: ``[R, n, ...]``."""
+        """Return what the network answers to every sample: ``[R, n, ...]``."""
         forward = vmap(lambda p, x: functional_call(self.module, p, (x,)), in_dims=(0, None))
         return torch.cat([forward(self._named(theta), x) for x, _, _ in self._chunks()], dim=1)
 
     def gradient(self, theta: Tensor) -> Tensor:
-        """The exact gradient of the mean loss, ``g_bar``: ``[R, d]``."""
+        """Return the exact gradient of the mean loss, ``g_bar``: ``[R, d]``."""
         return self.weighted(theta, theta.new_full((len(theta), self.n), 1 / self.n))
 
     def noise(self, theta: Tensor, xi: Tensor) -> Tensor:
-        """``Sigma^(1/2) xi = n^(-1/2) sum_i (g_i - g_bar) xi_i`` for ``xi [R, n]``, by one weighted backward."""
+        """Return ``Sigma^(1/2) xi = n^(-1/2) sum_i (g_i - g_bar) xi_i`` for ``xi [R, n]``, by one weighted backward."""
         return self.weighted(theta, self._noise_weights(theta, xi))
 
     def noisy_gradient(self, theta: Tensor, xi: Tensor, scale: float | None = None) -> Tensor:
-        """``grad f(theta) + scale * Sigma^(1/2) xi`` by one weighted backward, the price of the gradient alone.
+        """Return ``grad f(theta) + scale * Sigma^(1/2) xi`` by one weighted backward, the price of the gradient alone.
 
         With the default scale, ``sigma``, this is the NGOS with Gaussian noise in place of the mini-batches'.
         """
@@ -164,19 +164,19 @@ class NetworkOracle:
         return self.weighted(theta, 1 / self.n + scale * self._noise_weights(theta, xi))
 
     def variance(self, theta: Tensor) -> Tensor:
-        """The exact diagonal of Sigma, ``(1/n) sum_i g_i^2 - g_bar^2``: ``[R, d]``."""
+        """Return the exact diagonal of Sigma, ``(1/n) sum_i g_i^2 - g_bar^2``: ``[R, d]``."""
         ones = theta.new_full((len(theta), self.n), 1 / self.n)
         (mean,), square = self._means(theta, (ones,))
         return (square - mean**2).clamp_min(0)
 
     def moments(self, theta: Tensor, xi: Tensor) -> Moments:
-        """`gradient`, `noise` and `variance` at once; for linear layers that takes a single forward and backward."""
+        """Return `gradient`, `noise` and `variance` at once, by one forward and backward where layers have formulas."""
         ones = theta.new_full((len(theta), self.n), 1 / self.n)
         (mean, noise), square = self._means(theta, (ones, self._noise_weights(theta, xi)))
         return Moments(mean, noise, (square - mean**2).clamp_min(0))
 
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The gradient of a fresh mini-batch for each replica, B samples drawn with replacement: ``[R, d]``."""
+        """Return the gradient of a fresh mini-batch for each replica, B samples drawn with replacement: ``[R, d]``."""
         size = (len(theta), self.batch_size)
         return self.minibatch(theta, torch.randint(self.n, size, generator=generator, device=theta.device))
 
@@ -186,12 +186,12 @@ class NetworkOracle:
         return self.batch_size
 
     def drawn(self, theta: Tensor, w: Tensor) -> Tensor:
-        """The gradient of the mini-batch that standard normals ``w [R, B]`` pick: ``i = floor(n Phi(w))``."""
+        """Return the gradient of the mini-batch that standard normals ``w [R, B]`` pick: ``i = floor(n Phi(w))``."""
         index = (torch.special.ndtr(w.double()) * self.n).long().clamp(0, self.n - 1)
         return self.minibatch(theta, index)
 
     def minibatch(self, theta: Tensor, index: Tensor) -> Tensor:
-        """The gradient of the mean loss of the samples ``index [R, B]``, each replica its own: ``[R, d]``."""
+        """Return the gradient of the mean loss of the samples ``index [R, B]``, each replica its own: ``[R, d]``."""
         if index.ndim != 2 or len(index) != len(theta):
             raise ValueError(
                 f"index must be [R, B] with R={len(theta)} rows, one for each replica, got {list(index.shape)}"
@@ -202,7 +202,7 @@ class NetworkOracle:
         return summed / index.shape[1]
 
     def weighted(self, theta: Tensor, weights: Tensor) -> Tensor:
-        """``sum_i w_i g_i`` for weights ``[R, n]`` by one backward of the weighted loss: ``[R, d]``."""
+        """Return ``sum_i w_i g_i`` for weights ``[R, n]`` by one backward of the weighted loss: ``[R, d]``."""
         self._named(theta)
         parts: list[Tensor] = [
             grad(lambda t, x=x, y=y, at=at: (self._losses(t, x, y) * weights[:, at]).sum())(theta)
@@ -211,11 +211,11 @@ class NetworkOracle:
         return sum(parts[1:], parts[0])
 
     def problem(self) -> Problem:
-        """The loss and its covariance alone, to be given any noise family: ``NGOS(problem, sigma, family)``."""
+        """Return the loss and its covariance alone, to be given any noise family: ``NGOS(problem, sigma, family)``."""
         return Problem(type(self.module).__name__, self.d, self.rank, self.gradient, self.noise, self.variance)
 
     def at(self, sigma: float) -> NetworkOracle:
-        """The same network at another noise scale: mini-batches of ``1 / sigma^2`` samples, a whole number."""
+        """Return the same network at another noise scale: mini-batches of ``1 / sigma^2`` samples, a whole number."""
         other = copy.copy(self)
         other.batch_size = Minibatch(self.batch_size).at(sigma).batch_size
         other.sigma = 1 / math.sqrt(other.batch_size)
@@ -263,7 +263,7 @@ class NetworkOracle:
 
 
 def _tensors(data: tuple[Tensor, Tensor] | Dataset[Any]) -> tuple[Tensor, Tensor]:
-    """Inputs and targets with one row for each sample."""
+    """Return inputs and targets with one row for each sample."""
     if isinstance(data, Dataset):
         data = default_collate([data[i] for i in range(len(data))])  # type: ignore[arg-type]  # map-style: it has a length
     pair = list(data) if isinstance(data, tuple | list) else []

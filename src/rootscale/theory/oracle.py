@@ -44,16 +44,16 @@ class Oracle(Protocol):
         """How many coordinates ``xi`` has: standard normals per path and step of an SDE solver."""
 
     def gradient(self, theta: Tensor) -> Tensor:
-        """``grad f(theta)``."""
+        """Return ``grad f(theta)``."""
 
     def noise(self, theta: Tensor, xi: Tensor) -> Tensor:
-        """``Sigma^(1/2)(theta) xi``: linear in ``xi``, of covariance ``Sigma(theta)`` for standard normal ``xi``."""
+        """Return ``Sigma^(1/2)(theta) xi``: linear in ``xi``, with covariance ``Sigma`` for standard normal ``xi``."""
 
     def variance(self, theta: Tensor) -> Tensor:
-        """``diag Sigma(theta)``."""
+        """Return ``diag Sigma(theta)``."""
 
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """A stochastic gradient for each path, fresh and independent."""
+        """Return a stochastic gradient for each path, fresh and independent."""
 
 
 @dataclass(frozen=True)
@@ -94,38 +94,38 @@ class NGOS:
         return self.family.normals(self.rank)
 
     def gradient(self, theta: Tensor) -> Tensor:
-        """``grad f(theta)``."""
+        """Return ``grad f(theta)``."""
         return self.problem.gradient(theta)
 
     def noise(self, theta: Tensor, xi: Tensor) -> Tensor:
-        """``Sigma^(1/2)(theta) xi``."""
+        """Return ``Sigma^(1/2)(theta) xi``."""
         return self.problem.noise(theta, xi)
 
     def variance(self, theta: Tensor) -> Tensor:
-        """``diag Sigma(theta)``."""
+        """Return ``diag Sigma(theta)``."""
         return self.problem.variance(theta)
 
     def couple(self, w: Tensor) -> Draw:
-        """The driving noise, and a Brownian increment coupled to it, of standard normals ``w`` ``[P, normals]``."""
+        """Return the driving noise of standard normals ``w [P, normals]``, and a Brownian increment coupled to it."""
         return self.family.couple(w, self.rank)
 
     def drawn(self, theta: Tensor, w: Tensor) -> Tensor:
-        """The stochastic gradient of standard normals ``w`` ``[P, normals]``."""
+        """Return the stochastic gradient of standard normals ``w`` ``[P, normals]``."""
         return self.gradient(theta) + self.sigma * self.noise(theta, self.couple(w).xi)
 
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """A fresh stochastic gradient for each path."""
+        """Return a fresh stochastic gradient for each path."""
         w = torch.randn(theta.shape[0], self.normals, generator=generator, dtype=theta.dtype, device=theta.device)
         return self.drawn(theta, w)
 
     def at(self, sigma: float) -> NGOS:
-        """The same problem at another noise scale: another batch size, ``sigma -> sigma / sqrt(kappa)``."""
+        """Return the same problem at another noise scale: another batch size, ``sigma -> sigma / sqrt(kappa)``."""
         return replace(self, sigma=sigma, family=self.family.at(sigma))
 
 
 @dataclass(frozen=True)
 class _Wrapped:
-    """An oracle made of another: everything is the base's unless said otherwise."""
+    """An oracle made of another: everything is the base's unless redefined."""
 
     base: Oracle
 
@@ -145,15 +145,15 @@ class _Wrapped:
         return self.base.rank
 
     def gradient(self, theta: Tensor) -> Tensor:
-        """``grad f(theta)``."""
+        """Return ``grad f(theta)``."""
         return self.base.gradient(theta)
 
     def noise(self, theta: Tensor, xi: Tensor) -> Tensor:
-        """``Sigma^(1/2)(theta) xi``."""
+        """Return ``Sigma^(1/2)(theta) xi``."""
         return self.base.noise(theta, xi)
 
     def variance(self, theta: Tensor) -> Tensor:
-        """``diag Sigma(theta)``."""
+        """Return ``diag Sigma(theta)``."""
         return self.base.variance(theta)
 
 
@@ -174,20 +174,20 @@ class _SvagOracle(_Wrapped):
         return 2 * int(self.base.normals)  # type: ignore[attr-defined]
 
     def drawn(self, theta: Tensor, w: Tensor) -> Tensor:
-        """``r1 g1 + r2 g2`` of the stochastic gradients of standard normals ``w`` ``[P, normals]``."""
+        """Return ``r1 g1 + r2 g2`` of the stochastic gradients of standard normals ``w`` ``[P, normals]``."""
         r1, r2 = svag_weights(self.ell)
         one, two = w.chunk(2, 1)
         g: Tensor = r1 * self.base.drawn(theta, one) + r2 * self.base.drawn(theta, two)  # type: ignore[attr-defined]
         return g
 
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """``r1 g1 + r2 g2`` of two fresh stochastic gradients."""
+        """Return ``r1 g1 + r2 g2`` of two fresh stochastic gradients."""
         r1, r2 = svag_weights(self.ell)
         return r1 * self.base.sample(theta, generator) + r2 * self.base.sample(theta, generator)
 
 
 def svag(oracle: Oracle, ell: float) -> Oracle:
-    """The SVAG operator: the oracle that returns ``r1(ell) g1 + r2(ell) g2`` of two stochastic gradients of ``oracle``.
+    """Return SVAG's oracle: its gradient is ``r1(ell) g1 + r2(ell) g2`` of two stochastic gradients of ``oracle``.
 
     It has the same ``f`` and ``Sigma`` and the noise scale ``ell * sigma``; the third moment of its noise is
     ``(3 ell^2 - 1) / (2 ell^3)`` times that of the base, so it obeys the low skewness condition. ``ell = 1`` gives
@@ -208,16 +208,16 @@ class Penalised(_Wrapped):
     l2: float
 
     def gradient(self, theta: Tensor) -> Tensor:
-        """``grad f(theta) + l2 theta``."""
+        """Return ``grad f(theta) + l2 theta``."""
         return self.base.gradient(theta) + self.l2 * theta
 
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """A stochastic gradient of the penalised loss."""
+        """Return a stochastic gradient of the penalised loss."""
         return self.base.sample(theta, generator) + self.l2 * theta
 
 
 def penalised(oracle: Oracle, l2: float) -> Oracle:
-    """``oracle`` with ``l2 / 2 |theta|^2`` added to its loss (the oracle itself for ``l2 = 0``)."""
+    """Return ``oracle`` with ``l2 / 2 |theta|^2`` added to its loss (the oracle itself for ``l2 = 0``)."""
     if not nonnegative("l2", l2):
         return oracle
     if isinstance(oracle, NGOS):

@@ -40,7 +40,7 @@ def _floats(value: Numbers | float) -> Tensor:
 
 
 def _root(covariance: Tensor, d: int) -> tuple[int, Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """The rank, ``noise`` and ``variance`` of a constant covariance: diagonal ``[d]`` or full ``[d, d]``."""
+    """Return the rank, ``noise`` and ``variance`` of a constant covariance: diagonal ``[d]`` or full ``[d, d]``."""
     if covariance.shape == (d,):
         if not bool((covariance >= 0).all()):
             raise ValueError(f"covariance must be >= 0, got {covariance.tolist()}")
@@ -59,7 +59,7 @@ def _root(covariance: Tensor, d: int) -> tuple[int, Callable[[Tensor, Tensor], T
 
 
 def linear(gbar: Tensor | list[float], covariance: Tensor | list[float] | None = None) -> Problem:
-    """The paper's warm-up: ``f(theta) = <theta, gbar>`` with constant noise, ``covariance`` ones unless given."""
+    """Return the paper's warm-up: ``f(theta) = <theta, gbar>`` and constant noise; ``covariance`` is 1 unless given."""
     g = _floats(gbar)
     d = g.numel()
     rank, noise, variance = _root(torch.ones_like(g) if covariance is None else _floats(covariance), d)
@@ -69,7 +69,7 @@ def linear(gbar: Tensor | list[float], covariance: Tensor | list[float] | None =
 def quadratic(
     hessian: Tensor | list[float], optimum: Tensor | list[float] | float = 0.0, covariance: Tensor | None = None
 ) -> Problem:
-    """``f(theta) = (theta - optimum)^T H (theta - optimum) / 2`` with constant noise.
+    """Return ``f(theta) = (theta - optimum)^T H (theta - optimum) / 2`` with constant noise.
 
     Args:
         hessian: ``H``, as its diagonal ``[d]`` or in full ``[d, d]``.
@@ -92,7 +92,7 @@ def quadratic(
 
 
 def cosine(d: int = 1, bend: float = 0.5, swing: float = 0.5) -> Problem:
-    """A non-quadratic loss with a covariance that depends on the state, and all that the theorems ask for.
+    """Return a non-quadratic loss with a covariance that depends on the state, and all that the theorems ask for.
 
         f(theta) = sum_i theta_i^2 / 2 + bend cos(theta_i),     Sigma^(1/2)(theta) = diag(1 + swing cos(theta_i))
 
@@ -114,7 +114,7 @@ def cosine(d: int = 1, bend: float = 0.5, swing: float = 0.5) -> Problem:
 
 
 def logistic(features: Numbers, labels: Numbers, l2: float = 0.0) -> Problem:
-    """Logistic regression on ``n`` data points: ``f(theta) = mean_i log(1 + exp(x_i theta)) - y_i x_i theta``.
+    """Return logistic regression on ``n`` data points: ``f(theta) = mean_i log(1 + exp(x_i theta)) - y_i x_i theta``.
 
     The covariance is that of the gradient of a random point, ``Sigma = mean_i (g_i - gbar)(g_i - gbar)^T``, and
     ``Sigma^(1/2) xi = n^(-1/2) sum_i (g_i - gbar) xi_i``, so that ``rank = n`` and mini-batches are a noise family.

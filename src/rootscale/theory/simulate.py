@@ -23,7 +23,7 @@ class Drawable(Protocol):
         """How many standard normals a stochastic gradient takes."""
 
     def drawn(self, theta: Tensor, w: Tensor) -> Tensor:
-        """The stochastic gradient ``[P, d]`` of the normals ``w [P, normals]``."""
+        """Return the stochastic gradient ``[P, d]`` of the normals ``w [P, normals]``."""
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,10 @@ class Equation(Protocol):
         """Has ``rank``, the number of normals that a path takes in a step."""
 
     def drift(self, t: Any, x: Any) -> State:
-        """The factor of ``dt``, like ``x``."""
+        """Return the factor of ``dt``, like ``x``."""
 
     def diffusion(self, t: Any, x: Any, dw: Tensor) -> State:
-        """The noise increment, like ``x``."""
+        """Return the noise increment, like ``x``."""
 
 
 Step = Callable[[Equation, Tensor, float | Tensor, State, Tensor], State]

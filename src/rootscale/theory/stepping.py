@@ -29,7 +29,7 @@ class Advance(Protocol):
     """One base step of all systems, a pure function of tensors."""
 
     def __call__(self, k: Tensor, t: Tensor, h: float | Tensor, x: States, w: tuple[Tensor, ...]) -> States:
-        """The states at ``t + h``.
+        """Return the states at ``t + h``.
 
         Args:
             k: the index of the step, from 0 (float64, no dimensions, so that a compiled step serves all steps).

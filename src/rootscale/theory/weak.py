@@ -73,12 +73,12 @@ class WeakError:
         return tuple(int(error.diverged[-1]) for error in self.errors)
 
     def at(self, name: str, time: int = -1) -> tuple[Array, Array]:
-        """Errors and standard errors of a test function, one for each chain, at the time of that index."""
+        """Return errors and standard errors of a test function, one for each chain, at the time of that index."""
         estimates = [error[name] for error in self.errors]
         return np.array([e.mean[time] for e in estimates]), np.array([e.se[time] for e in estimates])
 
     def rows(self, time: int = -1) -> Iterator[tuple[float, str, float, float, bool]]:
-        """``(h, test function, error, standard error, resolved)``; an error is resolved from 5 standard errors on."""
+        """Yield ``(h, test function, error, standard error, resolved)``; 5 standard errors are resolved."""
         for name in self.names:
             for h, error, se in zip(self.h, *self.at(name, time), strict=True):
                 yield h, name, float(error), float(se), bool(abs(error) >= RESOLVED * se)
