@@ -234,7 +234,7 @@ def _locate(
     given = folder if folder is not None else os.environ.get(VARIABLE)
     if not given:
         raise ValueError(
-            f"{name} needs the folder that holds it: give it as an argument, or in the environment variable {VARIABLE}"
+            f"{name} needs the folder that holds it: set the environment variable {VARIABLE} to it"
         )
     root = Path(given).expanduser()
     source = "" if folder is not None else f" (from {VARIABLE})"
@@ -257,8 +257,8 @@ def _locate(
         for layout in layouts
     )
     raise ValueError(
-        f"{name} is not in {root}{source}; give the folder that holds it as an argument, or in the environment "
-        f"variable {VARIABLE}. Looked there for{looked}"
+        f"{name} is not in {root}{source}; set the environment variable {VARIABLE} to the folder that holds it. "
+        f"Looked there for{looked}"
     )
 
 
