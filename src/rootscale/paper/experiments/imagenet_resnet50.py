@@ -51,7 +51,7 @@ from torch.nn import functional as F
 from rootscale import hparams
 from rootscale.files import command_line, whole, write_json
 from rootscale.lab import Settings, Variant
-from rootscale.lab.learner import make_optimizer
+from rootscale.lab.learner_eager import make_optimizer
 from rootscale.lab.provenance import environment
 from rootscale.paper import data
 from rootscale.paper.experiment import Experiment, Line, Options, Stored
