@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from rootscale.lab.stacked import Named, stacked
 from rootscale.lab.task import Task
 
-__all__ = ["Replicas", "Single", "Stack", "make_replicas", "squared_norm"]
+__all__ = ["Replicas", "Single", "Stack", "initialized", "make_replicas", "squared_norm"]
 
 #: What the running statistics of BatchNorm are before the first batch.
 _FRESH = {"num_batches_tracked": 0, "running_mean": 0, "running_var": 1}
