@@ -11,12 +11,14 @@ from torch import nn
 
 from rootscale.lab import Run, Settings, Setup, Variant
 from rootscale.lab.learner import make_learner
-from rootscale.lab.learner_eager import EagerLearner, make_optimizer
+from rootscale.lab.learner_eager import EagerLearner
 from rootscale.lab.learner_graph import GraphLearner, SideBySide
 from rootscale.lab.objective import Objective
 from rootscale.lab.replicas import Single, Stack, make_replicas
 from rootscale.lab.run import forward_samples
 from rootscale.lab.stream import Stream
+from rootscale.rules import RULES
+from rootscale.training.adapters import make_optimizer
 
 CPU = torch.device("cpu")
 
@@ -75,7 +77,7 @@ def test_the_loss_of_the_steps_is_the_mean_of_what_a_loop_would_print(seeds, mic
 def test_the_loss_of_the_steps_of_svag_is_that_of_both_batches():
     task = make()
     learner = make_learner(task, [3], Setup())
-    learner.rescale(1.0, 2.0, None)
+    learner.rescale(1.0, RULES["sqrt"], ell=2.0)
     pair = batches(8, passes=2, seeds=[3])
     model = learner.replica(0)
     expected = np.mean([task.loss(model(x), y).mean().item() for x, y in (task.train[index[0]] for index, _ in pair)])

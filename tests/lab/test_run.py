@@ -1,4 +1,5 @@
 import copy
+import json
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,6 +14,7 @@ from rootscale.lab import Run, Settings, Setup, Variant, grid
 from rootscale.lab.learner import make_learner
 from rootscale.lab.probes import gradient_noise
 from rootscale.lab.stream import Stream
+from rootscale.rules import RULES
 from rootscale.training import rescale_
 
 SETTINGS = Settings(grid=(0, 64, 128))
@@ -22,7 +24,7 @@ VARIANTS = {
     "four times the batch": Variant(4),
     "half the batch": Variant(Fraction(1, 2)),
     "linear": Variant(4, "linear"),
-    "beta2 kept": Variant(4, keep=("beta2",)),
+    "beta2 kept": Variant(4, "sqrt without beta2"),
     "ramp": Variant(2, ramp=((64, 4), (90, 1))),
     "state zeroed": Variant(4, zero_state=True),
     "svag": Variant(ell=2),
@@ -296,3 +298,38 @@ def test_a_device_that_is_not_there_is_told():
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch sees no CUDA GPU"):
             Run(make(), Variant(), [0], replace(SETTINGS, setup=Setup("cuda")))
+
+
+def test_a_rule_as_an_object_is_the_rule_of_its_text():
+    rule = RULES["sqrt"].averaged("power").without("v", "step_counter")
+    variant = Variant(4, rule)
+    assert variant == Variant(4, "sqrt with power without v, step_counter")
+    assert variant.the_rule(PLANS["adam"]) == rule
+    assert Variant(4, "") == Variant(4)
+    with pytest.raises(ValueError, match=r"must be one of rootscale.RULES, .*; got 'sqrt', which is another one"):
+        Variant(4, replace(rule, averaging="paper", left_out=()))
+
+
+@pytest.mark.parametrize(
+    ("variant", "label"),
+    [
+        (Variant(4), "B = 16"),
+        (Variant(4, "linear"), "B = 16, linear"),
+        (Variant(4, "with power"), "B = 16 with power"),
+        (Variant(4, "without v, step_counter"), "B = 16 without v, step_counter"),
+        (Variant(4, "sqrt without v", zero_state=True), "B = 16, sqrt without v, state zeroed"),
+        (Variant(2, ramp=((64, 4),)), "B = 8 -> 16"),
+        (Variant(2, ell=2), "SVAG ell = 2, B = 8"),
+        (Variant(4, name="mine"), "mine"),
+    ],
+)
+def test_a_variant_is_labelled_and_read_back(variant, label):
+    assert variant.label(PLANS["adam"]) == label
+    assert Variant.from_dict(json.loads(json.dumps(variant.to_dict()))) == variant
+
+
+def test_a_variant_that_an_older_version_stored_is_read():
+    stored = {"kappa": "4", "rule": None, "keep": ["v"], "ell": 1.0, "averaging": "power", "ramp": [[64, "8"]],
+              "zero_state": False}  # fmt: skip
+    assert Variant.from_dict(stored) == Variant(4, "with power without v", ramp=((64, 8),))
+    assert Variant.from_dict({**stored, "keep": [], "averaging": "paper"}) == Variant(4, ramp=((64, 8),))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.rules import RULES
+from rootscale.rules import AVERAGINGS, RULES
 
 __all__ = ["TASKS", "add_parsers"]
 
@@ -38,6 +38,10 @@ def _add_check(subparsers: Any) -> None:
     what.add_argument(
         "--rule", nargs="+", choices=list(RULES), default=[None], metavar="RULE",
         help="see `rootscale rules`; several are each tried at each batch size; default: the optimizer's own",
+    )  # fmt: skip
+    what.add_argument(
+        "--averaging", choices=list(AVERAGINGS), default="paper",
+        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
     )  # fmt: skip
     what.add_argument(
         "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are not converted"

@@ -40,6 +40,7 @@ from rootscale.lab.execute import Execute
 from rootscale.noise import advise, noise_of
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
+from rootscale.rules import rule_text
 
 __all__ = ["run_check", "run_demo"]
 
@@ -89,7 +90,7 @@ def run_demo(args: argparse.Namespace) -> int:
     ramp = ((DEMO_MIDDLE, 16),)
     variants = [
         Variant(4, ramp=ramp, name="the square root rule"),
-        Variant(4, keep=("v", "step_counter"), ramp=ramp, name="hyperparameters, not the state"),
+        Variant(4, "without v, step_counter", ramp=ramp, name="hyperparameters, not the state"),
         Variant(4, "linear", ramp=ramp, name="linear rule"),
         Variant(4, "sqrt-eta", ramp=ramp, name="learning rate only"),
         Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
@@ -125,7 +126,8 @@ def _task(text: str) -> Task:
 
 def _variants(args: argparse.Namespace, task: Task) -> list[Variant]:
     size = Fraction(task.plan.batch_size.total)
-    found = [Variant(to / size, rule, tuple(args.keep)) for to in args.to for rule in args.rule]
+    rules = [rule_text(rule, args.averaging, args.keep) for rule in args.rule]
+    found = [Variant(to / size, rule) for to in args.to for rule in rules]
     found = [variant for variant in found if variant.kappa != 1] + [Variant(ell=ell) for ell in args.ell if ell != 1]
     if not found:
         raise ValueError(

@@ -111,7 +111,7 @@ def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
     kind = "base" if variant == Variant() else "svag" if variant.ell != 1 else "batch size"
     changes = None
     if kind == "batch size":
-        changes = task.plan.explain(plan.batch_size, variant.the_rule(task.plan), variant.averaging).to_dict()
+        changes = task.plan.explain(plan.batch_size, variant.the_rule(task.plan)).to_dict()
     guards = dict.fromkeys([*variant.guards(task.plan), *trajectory.meta.get("guards", ())])
     return Arm(variant.label(task.plan), kind, plan, changes, trajectory, guards=tuple(guards))
 

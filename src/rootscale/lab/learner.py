@@ -24,7 +24,7 @@ from rootscale.lab.objective import Batches, Objective, PerSample
 from rootscale.lab.replicas import make_replicas
 from rootscale.lab.settings import Setup
 from rootscale.lab.task import Task
-from rootscale.rules import Averaging, Rule
+from rootscale.rules import Rule
 
 __all__ = ["Batches", "Learner", "make_learner"]
 
@@ -47,14 +47,7 @@ class Learner(Protocol):
         """Return the parameters that are trained, ``[R, ...]`` each where there are several replicas."""
         ...
 
-    def rescale(
-        self,
-        kappa: float,
-        ell: float,
-        rule: str | Rule | None,
-        averaging: Averaging = "paper",
-        forward_kappa: float | None = None,
-    ) -> Changes:
+    def rescale(self, kappa: float, rule: Rule, ell: float = 1.0, forward_kappa: float | None = None) -> Changes:
         """Convert to ``kappa`` times the batch size, and then to SVAG's steps; warnings are in what it returns.
 
         ``forward_kappa`` is the same for the samples of one forward pass, by which BatchNorm is converted.

@@ -7,22 +7,23 @@ them. `rescale_` and `SVAG` act on it as they act on a user's.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rootscale import hparams
-from rootscale.changes import Changes, ScalingWarning
+from rootscale.changes import Changes
+from rootscale.hparams import Optimizer
 from rootscale.lab.objective import Batches, Objective, PerSample
 from rootscale.lab.replicas import batchnorms, copy_of, fresh_batchnorms, squared_norm
 from rootscale.lab.stacked import Named
-from rootscale.rules import Averaging, Rule
-from rootscale.training import SVAG, rescale_
+from rootscale.rules import Rule, rule_text
+from rootscale.training import SVAG
+from rootscale.training.adapters import make_optimizer
+from rootscale.training.rescale import prepare
 
-__all__ = ["EagerLearner", "make_optimizer"]
+__all__ = ["EagerLearner"]
 
 #: Most samples of a replica, and of all replicas together, that are measured at once.
 CHUNK, CHUNK_OF_ALL = 4096, 2**18
@@ -42,7 +43,7 @@ class EagerLearner:
         self,
         objective: Objective,
         micro: int | None = None,
-        optimizer: Callable[[Any, hparams.Optimizer], torch.optim.Optimizer] | None = None,
+        optimizer: Callable[[Any, Optimizer], torch.optim.Optimizer] | None = None,
     ) -> None:
         task, replicas = objective.task, objective.replicas
         self.objective, self.micro, self.nets = objective, micro, replicas
@@ -66,22 +67,14 @@ class EagerLearner:
         """Return the parameters that are trained, ``[R, ...]`` each where there are several replicas."""
         return self._parameters
 
-    def rescale(
-        self,
-        kappa: float,
-        ell: float,
-        rule: str | Rule | None,
-        averaging: Averaging = "paper",
-        forward_kappa: float | None = None,
-    ) -> Changes:
+    def rescale(self, kappa: float, rule: Rule, ell: float = 1.0, forward_kappa: float | None = None) -> Changes:
         """Convert to ``kappa`` times the batch size, and then to SVAG's steps; warnings are in what it returns."""
-        live: dict[str, Any] = {"model": self.nets.model, "ema": self.average, "averaging": averaging}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ScalingWarning)
-            changes = rescale_(self.optimizer, kappa, rule=rule, forward_kappa=forward_kappa, **live)
-            if ell != 1:
-                self.svag = SVAG(self.optimizer, ell, **live)
-        return changes
+        live: dict[str, Any] = {"model": self.nets.model, "ema": self.average}
+        prepared = prepare(self.optimizer, kappa, rule=rule, forward_kappa=forward_kappa, **live)
+        prepared.commit()
+        if ell != 1:
+            self.svag = SVAG(self.optimizer, ell, rule=rule_text(None, rule.averaging), **live)
+        return prepared.changes
 
     def zero_state(self) -> None:
         """Forget the optimizer's state."""
@@ -249,22 +242,3 @@ class _Average:
 def _slices(size: int, most: int | None) -> Iterator[slice]:
     for start in range(0, size, most or size):
         yield slice(start, min(start + (most or size), size))
-
-
-def make_optimizer(params: Any, record: hparams.Optimizer, capturable: bool = False) -> torch.optim.Optimizer:
-    """Return the torch optimizer with the hyperparameters of a plan; ``capturable`` is for CUDA graphs."""
-    if getattr(record, "eps_root", 0):
-        raise ValueError("torch's optimizers have no eps inside the root; give the task an optimizer of your own")
-    options: dict[str, Any] = {"lr": record.eta, "weight_decay": record.weight_decay}
-    match record:
-        case hparams.AdamW() | hparams.Adam():
-            adam = torch.optim.AdamW if isinstance(record, hparams.AdamW) else torch.optim.Adam
-            options |= {"betas": (record.beta1, record.beta2), "eps": record.eps}
-            return adam(params, **options, capturable=capturable, fused=capturable or None)
-        case hparams.RMSprop():
-            return torch.optim.RMSprop(
-                params, alpha=record.beta, eps=record.eps, **options, capturable=capturable, foreach=capturable or None
-            )
-        case hparams.SGD():
-            return torch.optim.SGD(params, momentum=record.momentum, **options, fused=capturable or None)
-    raise TypeError(f"there is no torch optimizer for {type(record).__name__}")

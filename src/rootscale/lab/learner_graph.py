@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from rootscale.changes import Changes
 from rootscale.lab.compiled import can_compile, fastest_convolutions, try_compile
-from rootscale.lab.learner_eager import EagerLearner, make_optimizer
+from rootscale.lab.learner_eager import EagerLearner
 from rootscale.lab.objective import Batches, Objective, PerSample, as_is
 from rootscale.lab.replicas import make_replicas
 from rootscale.lab.settings import Setup
 from rootscale.lab.task import Task
-from rootscale.rules import Averaging, Rule
+from rootscale.rules import Rule
+from rootscale.training.adapters import make_optimizer
 
 __all__ = ["GraphLearner", "SideBySide"]
 
@@ -82,17 +83,10 @@ class GraphLearner:
         """Return how many batches a step takes: two for SVAG."""
         return self._eager.passes
 
-    def rescale(
-        self,
-        kappa: float,
-        ell: float,
-        rule: str | Rule | None,
-        averaging: Averaging = "paper",
-        forward_kappa: float | None = None,
-    ) -> Changes:
+    def rescale(self, kappa: float, rule: Rule, ell: float = 1.0, forward_kappa: float | None = None) -> Changes:
         """Convert to another batch size; the next steps record a new graph."""
         self._forget()
-        return self._eager.rescale(kappa, ell, rule, averaging, forward_kappa)
+        return self._eager.rescale(kappa, rule, ell, forward_kappa)
 
     def zero_state(self) -> None:
         """Forget the optimizer's state; the next steps record a new graph."""
@@ -206,16 +200,9 @@ class SideBySide:
         """Return the parameters of all replicas, stacked anew."""
         return _stacked([[p.detach() for p in learner.trained] for learner in self._learners])
 
-    def rescale(
-        self,
-        kappa: float,
-        ell: float,
-        rule: str | Rule | None,
-        averaging: Averaging = "paper",
-        forward_kappa: float | None = None,
-    ) -> Changes:
+    def rescale(self, kappa: float, rule: Rule, ell: float = 1.0, forward_kappa: float | None = None) -> Changes:
         """Convert all replicas to another batch size."""
-        changes = [learner.rescale(kappa, ell, rule, averaging, forward_kappa) for learner in self._learners]
+        changes = [learner.rescale(kappa, rule, ell, forward_kappa) for learner in self._learners]
         return changes[0]
 
     def zero_state(self) -> None:

@@ -136,9 +136,7 @@ class Run:
         forward_kappa = forward_samples(stage.batch, micro) / forward_samples(before, micro)
         ell = self.variant.ell if number == 0 else 1.0
         rule = self.variant.the_rule(self.task.plan)
-        changes = self.learner.rescale(
-            float(stage.kappa / old), ell, rule, self.variant.averaging, forward_kappa=float(forward_kappa)
-        )
+        changes = self.learner.rescale(float(stage.kappa / old), rule, ell, float(forward_kappa))
         self.warnings |= dict.fromkeys(changes.warnings)
         if self.variant.zero_state:
             self.learner.zero_state()
