@@ -65,10 +65,10 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         (4, 16),
         {
             "the square root rule": RULE,
-            "no state": {"keep": ("v", "step_counter")},
+            "no state": {"rule": "without v, step_counter"},
             "state zeroed": {"zero_state": True},
-            "no beta1": {"keep": ("beta1",)},
-            "no beta2": {"keep": ("beta2",)},
+            "no beta1": {"rule": "without beta1"},
+            "no beta2": {"rule": "without beta2"},
             "linear": {"rule": "linear"},
             "learning rate only": {"rule": "sqrt-eta"},
             "nothing": {"rule": "none"},
@@ -78,25 +78,25 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         digits(batchnorm=True, samples=43_008),
         12_288,
         (4, 16),
-        {"the square root rule": RULE, "BatchNorm left alone": {"keep": ("batchnorm",)}},
+        {"the square root rule": RULE, "BatchNorm left alone": {"rule": "without batchnorm"}},
     ),
     "digits with an EMA": lambda: Problem(
         digits(ema=0.999, samples=40_000),
         12_000,
         (4, 16),
-        {"the square root rule": RULE, "EMA left alone": {"keep": ("ema",)}},
+        {"the square root rule": RULE, "EMA left alone": {"rule": "without ema"}},
     ),
     "digits with weight decay": lambda: Problem(
         digits(weight_decay=0.1, samples=40_000),
         12_000,
         (4, 16),
-        {"the square root rule": RULE, "decay left alone": {"keep": ("decoupled_decay",)}},
+        {"the square root rule": RULE, "decay left alone": {"rule": "without decoupled_decay"}},
     ),
     "digits with a warm-up, from scratch": lambda: Problem(
         digits(warmup=8_000, samples=40_000),
         0,
         (4, 4),
-        {"the square root rule": RULE, "warm-up left alone": {"keep": ("warmup",)}},
+        {"the square root rule": RULE, "warm-up left alone": {"rule": "without warmup"}},
     ),
 }
 

@@ -34,8 +34,8 @@ def causes_of(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings
 
 def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: Settings) -> Iterator[str]:
     """Yield the known causes that apply."""
-    own = default_rule(task.plan.optimizer.name)
     rule = variant.the_rule(task.plan)
+    own = default_rule(task.plan.optimizer.name).averaged(rule.averaging)
     if variant.ell == 1 and rule.name != own.name:
         left = [
             key
