@@ -289,7 +289,10 @@ def test_of_two_checks_that_are_saved_at_once_one_remains_whole_and_readers_see_
         (lambda record: {**record, "arms": [3]}, "expected an object with 'label', got int"),
         (lambda record: {**record, "switch_at": "soon"}, "'switch_at' must be a whole number, got \"soon\""),
         (lambda record: {**record, "made": None}, "'made' must be an object, got null"),
-        (lambda record: {**record, "arms": [{**record["arms"][0], "plan": {"a": 1}}]}, "'plan' is not one that was saved"),
+        (
+            lambda record: {**record, "arms": [{**record["arms"][0], "plan": {"a": 1}}]},
+            "'plan' is not one that was saved",
+        ),
         (
             lambda record: {**record, "arms": [{**record["arms"][1], "comparison": {"gaps": 1}}]},
             "'comparison' is not one that was saved",

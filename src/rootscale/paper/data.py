@@ -233,9 +233,7 @@ def _locate(
     """The first layout that is there, and its files; else an error that says where was looked for what."""
     given = folder if folder is not None else os.environ.get(VARIABLE)
     if not given:
-        raise ValueError(
-            f"{name} needs the folder that holds it: set the environment variable {VARIABLE} to it"
-        )
+        raise ValueError(f"{name} needs the folder that holds it: set the environment variable {VARIABLE} to it")
     root = Path(given).expanduser()
     source = "" if folder is not None else f" (from {VARIABLE})"
     if not root.is_dir():
