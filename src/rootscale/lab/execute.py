@@ -114,10 +114,10 @@ class Execute(Protocol):
     """
 
     @property
-    def together(self) -> int: ...  # noqa: D102
+    def together(self) -> int: ...
 
     @property
-    def deadline(self) -> Deadline: ...  # noqa: D102
+    def deadline(self) -> Deadline: ...
 
     def workers(self) -> int:
         """Return how many jobs can run at a time: work is split to fill them."""

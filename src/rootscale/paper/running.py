@@ -13,7 +13,7 @@ from rootscale.cli.console import progress
 from rootscale.files import locked
 from rootscale.lab import BusyError, Deadline, Here, Observer, Settings, Store, Sweep, UnfinishedError, finished, sweep
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import MEASURES, End, told
+from rootscale.paper.finals import MEASURES, End, format_end
 from rootscale.paper.stored import refuse_others, store
 from rootscale.trajectory import Trajectory
 
@@ -218,7 +218,7 @@ def _outcome(experiment: Experiment, trajectory: Trajectory, seconds: float) -> 
     lost = int(trajectory.diverged[-1])
     shown = MEASURES[experiment.measure] if lost < trajectory.replicas else {}
     parts = [
-        f"{title} {told(name, End(float(trajectory[name].mean[-1])))}"
+        f"{title} {format_end(name, End(float(trajectory[name].mean[-1])))}"
         for name, title in shown.items()
         if name in trajectory.names
     ]

@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rootscale.compare import FEWEST, compare
 from rootscale.files import write_json
 from rootscale.lab import Arm, Check, Settings, Sweep
 from rootscale.lab.checks import arm_of
 from rootscale.lab.result import LOSSES
 from rootscale.lab.store import joined
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import MEASURES, Final, finals, percent, told, told_gap
+from rootscale.paper.finals import MEASURES, Final, finals, format_curve, format_end, format_gap
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import compare
 
-__all__ = ["finals_of", "outcome", "record_of", "refuse_others", "store", "table"]
+__all__ = ["compared", "finals_of", "outcome", "record_of", "refuse_others", "store", "table"]
 
 
 def refuse_others(out: Path, options: Options) -> None:
@@ -56,7 +56,7 @@ def store(
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
         if parts:
             arms.append(replace(arm_of(line.task, line.variant, joined(parts)), label=line.label))
-    arms = [arms[0], *(_compared(arms[0], arm) for arm in arms[1:])]
+    arms = [arms[0], *(compared(arms[0], arm) for arm in arms[1:])]
     warm = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
     trajectories = [*(made for swept in found.values() for made in swept.trajectories.values()), *warm.values()]
     made = {
@@ -92,14 +92,10 @@ def _environment(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     return {"versions": versions, "hardware": all_of(meta["hardware"] for meta in metas)}
 
 
-def _compared(base: Arm, arm: Arm) -> Arm:
-    """With a verdict, where there are seeds enough for one; it rests on the losses, as that of `rootscale check`."""
-    common = set(base.trajectory.meta["seeds"]) & set(arm.trajectory.meta["seeds"])
-    if len(common) < FEWEST:
-        return arm
-    names = [name for name in base.trajectory.names if name != "noise scale"]
-    deciding = [name for name in names if name in LOSSES]
-    return replace(arm, comparison=compare(base.trajectory, arm.trajectory, names, deciding=deciding))
+def compared(base: Arm, arm: Arm) -> Arm:
+    """Return the arm compared with the base; the verdict rests on the losses, as that of `rootscale check`."""
+    deciding = [name for name in base.trajectory.names if name in LOSSES]
+    return replace(arm, comparison=compare(base.trajectory, arm.trajectory, deciding=deciding))
 
 
 def record_of(out: str | Path) -> dict[str, Any]:
@@ -139,8 +135,8 @@ def table(experiment: Experiment, out: str | Path) -> Any:
     for column in ("seeds", *shown.values(), "less the base's", "gap of train loss", "seconds"):
         made.add_column(column, justify="right")
     for i, final in enumerate(finals_of(out)):
-        ends = [told(name, final.end(name)) for name in shown]
-        gap = told_gap(experiment.measure, final.end(experiment.measure)) if i else ""
-        curve = percent(final.curves.get("train loss")) if i else ""
+        ends = [format_end(name, final.end(name)) for name in shown]
+        gap = format_gap(experiment.measure, final.end(experiment.measure)) if i else ""
+        curve = format_curve(final, "train loss") if i else ""
         made.add_row(final.label, str(final.seeds), *ends, gap, curve, f"{final.seconds:.0f}")
     return made
