@@ -9,7 +9,7 @@ from problems import PLANS, Residual, jitter, make, mlp, mlp_batchnorm
 from torch import nn
 
 from rootscale import Adam, Plan
-from rootscale.lab import Run, Settings, Variant, grid
+from rootscale.lab import Run, Settings, Setup, Variant, grid
 from rootscale.lab.learner import Learner
 from rootscale.lab.stream import Stream
 from rootscale.training import rescale_
@@ -117,7 +117,7 @@ def test_a_run_leaves_the_random_numbers_of_its_user_alone():
 
 def test_micro_batches_give_the_gradient_of_the_batch():
     whole = Run(make("everything"), Variant(4), [3, 5], SETTINGS).finish()
-    close(Run(make("everything"), Variant(4), [3, 5], replace(SETTINGS, micro=5)).finish(), whole)
+    close(Run(make("everything"), Variant(4), [3, 5], replace(SETTINGS, setup=Setup(micro=5))).finish(), whole)
 
 
 def test_runs_of_a_seed_see_the_same_samples_at_every_batch_size():
@@ -216,7 +216,7 @@ def test_a_replica_that_diverges_is_recorded_and_the_others_go_on():
         return model
 
     task = make(model=fragile)
-    found = Run(task, Variant(), [3, 5], replace(SETTINGS, max_loss=50.0)).finish()
+    found = Run(task, Variant(), [3, 5], replace(SETTINGS, setup=Setup(max_loss=50.0))).finish()
     assert found.meta["diverged_at"] == [None, 0]
     assert np.isnan(found.values["train loss"][1]).all()
     close(Run(task, Variant(), [3], SETTINGS).finish(), Run(make(), Variant(), [3], SETTINGS).finish())
@@ -225,7 +225,7 @@ def test_a_replica_that_diverges_is_recorded_and_the_others_go_on():
 
 def test_a_run_whose_replicas_all_diverge_ends_there():
     task = make(Plan(Adam(1e4), batch_size=4, steps=150))
-    run = Run(task, Variant(), [3, 5], replace(SETTINGS, max_loss=50.0))
+    run = Run(task, Variant(), [3, 5], replace(SETTINGS, setup=Setup(max_loss=50.0)))
     found = run.finish()
     assert run.step == 40
     assert found.meta["diverged_at"] == [160, 160]
@@ -348,7 +348,7 @@ def test_the_number_of_points_that_an_error_advises_is_possible():
 
 def test_a_device_that_is_not_there_is_told():
     with pytest.raises(ValueError, match="device must be one of torch, such as cpu or cuda, got 'gpu'"):
-        Settings(grid=(0, 4), device="gpu")
+        Setup("gpu")
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch sees no CUDA GPU"):
-            Run(make(), Variant(), [0], replace(SETTINGS, device="cuda"))
+            Run(make(), Variant(), [0], replace(SETTINGS, setup=Setup("cuda")))

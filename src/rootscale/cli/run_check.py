@@ -20,8 +20,8 @@ from rootscale.cli.console import progress
 from rootscale.compare import Gap
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
+from rootscale.lab import Variant
 from rootscale.lab.check import Arm, Check, check
-from rootscale.lab.engine import Variant
 from rootscale.lab.sweep import Progress
 from rootscale.lab.task import load_task
 from rootscale.noise import advise, noise_of

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import whole
-from rootscale.lab import Arm, Check, Settings
+from rootscale.lab import Arm, Check, Measure
 from rootscale.paper.experiment import Experiment, Options, Stored
 from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, percent, starts_high, told, told_gap
@@ -52,7 +52,7 @@ PERCENT = ("train accuracy", "test accuracy")
 LOGARITHMIC = ("gradient norm", "Tr Sigma", "noise scale")
 #: How the noise scale was measured.
 NOISE_MEASURED = (
-    f"It is measured on {Settings.noise_samples:,} training samples and rough beyond that number: where no gradient is "
+    f"It is measured on {Measure.noise_samples:,} training samples and rough beyond that number: where no gradient is "
     "seen in their noise (its line leaves the figure), it is above about that many, and of two shares the second "
     "counts it as above the batch size."
 )
@@ -330,7 +330,7 @@ def dominated(arm: Arm) -> tuple[float, float] | None:
         return None
     scale, size = np.nanmedian(values[:, alive], 0), _size(arm)
     above = scale > size
-    known = above & ((scale < NO_GRADIENT) | (size <= Settings.noise_samples))
+    known = above & ((scale < NO_GRADIENT) | (size <= Measure.noise_samples))
     return float(known.mean()), float(above.mean())
 
 

@@ -27,7 +27,8 @@ from rich.table import Table
 from rootscale import Adam, BatchSize, Plan, RMSprop, Schedule
 from rootscale.files import write_json
 from rootscale.lab import Settings, Variant, sweep
-from rootscale.lab.engine import environment, grid
+from rootscale.lab.provenance import environment
+from rootscale.lab.settings import grid
 from rootscale.paper.finals import largest_gap, percent
 from rootscale.paper.tasks import digits
 

@@ -51,8 +51,8 @@ from torch.nn import functional as F
 from rootscale import hparams
 from rootscale.files import command_line, whole, write_json
 from rootscale.lab import Settings, Variant
-from rootscale.lab.engine import environment
 from rootscale.lab.learner import make_optimizer
+from rootscale.lab.provenance import environment
 from rootscale.paper import data
 from rootscale.paper.experiment import Experiment, Line, Options, Stored
 from rootscale.paper.finals import ACCURACY, Final, accuracies, told_gap

@@ -7,13 +7,9 @@ run which is interrupted and resumed is the run that was not, bit for bit on a C
 from __future__ import annotations
 
 import math
-import os
-import platform
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,167 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rootscale._version import __version__
-from rootscale.changes import ScalingWarning
-from rootscale.format import show
 from rootscale.lab.learner import Learner
+from rootscale.lab.provenance import environment
+from rootscale.lab.settings import Settings, Setup
 from rootscale.lab.stream import Stream
 from rootscale.lab.task import Task
+from rootscale.lab.variant import Variant
 from rootscale.plan import Plan
-from rootscale.rules import Averaging, Rule, get_rule
 from rootscale.training.positions import generator
 from rootscale.trajectory import Trajectory
 
-__all__ = ["Run", "Settings", "Variant", "environment", "grid"]
+__all__ = ["Run"]
 
 #: The gradient's noise is measured on the training samples of the evaluation, in this many batches.
 NOISE_BATCHES = 16
-
-
-@dataclass(frozen=True)
-class Variant:
-    """How a run differs from the task's plan.
-
-    Args:
-        kappa: batch size over the plan's.
-        rule: by which hyperparameters and state are converted; None is the optimizer's own.
-        keep: rows of the rule (`rootscale units`) that are left alone.
-        ell: SVAG's; 1 is ordinary training.
-        averaging: ``paper`` or ``power``, as for `rootscale.Plan.at`.
-        ramp: further switches, each the samples seen before it and the batch size over the plan's from there on.
-        zero_state: throw the optimizer's state away at the switch, as some tools do.
-        name: for legends; made from the rest where it is empty.
-    """
-
-    kappa: Fraction | float = Fraction(1)
-    rule: str | None = None
-    keep: tuple[str, ...] = ()
-    ell: float = 1.0
-    averaging: Averaging = "paper"
-    ramp: tuple[tuple[int, Fraction | float], ...] = ()
-    zero_state: bool = False
-    name: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kappa", Fraction(self.kappa))
-        object.__setattr__(self, "keep", tuple(self.keep))
-        object.__setattr__(self, "ramp", tuple((int(at), Fraction(kappa)) for at, kappa in self.ramp))
-        for kappa in self.kappas:
-            if kappa <= 0:
-                raise ValueError(f"kappa must be positive, got {show(kappa)}")
-        if self.ramp and self.ell != 1:
-            raise ValueError("a ramp of batch sizes is for ordinary training, ell = 1")
-        places = [at for at, _ in self.ramp]
-        if places != sorted(set(places)):
-            raise ValueError(f"the switches of a ramp must follow each other, got {places}")
-
-    @property
-    def kappas(self) -> tuple[Fraction, ...]:
-        """Of all stages."""
-        return (Fraction(self.kappa), *(Fraction(kappa) for _, kappa in self.ramp))
-
-    def the_rule(self, plan: Plan) -> Rule:
-        """The rule with what is left alone taken out."""
-        return get_rule(self.rule, plan.optimizer.name, self.averaging).without(*self.keep)
-
-    def plan(self, plan: Plan) -> Plan:
-        """The plan of the (last stage of the) run; SVAG's, where ``ell`` is not 1."""
-        return self._converted(plan, self.kappas[-1])[0]
-
-    def plans(self, plan: Plan) -> list[Plan]:
-        """Of all stages."""
-        return [self._converted(plan, kappa)[0] for kappa in self.kappas]
-
-    def guards(self, plan: Plan) -> tuple[str, ...]:
-        """What the conversion warns of."""
-        return tuple(dict.fromkeys(text for kappa in self.kappas for text in self._converted(plan, kappa)[1]))
-
-    def _converted(self, plan: Plan, kappa: Fraction) -> tuple[Plan, list[str]]:
-        size = Fraction(plan.batch_size.total) * kappa
-        if size.denominator != 1:
-            raise ValueError(f"kappa={show(kappa)} makes a batch of {show(size)} samples; it must be whole")
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ScalingWarning)
-            new = plan.at(int(size), self.the_rule(plan), self.averaging)
-        messages = [str(one.message) for one in caught if issubclass(one.category, ScalingWarning)]
-        return (new if self.ell == 1 else new.svag(self.ell, self.averaging)), messages
-
-    def label(self, plan: Plan) -> str:
-        """In words, for legends."""
-        if self.name:
-            return self.name
-        sizes = [show(Fraction(plan.batch_size.total) * kappa) for kappa in self.kappas]
-        text = f"B = {' -> '.join(sizes)}"
-        if self.ell != 1:
-            return f"SVAG ell = {show(self.ell)}" + (f", {text}" if self.kappa != 1 else "")
-        if set(self.kappas) != {1} and self.rule is not None:
-            text += f", {self.rule}"
-        text += f" without {', '.join(self.keep)}" if self.keep else ""
-        return text + (", state zeroed" if self.zero_state else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """In JSON's types."""
-        ramp = [[at, str(kappa)] for at, kappa in self.ramp]
-        plain = {key: value for key, value in self.__dict__.items() if key != "name"}
-        return {**plain, "kappa": str(self.kappa), "keep": list(self.keep), "ramp": ramp}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is common to the runs of a sweep.
-
-    Args:
-        grid: the samples seen at which test functions are measured, increasing; the last is the end.
-        switch_at: samples seen before the batch size changes; 0 is from scratch.
-        replacement: draw samples independently, as the theory wants, or by epochs.
-        eval_samples: how many training samples, and test samples, measure the losses; all where there are fewer.
-        noise: whether to measure gradient norm and Tr Sigma.
-        noise_samples: on how many training samples.
-        max_loss: a replica whose train loss exceeds it has diverged; None is 100 times the first one.
-        device: where.
-        micro: most samples through the model at once.
-        amp: run the model in bfloat16.
-        fast: on a GPU, train by CUDA graphs (`rootscale.lab.fast`), in bfloat16; ignored on a CPU.
-    """
-
-    grid: tuple[int, ...]
-    switch_at: int = 0
-    replacement: bool = True
-    eval_samples: int = 2048
-    noise: bool = True
-    noise_samples: int = 2048
-    max_loss: float | None = None
-    device: str = "cpu"
-    micro: int | None = None
-    amp: bool = False
-    fast: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("eval_samples", "noise_samples", "micro"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        try:
-            torch.device(self.device)
-        except RuntimeError:
-            raise ValueError(f"device must be one of torch, such as cpu or cuda, got {self.device!r}") from None
-
-
-def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int] = (1,)) -> tuple[int, ...]:
-    """Evenly spaced samples seen, each a whole number of steps at every batch size where there is room for that.
-
-    >>> grid(1000, 5, batch_sizes=[4, 16])
-    (0, 192, 400, 608, 800, 1000)
-    """
-    if stop <= start:
-        raise ValueError(f"the end must lie after the start, {start} samples, got {stop}")
-    if points < 1:
-        raise ValueError(f"points must be at least 1, got {points}")
-    unit = math.lcm(*batch_sizes)
-    if unit > (stop - start) / (2 * points):
-        unit = max(batch_sizes)
-    places = [start + round((stop - start) * j / points / unit) * unit for j in range(points)]
-    return tuple(sorted({*(place for place in places if place == start or stop - place >= max(batch_sizes)), stop}))
 
 
 class _Stage(NamedTuple):
@@ -228,11 +77,11 @@ class Run:
         warm: Mapping[str, Any] | None = None,
     ) -> None:
         self.task, self.variant, self.seeds, self.settings = task, variant, list(seeds), settings
-        device = torch.device(settings.device)
+        device = torch.device(settings.setup.device)
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device {settings.device!r} is not there: torch sees no CUDA GPU; take cpu")
+            raise ValueError(f"device {settings.setup.device!r} is not there: torch sees no CUDA GPU; take cpu")
         self.guards = variant.guards(task.plan)
-        self.learner = _learner(task, self.seeds, device, settings)
+        self.learner = _learner(task, self.seeds, device, settings.setup)
         self.step, self.seconds = 0, 0.0
         self.values: dict[str, list[list[float]]] = {}
         self.diverged: list[int | None] = [None] * len(self.seeds)
@@ -256,8 +105,8 @@ class Run:
         self._bounds: list[float] = []
         self._dropout_seed = generator(self.seeds[0], 4).initial_seed() // 2
         lane = 0 if variant.ell == 1 else 1
-        self._stream = Stream(len(task.train), self.seeds, settings.replacement, lane, device)
-        self._probes = _probes(task, settings.eval_samples, device)
+        self._stream = Stream(len(task.train), self.seeds, settings.setup.replacement, lane, device)
+        self._probes = _probes(task, settings.measure.eval_samples, device)
         if self.start and warm is None:
             warm = self._warm_up()
         if warm is not None:
@@ -357,7 +206,7 @@ class Run:
         place = self.settings.grid[self.measured]
         losses = found["train loss"]
         if not self._bounds:
-            self._bounds = [self.settings.max_loss or loss + 99 * abs(loss) for loss in losses]
+            self._bounds = [self.settings.setup.max_loss or loss + 99 * abs(loss) for loss in losses]
         for r, (loss, bound) in enumerate(zip(losses, self._bounds, strict=True)):
             if self.diverged[r] is None and not (math.isfinite(loss) and loss <= bound):
                 self.diverged[r] = place
@@ -370,7 +219,7 @@ class Run:
         found: dict[str, Tensor] = {}
         for split, (x, y) in self._probes.items():
             found |= {f"{split} {name}": value for name, value in learner.means(x, y, functions).items()}
-        if self.settings.noise:
+        if self.settings.measure.noise:
             found |= self._noise()
         found["parameter norm"] = learner.squared_norm(learner.trained).sqrt().detach()
         for name, function in self.task.functions.items():
@@ -385,7 +234,7 @@ class Run:
         With batch gradients ``g_k`` of ``b`` samples: ``Tr Sigma = b / (K - 1) sum_k |g_k - g_bar|^2``, and
         ``|g_bar|^2 - Tr Sigma / (K b)`` estimates ``|grad f|^2`` without bias.
         """
-        x, y = (part[: self.settings.noise_samples] for part in self._probes["train"])
+        x, y = (part[: self.settings.measure.noise_samples] for part in self._probes["train"])
         batches = min(NOISE_BATCHES, len(x))
         b = len(x) // batches
         total: list[Tensor] = []
@@ -425,10 +274,10 @@ class Run:
                 "switch_at": self.start,
                 "diverged_at": self.diverged,
                 "steps": self.step,
-                "replacement": self.settings.replacement,
+                "replacement": self.settings.setup.replacement,
                 "guards": list(self.warnings),
                 "seconds": round(self.seconds, 3),
-                **environment(self.settings.device),
+                **environment(self.settings.setup.device),
             },
         )
 
@@ -456,12 +305,12 @@ class Run:
         self._bounds = state["bounds"]
 
 
-def _learner(task: Task, seeds: Sequence[int], device: torch.device, settings: Settings) -> Learner:
-    if settings.fast and device.type == "cuda":
+def _learner(task: Task, seeds: Sequence[int], device: torch.device, setup: Setup) -> Learner:
+    if setup.fast and device.type == "cuda":
         from rootscale.lab.fast import fast_learner
 
-        return fast_learner(task, seeds, device, micro=settings.micro)
-    return Learner(task, seeds, device, micro=settings.micro, amp=settings.amp)
+        return fast_learner(task, seeds, device, micro=setup.micro)
+    return Learner(task, seeds, device, micro=setup.micro, amp=setup.amp)
 
 
 def _probes(task: Task, most: int, device: torch.device) -> dict[str, tuple[Tensor, Tensor]]:
@@ -474,20 +323,3 @@ def _probes(task: Task, most: int, device: torch.device) -> dict[str, tuple[Tens
             x, y = x.to(device), y.to(device)
             probes[split] = (x if task.prepare is None else task.prepare(x), y)
     return probes
-
-
-def environment(device: str) -> dict[str, Any]:
-    """Versions and hardware."""
-    hardware = f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
-    if torch.device(device).type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
-    versions = {"rootscale": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"versions": {**versions, "numpy": np.__version__}, "hardware": hardware}
-
-
-def _processor() -> str:
-    with suppress(OSError), open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
