@@ -21,7 +21,7 @@ from rootscale.lab import Run, Settings, Setup, Variant, identity, sweep
 from rootscale.lab.identity import describe
 from rootscale.lab.pool import available
 from rootscale.lab.sweep import BusyError, finished
-from rootscale.paper.tasks import Normalise
+from rootscale.paper.transforms import Normalise
 from rootscale.trajectory import Trajectory
 
 SETTINGS = Settings(grid=(0, 160, 320, 480))

@@ -44,6 +44,11 @@ def add_parsers(subparsers: Any) -> None:
     change.add_argument("--ells", type=float, nargs="+", metavar="ELL", help="of SVAG")
     change.add_argument("--points", type=int, metavar="N", help="at which runs are measured")
     change.add_argument(
+        "--recipe", metavar="TEXT",
+        help="of a run on CIFAR-10: house or authors, and +FACTOR of decays, head, bias-correction, warm-up, groups, "
+        "fp32, v_k, such as authors+groups",
+    )  # fmt: skip
+    change.add_argument(
         "--paper-batchnorm", action="store_true", default=None,
         help="leave BatchNorm's momentum at .1 at every batch size, as in the paper",
     )  # fmt: skip
@@ -109,7 +114,7 @@ def _options(args: argparse.Namespace, experiment: Experiment) -> Options:
         ells=None if args.ells is None else tuple(args.ells),
         **{
             name: getattr(args, name)
-            for name in ("epochs", "seeds", "eps", "model", "points", "paper_batchnorm", "data")
+            for name in ("epochs", "seeds", "eps", "model", "points", "paper_batchnorm", "recipe", "data")
         },
     )
 

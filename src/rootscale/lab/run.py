@@ -309,8 +309,8 @@ def _learner(task: Task, seeds: Sequence[int], device: torch.device, setup: Setu
     if setup.fast and device.type == "cuda":
         from rootscale.lab.fast import fast_learner
 
-        return fast_learner(task, seeds, device, micro=setup.micro)
-    return Learner(task, seeds, device, micro=setup.micro, amp=setup.amp)
+        return fast_learner(task, seeds, device, micro=setup.micro, amp=setup.amp is not False)
+    return Learner(task, seeds, device, micro=setup.micro, amp=bool(setup.amp))
 
 
 def _probes(task: Task, most: int, device: torch.device) -> dict[str, tuple[Tensor, Tensor]]:

@@ -71,10 +71,13 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
     def _follow(self, mean: Tensor, variance: Tensor, count: int) -> None:
         """Move the running averages towards the statistics of a batch."""
         assert self.momentum is not None
-        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        self.running_mean.lerp_(mean.mean(0).flatten(), self.momentum)
-        self.running_var.lerp_(variance.mean(0).flatten() * (count / (count - 1)), self.momentum)
+        unbiased = count / (count - 1)
+        self.running_mean.mul_(1 - self.momentum).add_(mean.mean(0).flatten() * self.momentum)
+        self.running_var.mul_(1 - self.momentum).add_(variance.mean(0).flatten() * (self.momentum * unbiased))
 
 
 def group_batchnorm(model: nn.Module, group: int) -> nn.Module:

@@ -12,7 +12,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
@@ -22,14 +22,18 @@ from rootscale import hparams
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Count, Schedule
 
-__all__ = ["FACTORS", "OPTIMIZERS", "RECIPES", "Recipe", "paper_plan", "recipe"]
+__all__ = ["DECAYS", "FACTORS", "OPTIMIZERS", "RECIPES", "Recipe", "paper_plan", "recipe", "staircase", "steps_of"]
 
 #: The optimizers of the paper's CIFAR-10 runs.
 OPTIMIZERS = ("adam", "rmsprop")
-#: Shares of the run after which the learning rate is divided by 10, as the paper's appendix has them.
-TEXT_DECAYS = MappingProxyType({"adam": (Fraction(3, 5),), "rmsprop": (Fraction(4, 5), Fraction(9, 10))})
-#: The same in the README of the authors' code: epochs 300 and 400 of 500 for RMSprop, 300 for Adam.
-CODE_DECAYS = MappingProxyType({"adam": (Fraction(3, 5),), "rmsprop": (Fraction(3, 5), Fraction(4, 5))})
+#: Shares of the run after which the learning rate is divided by 10: as the paper's appendix has them, and as the README
+#: of the authors' code does (epochs 300 and 400 of 500 for RMSprop, 300 for Adam).
+DECAYS: Mapping[str, Mapping[str, tuple[Fraction, ...]]] = MappingProxyType(
+    {
+        "text": {"adam": (Fraction(3, 5),), "rmsprop": (Fraction(4, 5), Fraction(9, 10))},
+        "code": {"adam": (Fraction(3, 5),), "rmsprop": (Fraction(3, 5), Fraction(4, 5))},
+    }
+)
 #: The peak learning rate, every beta, and the L2 term in the gradient, at batch size 256.
 ETA, BETA, WEIGHT_DECAY = 1e-3, 0.999, 1e-4
 #: Inputs of ResNet-56's last layer.
@@ -43,7 +47,7 @@ class Recipe:
     """The choices of a run on CIFAR-10 that the paper's text leaves open, or that its code makes differently.
 
     Args:
-        decays: for each optimizer, the shares of the run after which the learning rate is divided by 10.
+        decays: when the learning rate falls, a key of `DECAYS`.
         authors_head: whether the last layer is that of the authors' code. VGG's is then drawn from N(0, .01^2) with a
             bias of zero and stays fixed; ResNet's is drawn from N(0, 2 / 64) and is trained. Otherwise the last layer
             of both is initialised as torch does, and stays fixed.
@@ -51,13 +55,13 @@ class Recipe:
         warmup_epochs: length of the warm-up, at most half of the run; None is 2 % of the run.
         group: samples over which BatchNorm takes its statistics; None is the whole batch.
         bfloat16: whether a GPU runs the model in bfloat16; otherwise in float32, with TF32 in its convolutions.
-        previous_moment: whether the update divides by ``v_k``, as in the paper's theory, instead of torch's ``v_{k+1}``.
+        previous_moment: whether an update divides by ``v_k``, as the paper's theory does, and not by ``v_{k+1}``.
     """
 
-    decays: Mapping[str, tuple[Fraction, ...]] = TEXT_DECAYS
+    decays: str = "text"
     authors_head: bool = False
     bias_correction: bool = False
-    warmup_epochs: float | None = None
+    warmup_epochs: int | None = None
     group: int | None = None
     bfloat16: bool = True
     previous_moment: bool = False
@@ -80,23 +84,39 @@ class Recipe:
         return hparams.RMSprop(eta=ETA, beta=BETA, eps=eps, weight_decay=weight_decay)
 
     def schedule(self, name: str, steps: int, epochs: float) -> Schedule:
-        """Return an exponential warm-up from a thousandth of eta, and the decays of an optimizer."""
-        share = WARMUP if self.warmup_epochs is None else min(Fraction(self.warmup_epochs / epochs), Fraction(1, 2))
-        milestones: list[Count] = [steps * decay for decay in self.decays[name]]
-        return Schedule(
-            "multistep",
-            warmup=steps * share,
-            warmup_shape="exponential",
-            warmup_start=1e-3,
-            milestones=milestones,
-            gamma=0.1,
-        )
+        """Return the warm-up, and the decays of an optimizer."""
+        share = WARMUP if self.warmup_epochs is None else min(self.warmup_epochs / Fraction(epochs), Fraction(1, 2))
+        return staircase(steps, share, DECAYS[self.decays][name])
+
+
+def staircase(steps: int, warmup: Fraction, decays: Sequence[Fraction]) -> Schedule:
+    """Return the paper's schedule for images: an exponential warm-up from a thousandth, then divisions by 10.
+
+    Args:
+        steps: of the run.
+        warmup: its share of the run.
+        decays: shares of the run after which the learning rate is divided.
+    """
+    milestones: list[Count] = [steps * share for share in decays]
+    return Schedule(
+        "multistep",
+        warmup=steps * warmup,
+        warmup_shape="exponential",
+        warmup_start=1e-3,
+        milestones=milestones,
+        gamma=0.1,
+    )
+
+
+def steps_of(samples: int, epochs: float, batch_size: int) -> int:
+    """Return the steps of a run whose epochs are ``floor(samples / batch_size)`` steps, at least one."""
+    return max(1, round(epochs * max(1, samples // batch_size)))
 
 
 #: What may be changed in a recipe, one thing each.
 FACTORS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "decays": {"decays": CODE_DECAYS},
+        "decays": {"decays": "code"},
         "head": {"authors_head": True},
         "bias-correction": {"bias_correction": True},
         "warm-up": {"warmup_epochs": 10},
@@ -159,7 +179,7 @@ def paper_plan(
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
     chosen = _recipe(recipe)
-    steps = max(1, round(epochs * max(1, samples // batch_size)))
+    steps = steps_of(samples, epochs, batch_size)
     return Plan(
         chosen.optimizer(optimizer, eps),
         BatchSize(batch_size),

@@ -84,8 +84,9 @@ class Runs:
     def finished(self, line: Line, seeds: range) -> bool:
         """Whether there is nothing left to run."""
         return finished(
-            line.task, [line.variant], seeds, self.settings, self.folder, together=self.together, **self.keep
-        )
+            line.task, [line.variant], seeds, line.settings(self.settings), self.folder,
+            together=self.together, **self.keep,
+        )  # fmt: skip
 
     def sweep(
         self,
@@ -107,7 +108,7 @@ class Runs:
             self.clock.tell()
 
         return sweep(
-            line.task, [line.variant], seeds, self.settings, self.folder,
+            line.task, [line.variant], seeds, line.settings(self.settings), self.folder,
             together=self.together, workers=1, checkpoint_every=60.0, wait=wait, on_progress=on_progress, **self.keep,
         )  # fmt: skip
 

@@ -257,12 +257,17 @@ def _maker(model: str, images: data.Images, plan: Plan, recipe: Recipe | None) -
         options["momentum"] = plan.batchnorm_momentum
     if recipe is None:
         return partial(MODELS[model], **options)
-    make = partial(MODELS[model], **options, freeze_last=recipe.freezes_head(model))
-    return partial(made_by, make, recipe.head_std(model), recipe.group)
+    return by_recipe(recipe, model, partial(MODELS[model], **options))
+
+
+def by_recipe(recipe: Recipe, model: str, make: Callable[..., nn.Module]) -> Callable[[], nn.Module]:
+    """Return what makes a model as a recipe asks; ``make`` takes ``freeze_last``, and its last layer is ``last``."""
+    frozen = partial(make, freeze_last=recipe.freezes_head(model))
+    return partial(made_by, frozen, recipe.head_std(model), recipe.group)
 
 
 def made_by(make: Callable[[], nn.Module], head_std: float | None, group: int | None) -> nn.Module:
-    """Return a model of the table, changed as a recipe asks.
+    """Return a model with another last layer, or with another BatchNorm.
 
     Args:
         make: makes the model; its last layer is called ``last``.

@@ -59,8 +59,10 @@ from rootscale.paper.finals import ACCURACY, Final, accuracies, told_gap
 from rootscale.paper.models import convnet
 from rootscale.paper.models import resnet50 as library_resnet50
 from rootscale.paper.parts import settings_for
-from rootscale.paper.tasks import Normalise, Recipe, image_task
-from rootscale.plan import Plan
+from rootscale.paper.recipes import staircase, steps_of
+from rootscale.paper.tasks import image_task
+from rootscale.paper.transforms import Normalise
+from rootscale.plan import BatchSize, Plan
 from rootscale.training.positions import generator
 
 #: The paper's batch size.
@@ -71,10 +73,8 @@ SHRINK = 16
 STATISTICS = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-#: The paper's settings, from its appendix "Experiment Configuration Details" (section ImageNet).
-RECIPE = Recipe(
-    partial(hparams.Adam, eta=3e-4, beta1=0.999, beta2=0.999), (Fraction(5, 9), Fraction(8, 9)), warmup=Fraction(1, 18)
-)
+#: From its appendix "Experiment Configuration Details" (section ImageNet): shares of warm-up, and of the decays.
+WARMUP, DECAYS = Fraction(1, 18), (Fraction(5, 9), Fraction(8, 9))
 
 
 def imagenet_plan(samples: int, epochs: float = 90, eps: float = 1e-8, batch_size: int = BASE) -> Plan:
@@ -86,7 +86,10 @@ def imagenet_plan(samples: int, epochs: float = 90, eps: float = 1e-8, batch_siz
         eps: 1e-8 and 1e-30 in the paper.
         batch_size: at which the values hold as given; nothing is converted.
     """
-    return RECIPE.plan(samples, epochs, batch_size, eps=eps)
+    steps = steps_of(samples, epochs, batch_size)
+    adam = hparams.Adam(eta=3e-4, beta1=0.999, beta2=0.999, eps=eps, weight_decay=1e-4)
+    schedule = staircase(steps, WARMUP, DECAYS)
+    return Plan(adam, BatchSize(batch_size), steps=steps, schedule=schedule, batchnorm_momentum=0.1)
 
 
 class _FromTransformers(nn.Module):
