@@ -31,9 +31,9 @@ from rich.table import Table
 
 from rootscale.compare import compare
 from rootscale.files import write_json
-from rootscale.lab import Settings, Setup, Task, Variant, grid, pool, sweep
-from rootscale.lab.check import LOSSES
+from rootscale.lab import Forked, Here, Observer, Settings, Setup, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
+from rootscale.lab.result import LOSSES
 from rootscale.paper.tasks import digits
 from rootscale.trajectory import Trajectory
 
@@ -161,10 +161,14 @@ def main() -> None:
             entries = {entry: problem.variant(entry) for entry in problem.entries}
             variants, folder = [Variant(), *entries.values()], args.runs / name.replace(" ", "-")
             runs = sweep(
-                problem.task, variants, range(total), settings, folder,
-                together=400 if cpu else total, workers=pool.default_workers() if cpu else 1,
-                on_progress=partial(tell, progress, bar),
-            )  # fmt: skip
+                problem.task,
+                variants,
+                seeds=range(total),
+                settings=settings,
+                store=folder,
+                execute=Forked(together=400) if cpu else Here(total),
+                observe=Observer(partial(tell, progress, bar)),
+            )
             base = runs.trajectories[Variant()]
             results[f"{name}: null pairs"] = judge(base, base, args.repetitions, args.seeds, shift=args.seeds)
             for entry, variant in entries.items():

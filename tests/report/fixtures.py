@@ -8,7 +8,7 @@ import numpy as np
 
 from rootscale import Adam, Plan
 from rootscale.compare import Comparison, Gap
-from rootscale.lab.check import Arm, Check
+from rootscale.lab import Arm, Check
 from rootscale.trajectory import Trajectory
 
 PLAN = Plan(Adam(eta=5e-4, beta1=0.99, beta2=0.999), batch_size=4, steps=13_000, intervals={"eval": 250})

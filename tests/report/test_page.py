@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
-from rootscale.lab.check import Check
+from rootscale.lab import Check
 from rootscale.report import page, write
 from rootscale.report.page import COLOURS, DASHES
 from rootscale.report.words import sentences, settles

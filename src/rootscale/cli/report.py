@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rootscale.lab.check import Check
+    from rootscale.lab import Check
 
 __all__ = ["add_parsers"]
 
@@ -59,7 +59,7 @@ def _report(args: argparse.Namespace) -> int:
 
 def _load(folder: Path) -> Check:
     """`Check.load`, with one line for whatever is wrong with the folder."""
-    from rootscale.lab.check import Check
+    from rootscale.lab import Check
 
     try:
         return Check.load(folder)

@@ -113,11 +113,6 @@ class Run:
             self.learner.load_state_dict(warm["learner"])
             self._bounds = list(warm["bounds"])
             self.diverged = [None if lost is None else self.start for lost in warm["diverged"]]
-            if None not in self.diverged:
-                raise ValueError(
-                    f"all {len(self.seeds)} runs diverged before the switch at {self.start} samples, the first after "
-                    f"{min(warm['diverged'])}: switch before, or take a smaller learning rate"
-                )
         self._stage, self.warnings = -1, dict.fromkeys(self.guards)
         self._enter(0)
 
@@ -147,7 +142,7 @@ class Run:
     @property
     def done(self) -> bool:
         """Whether the last point of the grid has been measured, or all replicas have diverged."""
-        return self.measured == len(self.settings.grid) or None not in self.diverged
+        return self.measured == len(self.settings.grid) or (self.measured > 0 and None not in self.diverged)
 
     @property
     def progress(self) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rootscale.compare import Verdict
-from rootscale.lab.check import Arm
+from rootscale.lab import Arm
 from rootscale.trajectory import Trajectory
 
 __all__ = [

@@ -11,9 +11,10 @@ from typing import Any
 
 from rootscale.compare import FEWEST, compare
 from rootscale.files import write_json
-from rootscale.lab import Settings
-from rootscale.lab.check import LOSSES, Arm, Check, arm_of
-from rootscale.lab.sweep import Sweep, joined
+from rootscale.lab import Arm, Check, Settings, Sweep
+from rootscale.lab.checks import arm_of
+from rootscale.lab.result import LOSSES
+from rootscale.lab.store import joined
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import MEASURES, Final, finals, percent, told, told_gap
 from rootscale.trajectory import Trajectory

@@ -16,7 +16,7 @@ import numpy as np
 
 from rootscale.compare import Array
 from rootscale.files import whole
-from rootscale.lab.check import Arm, Check
+from rootscale.lab import Arm, Check
 from rootscale.report import words
 from rootscale.trajectory import Trajectory
 

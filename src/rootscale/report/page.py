@@ -22,7 +22,7 @@ from rootscale.changes import PROMISE
 from rootscale.compare import Comparison, Gap
 from rootscale.files import whole
 from rootscale.format import show
-from rootscale.lab.check import Arm, Check
+from rootscale.lab import Arm, Check
 from rootscale.report import words
 from rootscale.report.payload import payload, script_json
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rootscale.compare import FEWEST, Array, Comparison, Gap
 from rootscale.format import show
-from rootscale.lab.check import LOSSES, Arm, Check
+from rootscale.lab.result import LOSSES, Arm, Check
 from rootscale.trajectory import Trajectory
 
 #: The words for the verdicts, in the order of the page; the last is for runs that were too few for one.

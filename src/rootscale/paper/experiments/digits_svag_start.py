@@ -26,7 +26,7 @@ from rich.table import Table
 
 from rootscale import Adam, BatchSize, Plan, RMSprop, Schedule
 from rootscale.files import write_json
-from rootscale.lab import Settings, Variant, sweep
+from rootscale.lab import Here, Settings, Variant, sweep
 from rootscale.lab.provenance import environment
 from rootscale.lab.settings import grid
 from rootscale.paper.finals import largest_gap, percent
@@ -49,7 +49,7 @@ def gaps(seeds: int) -> Gaps:
         for start, samples in STARTS.items():
             settings = Settings(grid=grid(STEPS * BATCH, POINTS, samples, [BATCH]), switch_at=samples)
             variants = [Variant(), *(Variant(ell=ell) for ell in ELLS)]
-            made = sweep(task, variants, range(seeds), settings, together=seeds, workers=1).trajectories
+            made = sweep(task, variants, seeds=range(seeds), settings=settings, execute=Here(seeds)).trajectories
             discrete, *others = (made[variant].values["train loss"] for variant in variants)
             if samples == 0:
                 span = float(np.ptp(discrete.mean(0)))
