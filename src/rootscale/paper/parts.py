@@ -54,7 +54,7 @@ def kept(options: Options) -> tuple[str, ...]:
 
 
 _cifar10 = lru_cache(maxsize=1)(data.cifar10)
-_patterns = lru_cache(maxsize=1)(partial(data.patterns, 512, 128))
+_patterns = lru_cache(maxsize=1)(partial(data.patterns, 512, 128, size=16))
 
 
 def cifar10_task(optimizer: str, options: Options, *factors: str) -> Task:
