@@ -3,7 +3,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,7 @@ def test_json_is_machine_readable(capsys):
     data = json.loads(capsys.readouterr().out)
     assert Plan.from_dict(data["to"]).optimizer.eta == 6e-4
     assert data["kappa"] == 4
-    assert {"name", "before", "after", "used", "form", "status", "source", "why"} == set(data["changes"][0])
+    assert {"name", "field", "before", "after", "used", "form", "status", "source", "why"} == set(data["changes"][0])
 
 
 def test_a_plan_file_goes_in_and_options_go_on_top(tmp_path, capsys):
@@ -87,8 +86,16 @@ def test_decoupled_adam_is_adamw(capsys):
     [
         ("scale --to 4", "rootscale scale: error: --optimizer is needed, or a --plan that has it"),
         ("scale --optimizer adam --to 4", "--batch-size is needed"),
-        ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to 128", "need kappa < 10, or averaging='power'"),
-        ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to many", "batch_size must be a number from"),
+        (
+            "scale --optimizer adam --lr 1e-3 --batch-size 8 --to 128",
+            "need kappa < 10, or the form beta^kappa",
+        ),
+        ("scale --optimizer adam --lr -1e-3 --batch-size 8 --to 16", "--lr must be a finite number > 0, got -0.001"),
+        (
+            "scale --optimizer adam --lr 1e-3 --batch-size -16 --to 16",
+            "--batch-size must be a number above 0, got '-16'",
+        ),
+        ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to many", "--to must be a number above 0, got 'many'"),
         ("scale --optimizer adam --lr x --batch-size 8 --to 16", "argument --lr: invalid float value: 'x'"),
         ("scale --optimizer lamb --batch-size 8 --to 16", "argument --optimizer: invalid choice: 'lamb'"),
         ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --rule sqrt", "the rule of sgd is 'linear'"),
@@ -142,7 +149,7 @@ def test_an_interrupt_is_one_line_and_the_shells_exit_code(monkeypatch, capsys):
     def interrupted(plan, *args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Plan, "explain", interrupted)
+    monkeypatch.setattr(Plan, "convert", interrupted)
     assert main(WORKED) == 130
     assert capsys.readouterr().err == "rootscale scale: interrupted\n"
 
@@ -158,16 +165,6 @@ def test_the_core_needs_neither_torch_nor_numpy_nor_rich():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert done.stderr == "[]\n"
     assert "scale" in done.stdout
-
-
-def test_help_answers_at_once():
-    """Half a second is the promise; the best of five, since other work may run beside the tests."""
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        assert run("--help").returncode == 0
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.5
 
 
 def test_a_fault_of_ours_is_no_verdict(monkeypatch, capsys):

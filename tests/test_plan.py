@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rootscale import RULES, SGD, Adam, AdamW, BatchSize, Plan, RMSprop, ScalingWarning, Schedule
+from rootscale.rules import rule_text
 from rootscale.schedule import SHAPES
 
 FULL = Plan(
@@ -126,7 +127,7 @@ def test_an_unknown_change_is_a_key_error_that_names_the_known_ones():
             600,
             r"kappa \* \(1 - beta2\) = 0\.6 is outside the theorem's range .*kappa < 500",
         ),
-        (Plan(Adam(1e-3), 1), 6, r"kappa \* \(1 - beta1\) = 0\.6: .*\(kappa < 5 would be\)"),
+        (Plan(Adam(1e-3), 1), 6, r"kappa \* \(1 - beta1\) = 0\.6: .*kappa < 5 would be enough"),
         (
             Plan(Adam(1e-3, 0.99), 64, noise_scale=100),
             256,
@@ -220,7 +221,7 @@ def test_at_equal_time_the_learning_rate_is_the_rules_multiple(case, batch_size)
             "give steps, or epochs and dataset_size, not both",
         ),
         (lambda: Plan(SGD(0.1), 1, epochs=2), "epochs needs dataset_size"),
-        (lambda: Plan(SGD(0.1), 0), "batch_size must be a number from 1e-12 to .*, got 0"),
+        (lambda: Plan(SGD(0.1), 0), "batch_size must be a number above 0, got 0"),
         (
             lambda: Plan(SGD(0.1), "32x4"),
             "batch_size must be a number or MICROxACCUMULATIONxWORKERS such as 32x4x8, got '32x4'",
@@ -231,13 +232,13 @@ def test_at_equal_time_the_learning_rate_is_the_rules_multiple(case, batch_size)
         (lambda: Plan(SGD(0.1), 1, ema=1.0), r"ema must be in \[0, 1\), got 1\.0"),
         (lambda: Plan(SGD(0.1), 1, clip=0), "clip must be a finite number > 0, got 0"),
         (lambda: Plan(SGD(0.1), 1, intervals=[3]), r"intervals must map names to steps, got \[3\]"),
-        (lambda: Plan(SGD(0.1), 1, intervals={"eval": -1}), "intervals.'eval'. must be a number from"),
+        (lambda: Plan(SGD(0.1), 1, intervals={"eval": -1}), "intervals.'eval'. must be a number above 0"),
         (lambda: Plan(SGD(0.1), 1, noise_scale="much"), "noise_scale must be a finite number > 0, got 'much'"),
         (lambda: Adam(True), "eta must be a finite number > 0, got True"),
         (lambda: Adam(math.nan), "eta must be a finite number > 0, got nan"),
         (lambda: Adam(10**400), "eta must be a finite number > 0, got 1000"),
-        (lambda: FULL.at("many"), "batch_size must be a number from 1e-12 to .*, got 'many'"),
-        (lambda: FULL.at(math.inf), "batch_size must be a number from 1e-12 to .*, got inf"),
+        (lambda: FULL.at("many"), "batch_size must be a number above 0, got 'many'"),
+        (lambda: FULL.at(math.inf), "batch_size must be a number above 0, got inf"),
     ],
 )
 def test_mistakes_are_told_with_what_was_expected_and_what_came(bad, message):
@@ -277,11 +278,11 @@ def test_json_loses_nothing(batch_size):
         ),
         (
             '{"optimizer": {"name": "sgd", "eta": 1}, "batch_size": 1, "steps": "1e999999999"}',
-            "steps must be a number from",
+            "steps must be a number above 0",
         ),
         (
             '{"optimizer": {"name": "sgd", "eta": 1}, "batch_size": [1]}',
-            r"batch_size must be a number from .*, got \[1\]",
+            r"batch_size must be a number above 0, got \[1\]",
         ),
         ("[" * 100_000, "plan must be JSON"),
     ],
@@ -363,15 +364,30 @@ def numbers(record):
             yield value
 
 
-@settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
-@given(PLANS, rarely_odd(sizes), st.sampled_from([None, *RULES]), st.sampled_from(["paper", "power"]))
+CONFIGURATIONS = given(PLANS, rarely_odd(sizes), st.sampled_from([None, *RULES]), st.sampled_from(["paper", "power"]))
+
+
+@settings(max_examples=1_000, suppress_health_check=list(HealthCheck))
+@CONFIGURATIONS
 @pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
 def test_any_configuration_gives_a_valid_plan_or_a_clear_value_error(data, to, rule, averaging):
+    check_configuration(data, to, rule, averaging)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
+@CONFIGURATIONS
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_ten_thousand_configurations_give_valid_plans_or_clear_value_errors(data, to, rule, averaging):
+    check_configuration(data, to, rule, averaging)
+
+
+def check_configuration(data, to, rule, averaging):
     refusal, text = None, ""
     try:
         plan = Plan.from_dict(data)
-        other = plan.at(to, rule, averaging)
-        text = str(plan.explain(other, rule, averaging))
+        other = plan.at(to, rule_text(rule, averaging))
+        text = str(plan.explain(other, rule_text(rule, averaging)))
     except ValueError as error:
         refusal = str(error)
     if refusal is not None:
@@ -388,7 +404,7 @@ def test_a_fair_share_of_those_configurations_is_valid():
     """So that the test above is about plans, not about refusals only."""
     valid = []
 
-    @settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(PLANS)
     def count(data):
         try:
@@ -404,3 +420,37 @@ def test_a_fair_share_of_those_configurations_is_valid():
 def test_rmsprop_has_the_paper_s_names():
     big = Plan(RMSprop(1e-3, beta=0.999, eps=1e-8), 256).at(1024).optimizer
     assert (big.eta, round(big.beta, 12), big.eps) == (2e-3, 0.996, 5e-9)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "momentum"),
+    [
+        ("32x1x1", "32x4x1", 0.1),  # accumulation: a forward has as many samples as before
+        ("32x4x1", "128x1x1", 0.3439),
+        ("32x1x4", "32x4x4", 0.1),
+        ("32x1x1", 128, 0.1),  # the layout is known, and the accumulation follows
+        (32, 128, 0.3439),
+        (32, "32x4x1", 0.3439),  # how 32 samples were laid out is not known
+    ],
+)
+def test_batchnorm_follows_the_samples_of_one_forward(before, after, momentum):
+    plan = Plan(Adam(1e-3, beta1=0.99), before, batchnorm_momentum=0.1)
+    assert plan.at(after).batchnorm_momentum == pytest.approx(momentum)
+
+
+def test_a_change_is_found_by_its_field_and_by_its_name():
+    plan = Plan(Adam(1e-3, beta1=0.99), 4, steps=100, intervals={"eval": 8}, schedule=Schedule(warmup=10))
+    changes = plan.convert(16).changes
+    assert changes["optimizer.eta"] is changes["lr"]
+    assert changes["intervals.eval"] is changes["every eval"]
+    assert changes["schedule.warmup"].value == 2
+    assert "schedule.warmup" in changes
+    assert "clip" not in changes
+
+
+def test_a_conversion_has_its_plan_changes_and_warnings_and_issues_none(recwarn):
+    plan = Plan(Adam(1e-3), 4, steps=100)
+    conversion = plan.convert(24)
+    assert (conversion.before, conversion.plan.batch_size.total) == (plan, 24)
+    assert conversion.warnings == conversion.changes.warnings != ()
+    assert not recwarn.list

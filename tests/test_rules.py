@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rootscale import RULES, SGD, Adam, AdamW, Plan, RMSprop, ScalingWarning, Schedule
-from rootscale.rules import get_rule
+from rootscale.rules import get_rule, rule_text
 from rootscale.units import TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
@@ -62,20 +62,20 @@ def test_no_other_rule_keeps_all_of_them(eta, rate1, rate2, eps, eps_root, decay
     assert any(after[name] != pytest.approx(value, rel=1e-3) for name, value in before.items() if name != "step")
 
 
-@given(optimizers, kappas, kappas, st.sampled_from(["paper", "power"]))
-def test_rules_compose_and_invert(optimizer, kappa1, kappa2, averaging):
+@given(optimizers, kappas, kappas, st.sampled_from([None, "with power"]))
+def test_rules_compose_and_invert(optimizer, kappa1, kappa2, rule):
     assume(in_range(optimizer, kappa1) and in_range(optimizer, kappa1 * kappa2))
     plan = Plan(optimizer, batch_size=1)
-    twice = plan.at(kappa1, averaging=averaging).at(kappa1 * kappa2, averaging=averaging)
-    close(twice.optimizer, plan.at(kappa1 * kappa2, averaging=averaging).optimizer)
-    close(plan.at(kappa1, averaging=averaging).at(1, averaging=averaging).optimizer, optimizer)
+    twice = plan.at(kappa1, rule).at(kappa1 * kappa2, rule)
+    close(twice.optimizer, plan.at(kappa1 * kappa2, rule).optimizer)
+    close(plan.at(kappa1, rule).at(1, rule).optimizer, optimizer)
 
 
 @given(st.sampled_from(sorted(RULES)), optimizers, st.sampled_from(["paper", "power"]))
 def test_kappa_one_is_the_identity_to_the_bit_under_every_rule(rule, optimizer, averaging):
     assume(optimizer.name not in RULES[rule].refuses)
     plan = Plan(optimizer, batch_size=7, ema=0.1, clip=0.3, batchnorm_momentum=0.7, steps=13)
-    assert plan.at(7, rule, averaging) == plan
+    assert plan.at(7, rule_text(rule, averaging)) == plan
 
 
 @given(etas, rates, rates, small, st.floats(1, 10))
@@ -116,13 +116,13 @@ def test_the_invariant_rule_keeps_the_decoupled_decay():
 
 
 def test_the_power_form_is_beta_to_the_kappa():
-    assert scaled(Adam(1e-3), 16, averaging="power").beta1 == pytest.approx(0.9**16, rel=1e-12)
+    assert scaled(Adam(1e-3), 16, rule="with power").beta1 == pytest.approx(0.9**16, rel=1e-12)
 
 
 def test_a_kappa_too_large_is_refused_with_the_largest_and_the_alternative():
     with pytest.raises(
         ValueError,
-        match=r"^kappa=16 gives beta1=-0\.6; need kappa < 10, or averaging='power', which gives beta1=0\.1853",
+        match=r"^kappa=16 gives beta1=-0\.6; need kappa < 10, or the form beta\^kappa, which gives beta1=0\.1853",
     ):
         scaled(Adam(1e-3), 16)
 
@@ -147,7 +147,7 @@ def test_a_rule_that_does_not_exist_for_the_optimizer_is_refused(optimizer, rule
 
 def test_an_unknown_averaging_is_refused():
     with pytest.raises(ValueError, match=r"averaging must be 'paper' .* or 'power' .*got 'mean'"):
-        scaled(Adam(0.1), 2, averaging="mean")
+        scaled(Adam(0.1), 2, rule="with mean")
 
 
 @pytest.mark.parametrize("optimizer", [Adam(1e-3, beta1=0, beta2=0.99), RMSprop(1e-3, beta=0.99)])
@@ -168,7 +168,7 @@ def test_every_quantity_of_the_sqrt_rule_is_a_row_of_the_table():
 def test_rules_are_data_and_cannot_be_changed():
     with pytest.raises(TypeError):
         RULES["mine"] = RULES["sqrt"]  # type: ignore[index]
-    assert replace(RULES["sqrt"], name="mine").name == "mine"
+    assert replace(RULES["sqrt"], key="mine").name == "mine"
 
 
 def test_rows_can_be_left_out_of_a_rule():
@@ -191,3 +191,18 @@ def test_an_average_over_nothing_is_refused_whatever_rounding_leaves_of_it(beta,
     for averaged in (Fraction(kappa), float(kappa)):
         with pytest.raises(ValueError, match="need kappa <"):
             RULES["sqrt"].convert("beta2", beta, averaged)
+
+
+@pytest.mark.parametrize(
+    "text", ["sqrt", "sqrt with power", "sqrt without beta2, v", "linear-eta with power without beta1", "none"]
+)
+def test_the_name_of_a_rule_is_the_text_that_gives_it(text):
+    if text == "linear-eta with power without beta1":
+        text = "linear-eta-beta1 with power without beta1"
+    assert get_rule(text, "adam").name == text
+
+
+def test_a_text_without_a_name_is_the_optimizers_own_rule():
+    assert get_rule("with power", "sgd").name == "linear with power"
+    assert get_rule("without batchnorm", "adam").name == "sqrt without batchnorm"
+    assert RULES["sqrt"].averaged("power").averaged("paper") == RULES["sqrt"]

@@ -29,6 +29,7 @@ def test_every_row_has_a_status_a_source_and_a_reason():
         ("eps_root", 1e-8, 4, 2.5e-9),
         ("steps", 100, 4, 25),
         ("warmup", 100, 4, 25),
+        ("schedule", 100, 4, 25),
         ("min_eta", 1e-5, 4, 2e-5),
         ("l2", 0.1, 4, 0.1),
         ("decoupled_decay", 0.1, 4, 0.2),

@@ -4,9 +4,11 @@ Nothing here imports torch; `rootscale.training` does.
 """
 
 from rootscale._version import __version__
+from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, ScalingWarning
+from rootscale.conversion import Conversion
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop, SDEConstants
-from rootscale.plan import BatchSize, Plan
+from rootscale.plan import Plan
 from rootscale.rules import RULES, Rule
 from rootscale.schedule import Schedule
 from rootscale.units import TABLE, Unit
@@ -20,6 +22,7 @@ __all__ = [
     "BatchSize",
     "Change",
     "Changes",
+    "Conversion",
     "Plan",
     "RMSprop",
     "Rule",

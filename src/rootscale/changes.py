@@ -1,18 +1,17 @@
-"""What a change of batch size changes: a list that prints as a table."""
+"""What a change of batch size changes: a list of quantities before and after, as data that prints as a table."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rootscale.format import show
 from rootscale.rules import Rule
+from rootscale.text_table import format_table
 from rootscale.units import Number, Unit
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+__all__ = ["PROMISE", "Change", "Changes", "ScalingWarning"]
 
 PROMISE = "The rule keeps the training trajectory at equal samples seen; it does not promise a better one."
 
@@ -32,6 +31,8 @@ class Change:
         unit: the row of the table that was applied; None if the rule keeps the quantity.
         used: the value to use, where ``after`` cannot be used as it is (a whole number of steps).
         note: what else there is to say.
+        field: where the quantity is kept, which programs look it up by: ``optimizer.eta``, ``schedule.warmup``,
+            ``intervals.eval`` in a plan; the name, where it is kept nowhere else.
     """
 
     name: str
@@ -40,6 +41,16 @@ class Change:
     unit: Unit | None
     used: Number | None = None
     note: str = ""
+    field: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.field:
+            object.__setattr__(self, "field", self.name)
+
+    @property
+    def value(self) -> Number | None:
+        """The value to use at the new batch size."""
+        return self.after if self.used is None else self.used
 
     @property
     def status(self) -> str:
@@ -52,12 +63,13 @@ class Change:
         return "; ".join(filter(None, (self.unit.why if self.unit else "not touched by this rule", self.note)))
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; exact fractions become floats."""
+        """Return the change in JSON's types; exact fractions become floats."""
         return {
             "name": self.name,
+            "field": self.field,
             "before": _plain(self.before),
             "after": _plain(self.after),
-            "used": _plain(self.after if self.used is None else self.used),
+            "used": _plain(self.value),
             "form": self.unit.form.text if self.unit else "x",
             "status": self.status,
             "source": self.unit.source if self.unit else "",
@@ -71,7 +83,7 @@ def _plain(value: Number | None) -> int | float | None:
 
 @dataclass(frozen=True)
 class Changes:
-    """Every change that a rule made at ``kappa``, printable; iterate it for the single `Change` records."""
+    """Every change that a rule made at ``kappa``; print it, or iterate it for the single `Change` records."""
 
     kappa: Number
     rule: Rule
@@ -85,56 +97,33 @@ class Changes:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, name: str) -> Change:
+    def __contains__(self, key: object) -> bool:
+        """Whether there is a change of that field or name."""
+        return any(key in (row.field, row.name) for row in self.rows)
+
+    def __getitem__(self, key: str) -> Change:
+        """Return the change of that field, or of that name."""
         for row in self.rows:
-            if row.name == name:
+            if key in (row.field, row.name):
                 return row
-        raise KeyError(f"no change of {name!r}; there are {', '.join(row.name for row in self.rows)}")
+        raise KeyError(f"no change of {key!r}; there are {', '.join(row.name for row in self.rows)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the changes in JSON's types."""
         return {
             "kappa": float(self.kappa),
             "rule": self.rule.name,
-            "averaging": self.rule.averaging,
             "changes": [row.to_dict() for row in self.rows],
             "warnings": list(self.warnings),
         }
 
-    def __rich__(self) -> RenderableType:
-        from rich import box
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column, justify in (("quantity", "left"), ("before", "right"), ("after", "right"), ("status", "left")):
-            table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-        table.add_column("why", overflow="fold")
-        for row in self.rows:
-            after = row.after if row.used is None else row.used
-            changed = row.before != after
-            table.add_row(
-                Text(row.name, style="bold" if changed else "dim"),
-                Text(show(row.before), style="" if changed else "dim"),
-                Text(show(after), style="bold green" if changed else "dim"),
-                Text(
-                    row.status,
-                    style={"theorem": "cyan", "derived": "blue", "heuristic": "yellow"}.get(row.status, "dim"),
-                ),
-                Text(row.why, style="" if changed else "dim"),
-            )
-        title = self.title or f"kappa = {show(self.kappa)}"
-        form = "" if self.rule.averaging == "paper" else ", beta^kappa"
-        parts: list[RenderableType] = [Text(f"{title}, rule {self.rule.name}{form}", style="bold"), table]
-        parts += [Text(f"warning: {warning}", style="yellow") for warning in self.warnings]
-        if self.rule.holds_for:
-            parts.append(Text(PROMISE, style="dim"))
-        return Group(*parts)
+    @property
+    def heading(self) -> str:
+        """What was changed, in one line."""
+        return f"{self.title or f'kappa = {show(self.kappa)}'}, rule {self.rule.name}"
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(file=text, width=120, no_color=True, highlight=False).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        rows = [[row.name, show(row.before), show(row.value), row.status, row.why] for row in self.rows]
+        table = format_table(("quantity", "before", "after", "status", "why"), rows, right=("before", "after"))
+        promise = [PROMISE] if self.rule.holds_for else []
+        return "\n".join([self.heading, "", table, *(f"warning: {text}" for text in self.warnings), *promise])

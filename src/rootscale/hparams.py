@@ -15,12 +15,12 @@ __all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDECon
 
 
 def quantity(unit: str, label: str | None = None, **kwargs: Any) -> Any:
-    """A dataclass field measured in the unit of that row of the table; ``label`` is its name for users."""
+    """Make a dataclass field that is measured in a unit of the table; ``label`` is its name for users."""
     return field(metadata={"unit": unit, "label": label}, **kwargs)
 
 
 def number(name: str, value: Any, expected: str, accept: Callable[[float], bool]) -> float:
-    """``value`` as a float that ``accept`` accepts, or a `ValueError` that says what was expected and what came."""
+    """Return ``value`` as a float that ``accept`` accepts, or raise a `ValueError` that says what was expected."""
     try:
         # bool is an int to Python, and a string of digits a number to float(): neither is meant.
         ok = not isinstance(value, bool | str | bytes) and math.isfinite(float(value)) and accept(float(value))
@@ -32,22 +32,22 @@ def number(name: str, value: Any, expected: str, accept: Callable[[float], bool]
 
 
 def positive(name: str, value: Any) -> float:
-    """A finite number above 0."""
+    """Return a finite number above 0, or raise."""
     return number(name, value, "a finite number > 0", lambda x: x > 0)
 
 
 def nonnegative(name: str, value: Any) -> float:
-    """A finite number, 0 or above."""
+    """Return a finite number of 0 or more, or raise."""
     return number(name, value, "a finite number >= 0", lambda x: x >= 0)
 
 
 def average(name: str, value: Any) -> float:
-    """The weight of the past in an average: in [0, 1)."""
+    """Return the weight of the past in an average, in [0, 1), or raise."""
     return number(name, value, "in [0, 1)", lambda x: 0 <= x < 1)
 
 
 def share(name: str, value: Any) -> float:
-    """A number in [0, 1]."""
+    """Return a number in [0, 1], or raise."""
     return number(name, value, "in [0, 1]", lambda x: 0 <= x <= 1)
 
 
@@ -69,7 +69,7 @@ DOMAINS: dict[str, Callable[[str, Any], float]] = {
 
 
 def validate(record: Any) -> None:
-    """Check every field that has a unit against its domain, and make a float of it; None stays where it is allowed."""
+    """Check every field that has a unit against its domain and make it a float; None stays where it is allowed."""
     for f in fields(record):
         check = DOMAINS.get(f.metadata.get("unit", ""))
         value = getattr(record, f.name)
@@ -79,7 +79,7 @@ def validate(record: Any) -> None:
 
 @dataclass(frozen=True)
 class SDEConstants:
-    """What the SDE of a run depends on; two runs with equal constants follow the same SDE.
+    """Holds what the SDE of a run depends on; two runs with equal constants follow the same SDE.
 
     Args:
         sigma0: ``sigma * eta`` (``sigma * sqrt(eta)`` for SGD), with ``sigma = 1 / sqrt(B)``: in units of the
@@ -125,7 +125,7 @@ class _Adaptive:
 
 @dataclass(frozen=True)
 class _Moments(_Adaptive):
-    """What Adam and AdamW share: all but the weight decay."""
+    """Holds what Adam and AdamW share: everything but the weight decay."""
 
     beta1: float = quantity("beta1", default=0.9)
     beta2: float = quantity("beta2", default=0.999)
@@ -136,7 +136,7 @@ class _Moments(_Adaptive):
         return 0.0
 
     def constants(self, batch_size: float = 1) -> SDEConstants:
-        """The constants of the SDE that this optimizer follows at this batch size."""
+        """Return the constants of the SDE that this optimizer follows at this batch size."""
         return self._constants(
             batch_size, beta1=self.beta1, beta2=self.beta2, eps=self.eps, eps_root=self.eps_root,
             decay=self._decoupled(),
@@ -181,7 +181,7 @@ class RMSprop(_Adaptive):
     name: ClassVar[str] = "rmsprop"
 
     def constants(self, batch_size: float = 1) -> SDEConstants:
-        """The constants of the SDE that this optimizer follows at this batch size."""
+        """Return the constants of the SDE that this optimizer follows at this batch size."""
         return self._constants(batch_size, beta1=0.0, beta2=self.beta, eps=self.eps, eps_root=self.eps_root, decay=0.0)
 
 
@@ -198,7 +198,7 @@ class SGD:
         validate(self)
 
     def constants(self, batch_size: float = 1) -> SDEConstants:
-        """The constants of the SDE that this optimizer follows at this batch size."""
+        """Return the constants of the SDE that this optimizer follows at this batch size."""
         return SDEConstants(math.sqrt(self.eta / batch_size), None, None, None, None, decay=0.0, step=self.eta)
 
 

@@ -1,100 +1,30 @@
-"""A run on paper: everything about it that a change of batch size may have to convert."""
+"""A plan: everything about a run that a change of batch size may have to convert."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
 import warnings as python_warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
 
-from rootscale.changes import Change, Changes, ScalingWarning
+from rootscale.batch_size import BatchSize
+from rootscale.changes import Changes, ScalingWarning
+from rootscale.conversion import Conversion, convert_plan, converted_parts, explain_change
 from rootscale.format import show
 from rootscale.hparams import OPTIMIZERS, Optimizer, positive, quantity, validate
-from rootscale.rules import Averaging, Rule, get_rule, svag_weights
+from rootscale.rules import Rule, get_rule, svag_weights
 from rootscale.schedule import Count, Schedule, count
 from rootscale.units import Number
 
-
-@dataclass(frozen=True)
-class BatchSize:
-    """Samples per optimizer step: ``micro`` per backward, times ``accumulation``, times ``workers``.
-
-    >>> BatchSize.of("32x4x8").total
-    1024
-    """
-
-    micro: Count
-    accumulation: int = 1
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("micro", "accumulation", "workers"):
-            value = count("batch_size" if name == "micro" else name, getattr(self, name))
-            if isinstance(value, Fraction) and (name != "micro" or self.accumulation != 1 or self.workers != 1):
-                raise ValueError(f"{name} must be a whole number, got {show(value)}")
-            object.__setattr__(self, name, value)
-
-    @classmethod
-    def of(cls, value: BatchSize | Number | str) -> BatchSize:
-        """From a number, or from ``"micro x accumulation x workers"`` such as ``"32x4x8"``."""
-        if isinstance(value, BatchSize):
-            return value
-        if isinstance(value, str):
-            parts = value.lower().replace("×", "x").split("x")
-            if len(parts) not in (1, 3):
-                raise ValueError(
-                    f"batch_size must be a number or MICROxACCUMULATIONxWORKERS such as 32x4x8, got {value!r}"
-                )
-            return cls(*(part.strip() for part in parts))  # type: ignore[arg-type]
-        return cls(value)  # type: ignore[arg-type]
-
-    @property
-    def total(self) -> Count:
-        """Samples per optimizer step; a fraction stands for a nominal batch size, as SVAG's."""
-        return self.micro * self.accumulation * self.workers
-
-    @property
-    def forward(self) -> Count:
-        """Samples of one forward pass, over all workers: BatchNorm's running averages take a step with each."""
-        return self.micro * self.workers
-
-    @staticmethod
-    def laid_out(value: BatchSize | Number | str) -> bool:
-        """Whether what `of` takes says how the samples are laid out: ``256x1x1`` does, 256 does not."""
-        return isinstance(value, BatchSize) or (isinstance(value, str) and "x" in value.lower().replace("×", "x"))
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is a mere number, without accumulation or workers."""
-        return self.accumulation == self.workers == 1
-
-    def at(self, other: BatchSize | Number | str) -> BatchSize:
-        """The layout for another total: where it divides, the accumulation follows and the rest stays."""
-        new = BatchSize.of(other)
-        if self.plain or not new.plain:
-            return new
-        accumulation = Fraction(new.total) / (self.micro * self.workers)
-        return replace(self, accumulation=int(accumulation)) if accumulation.denominator == 1 else new
-
-    def __str__(self) -> str:
-        if self.plain:
-            return show(self.total)
-        return f"{show(self.total)} ({self.micro} micro x {self.accumulation} accumulation x {self.workers} workers)"
-
-    def to_json(self) -> int | str:
-        """A number, or the text that `of` reads."""
-        if self.plain:
-            return self.micro if isinstance(self.micro, int) else str(self.micro)
-        return f"{self.micro}x{self.accumulation}x{self.workers}"
+__all__ = ["BatchSize", "Plan"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run: optimizer, batch size, length, schedule and whatever else is counted in steps or measured in noise.
+    """Describes a run: optimizer, batch size, length, schedule, and all else counted in steps or measured in noise.
 
     Counts of steps are exact: whole numbers, or fractions after a change of batch size that does not divide them. So
     the total of samples never changes, and going back gives the plan one came from.
@@ -174,7 +104,7 @@ class Plan:
 
     @property
     def total_steps(self) -> Count | None:
-        """The length of the run in steps, exactly; None where the plan has no length."""
+        """Length of the run in steps, exactly; None where the plan has no length."""
         if self.epochs is None:
             return self.steps
         exact = Fraction(self.epochs) * self.dataset_size / self.batch_size.total  # type: ignore[operator]
@@ -182,65 +112,53 @@ class Plan:
 
     @property
     def samples(self) -> Count | None:
-        """The length of the run in samples, exactly."""
+        """Length of the run in samples, exactly."""
         steps = self.total_steps
         return None if steps is None else count("samples", steps * Fraction(self.batch_size.total))
 
     def learning_rate(self, step: float) -> float:
-        """The learning rate at a step, which may be fractional."""
+        """Return the learning rate at a step, which may be fractional."""
         return self.schedule.eta(self.optimizer.eta, step, self.total_steps)
 
     def kappa(self, other: Plan | BatchSize | Number | str) -> Fraction:
-        """By how much the other batch size is larger than this plan's."""
+        """Return how many times larger the other batch size is than this plan's."""
         size = other.batch_size if isinstance(other, Plan) else BatchSize.of(other)
         return Fraction(size.total) / Fraction(self.batch_size.total)
 
-    def at(
-        self, batch_size: BatchSize | Number | str, rule: str | Rule | None = None, averaging: Averaging = "paper"
-    ) -> Plan:
-        """The plan of the same run at another batch size.
+    def convert(self, batch_size: BatchSize | Number | str, rule: str | Rule | None = None) -> Conversion:
+        """Return the plan of the same run at another batch size, with every change and warning as data.
 
         Args:
             batch_size: the new one.
-            rule: a name from `rootscale.RULES`; None is the one that keeps the optimizer's dynamics.
-            averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
+            rule: a rule or its text, such as ``"sqrt"``, ``"with power"`` or ``"sqrt without batchnorm"``; None is the
+                one that keeps the optimizer's dynamics.
 
         Raises:
             ValueError: there is no such plan; the message has the largest kappa that has one.
         """
-        plan, messages = self._at(batch_size, rule, averaging)
-        for message in messages:
+        return convert_plan(self, batch_size, rule)
+
+    def at(self, batch_size: BatchSize | Number | str, rule: str | Rule | None = None) -> Plan:
+        """Return the plan of the same run at another batch size; warnings are Python warnings (`ScalingWarning`).
+
+        The arguments are those of `convert`.
+        """
+        conversion = self.convert(batch_size, rule)
+        for message in conversion.warnings:
             python_warnings.warn(message, ScalingWarning, stacklevel=2)
-        return plan
+        return conversion.plan
 
-    def _at(
-        self, batch_size: BatchSize | Number | str, rule: str | Rule | None, averaging: Averaging
-    ) -> tuple[Plan, list[str]]:
-        chosen = get_rule(rule, self.optimizer.name, averaging)
-        messages = chosen.check(self.optimizer.name)
-        size = self.batch_size.at(batch_size)
-        kappa = self.kappa(size)
-        new = replace(self, batch_size=size, **self._converted(chosen, kappa))
-        if self.batchnorm_momentum is not None:
-            forward = self._forward_kappa(size)
-            momentum = float(chosen.convert("batchnorm", self.batchnorm_momentum, forward, "batchnorm_momentum"))
-            new = replace(new, batchnorm_momentum=momentum)
-        return new, messages + self._guards(new, chosen, kappa)
+    def explain(self, other: Plan | BatchSize | Number | str, rule: str | Rule | None = None) -> Changes:
+        """Return every change from this plan to another one, or to a batch size, with its status and its reason.
 
-    def _forward_kappa(self, size: BatchSize) -> Fraction:
-        """How many times as many samples a forward has, for BatchNorm; kappa where one of the layouts is not known."""
-        known = self.batch_size.plain == size.plain
-        return Fraction(size.forward) / Fraction(self.batch_size.forward) if known else self.kappa(size)
+        Where another plan is not what the rule gives, the row says what the rule gives.
+        """
+        if isinstance(other, Plan):
+            return explain_change(self, other, rule)
+        return self.convert(other, rule).changes
 
-    def _converted(self, rule: Rule, kappa: Fraction) -> dict[str, Any]:
-        return {
-            "optimizer": rule.convert_record(self.optimizer, kappa),
-            "schedule": rule.convert_record(self.schedule, kappa),
-            **rule.converted(self, kappa),
-        }
-
-    def svag(self, ell: float, averaging: Averaging = "paper") -> Plan:
-        """The plan of SVAG (the paper's Def. 6.2): the rule at ``kappa = ell^-2``, with the batch size kept.
+    def svag(self, ell: float, rule: str | Rule | None = None) -> Plan:
+        """Return the plan of SVAG (the paper's Def. 6.2): the rule at ``kappa = ell^-2``, with the batch size kept.
 
         Each of its steps takes two batches of that size, and ``ell^2`` of them are one step of this plan.
 
@@ -250,71 +168,10 @@ class Plan:
         """
         svag_weights(ell)  # checks ell
         plan = self if self.epochs is None else replace(self, epochs=None, steps=self.total_steps)
-        kappa = Fraction(ell) ** -2
-        return replace(plan, **plan._converted(get_rule(None, self.optimizer.name, averaging), kappa))
-
-    def _guards(self, new: Plan, rule: Rule, kappa: Fraction) -> list[str]:
-        optimizer: Any = self.optimizer
-        beta2 = getattr(optimizer, "beta2", getattr(optimizer, "beta", None))
-        messages = rule.check_averages(float(kappa), getattr(optimizer, "beta1", 0.0), beta2)
-        if self.noise_scale is not None and new.batch_size.total > self.noise_scale:
-            messages.append(
-                f"batch size {show(new.batch_size.total)} is beyond the noise scale {show(self.noise_scale)}: "
-                f"the noise no longer dominates the gradient; up to kappa = "
-                f"{show(self.noise_scale / float(self.batch_size.total))} it does"
-            )
-        if not self.batch_size.plain and new.batch_size.plain and new.batch_size.total != self.batch_size.total:
-            messages.append(
-                f"batch size {show(new.batch_size.total)} is no multiple of {self.batch_size.micro} micro x "
-                f"{self.batch_size.workers} workers: choose its layout yourself, as MICROxACCUMULATIONxWORKERS"
-            )
-        total = new.total_steps
-        if total is not None and total < 1:
-            messages.append(f"the whole run is {show(total)} of a step")
-        messages += [
-            f"{name} would be every {show(value)} steps; a step is the least"
-            for name, value in new.intervals.items()
-            if value < Fraction(1, 2)
-        ]
-        return messages
-
-    def explain(
-        self, other: Plan | BatchSize | Number | str, rule: str | Rule | None = None, averaging: Averaging = "paper"
-    ) -> Changes:
-        """Every change from this plan to the other (a plan, or a batch size), its status and its reason.
-
-        Where the other plan is not what the rule gives, the row says what the rule gives.
-        """
-        chosen = get_rule(rule, self.optimizer.name, averaging)
-        size = other.batch_size if isinstance(other, Plan) else other
-        expected, messages = self._at(size, chosen, averaging)
-        if isinstance(other, Plan):
-            if type(other.optimizer) is not type(self.optimizer):
-                raise ValueError(
-                    f"both plans must have the same optimizer, got {self.optimizer.name} and {other.optimizer.name}"
-                )
-            new = other
-        else:
-            new = expected
-        before, after, ruled = (dict(_named(plan)) for plan in (self, new, expected))
-        rows = []
-        for name in [*before, *(name for name in after if name not in before)]:
-            key, old = before.get(name, (after.get(name, ("", None))[0], None))
-            value, should = (side.get(name, (key, None))[1] for side in (after, ruled))
-            used, note = _whole(name, value, new) if key in ("steps", "warmup") else (None, "")
-            if key == "batchnorm" and self._forward_kappa(new.batch_size) != self.kappa(new):
-                times = [f"{size.accumulation} a step" for size in (self.batch_size, new.batch_size)]
-                note = f"it counts forwards: {times[0]} before, {times[1]} now"
-            if not _close(value, should):
-                note = f"the rule gives {show(should)}" if should is not None else "only in the second plan"
-            rows.append(Change(name, old, value, chosen.units.get(key), used, note))
-        title = f"batch size {self.batch_size} -> {new.batch_size}, kappa = {show(self.kappa(new))}"
-        if new.samples is not None and _close(new.samples, self.samples):
-            title += f", {show(new.samples)} samples in both"
-        return Changes(self.kappa(new), chosen, tuple(rows), tuple(messages), title)
+        return replace(plan, **converted_parts(plan, get_rule(rule, self.optimizer.name), Fraction(ell) ** -2))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that is set, in JSON's types; nothing is lost."""
+        """Return everything that is set, in JSON's types; nothing is lost."""
         optimizer = {f.name: getattr(self.optimizer, f.name) for f in fields(self.optimizer)}
         rest = {
             f.name: _jsonable(getattr(self, f.name))
@@ -334,12 +191,12 @@ class Plan:
         }
 
     def to_json(self) -> str:
-        """The plan as JSON text; `from_json` gives an equal plan."""
+        """Return the plan as JSON text; `from_json` gives an equal plan."""
         return json.dumps(self.to_dict(), indent=2)
 
     @classmethod
     def from_dict(cls, data: Any) -> Plan:
-        """The plan of such a dict; unknown keys are refused by name."""
+        """Return the plan of such a dict; unknown keys are refused by name."""
         data = dict(_mapping("plan", data))
         try:
             optimizer = dict(_mapping("optimizer", data.pop("optimizer")))
@@ -360,7 +217,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a JSON text."""
+        """Return the plan of a JSON text."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -399,33 +256,3 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}
     return value
-
-
-def _named(record: Any) -> Iterator[tuple[str, tuple[str, Number]]]:
-    """Every value of a plan that has a unit, as ``(name, (unit, value))``, but for None and a 0 that is the default."""
-    for f in fields(record):
-        value, key = getattr(record, f.name), f.metadata.get("unit")
-        if is_dataclass(value) and not isinstance(value, BatchSize):
-            yield from _named(value)
-        elif f.name == "epochs" and value is not None:
-            yield "steps", ("steps", record.total_steps)
-        elif key is not None and isinstance(value, tuple):
-            yield from ((f"{f.metadata['label']} {i}", (key, item)) for i, item in enumerate(value, 1))
-        elif key is not None and isinstance(value, Mapping):
-            yield from ((f"{f.metadata['label']} {name}", (key, item)) for name, item in value.items())
-        elif key is not None and value is not None and (value or f.default):
-            yield f.metadata["label"] or f.name, (key, value)
-
-
-def _whole(name: str, value: Number | None, plan: Plan) -> tuple[Number | None, str]:
-    """The whole number of steps to use, and what the rounding does."""
-    if not isinstance(value, Fraction):
-        return None, ""
-    if name == "steps":
-        rest = (value - math.floor(value)) * Fraction(plan.batch_size.total)
-        return math.ceil(value), f"exactly {show(value)}: the last step takes {show(rest)} samples"
-    return max(1, round(value)), f"rounded from {show(value)}"
-
-
-def _close(a: Number | None, b: Number | None) -> bool:
-    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=1e-9)

@@ -1,48 +1,89 @@
-"""Scaling rules: a rule is a choice of rows of the table of units.
+"""Scaling rules: a rule is a choice of rows of the table of units, with a form of averaging.
 
 A quantity that a rule has no row for is kept. Every rule converts the clock (``steps``): runs are compared after equal
-numbers of samples.
+numbers of samples. A rule can be written as text, ``[NAME] [with AVERAGING] [without ROW, ROW]``, and its name is that
+text: ``"sqrt"``, ``"with power"`` (the optimizer's own rule, with ``beta^kappa``), ``"sqrt without beta2, v"``.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 from rootscale.format import show
-from rootscale.hparams import DOMAINS, number, positive
-from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Unit, power
+from rootscale.hparams import DOMAINS, OPTIMIZERS, number, positive
+from rootscale.optimizers import FAMILIES, family
+from rootscale.units import AVERAGE, AVERAGE_POWER, KEPT, PAPER, UNITS, Form, Number, Status, Unit, power
 
-Averaging = Literal["paper", "power"]
+__all__ = ["AVERAGINGS", "RULES", "Rule", "default_rule", "get_rule", "rule_text", "shortest_average", "svag_weights"]
+
 _Record = TypeVar("_Record")
-ADAPTIVE = ("adam", "adamw", "rmsprop")
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """A form in which the weight of an average over steps is converted.
+
+    Args:
+        form: of the weight of the past.
+        why: added to the reason of each row that takes this form; such a row is derived, not a theorem.
+    """
+
+    form: Form
+    why: str = ""
+
+
+#: The forms of averaging for beta1 and beta2, by name; the first is the paper's.
+AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(
+    {
+        "paper": Averaging(AVERAGE),
+        "power": Averaging(AVERAGE_POWER, "agrees with 1 - kappa (1 - beta) to first order and stays in (0, 1)"),
+    }
+)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Which rows of the table are applied.
+    """A choice of rows of the table.
 
     Args:
-        name: as on the command line.
+        key: of the rule in `RULES`, from which this one was made.
         summary: what it is, in one line.
         units: the rows it applies, by key.
+        adaptive: whether it is for optimizers that divide by the root of a second moment, and refuses others.
+        averaging: the form in which beta1 and beta2 are converted, one of `AVERAGINGS`.
+        left_out: rows that were taken out; those quantities are kept.
         holds_for: the optimizers whose dynamics it keeps.
-        refuses: the optimizers it is not defined for.
-        averaging: ``paper`` (``1 - kappa (1 - beta)``) or ``power`` (``beta^kappa``) for beta1 and beta2.
     """
 
-    name: str
+    key: str
     summary: str
     units: Mapping[str, Unit]
+    adaptive: bool = False
+    averaging: str = "paper"
+    left_out: tuple[str, ...] = ()
     holds_for: tuple[str, ...] = ()
-    refuses: tuple[str, ...] = ()
-    averaging: Averaging = "paper"
+
+    @property
+    def name(self) -> str:
+        """The rule as text, which `get_rule` reads.
+
+        >>> RULES["sqrt"].averaged("power").without("beta2", "v").name
+        'sqrt with power without beta2, v'
+        """
+        return rule_text(self.key, self.averaging, self.left_out)
+
+    @property
+    def refuses(self) -> tuple[str, ...]:
+        """The optimizers it is not defined for."""
+        return tuple(name for name, row in FAMILIES.items() if self.adaptive and not row.adaptive)
 
     def convert(self, key: str, value: Number, kappa: Number, name: str | None = None) -> Number:
-        """``value``, a quantity of the unit ``key``, at ``kappa`` times the batch size.
+        """Return ``value``, a quantity of the unit ``key``, at ``kappa`` times the batch size.
 
         Raises:
             ValueError: there is no valid value; the message has the largest ``kappa`` that has one.
@@ -54,8 +95,9 @@ class Rule:
         limit = form.limit(value)
         if float(kappa) >= limit * (1 - 1e-12):  # 1 - 10 (1 - .9) is 0, and not what rounding leaves of it
             raise ValueError(
-                f"kappa={show(kappa)} gives {name}={show(form(value, kappa))}; need kappa < {show(limit)}, or "
-                f"averaging='power', which gives {name}={show(AVERAGE_POWER(value, kappa))}"
+                f"kappa={show(kappa)} gives {name}={show(form(value, kappa))}; need kappa < {show(limit)}, or the "
+                f"form beta^kappa, which gives {name}={show(AVERAGE_POWER(value, kappa))} "
+                "(--averaging power; in Python rule='with power')"
             )
         try:
             result = form(value, kappa)
@@ -69,7 +111,7 @@ class Rule:
         return result
 
     def converted(self, record: Any, kappa: Number) -> dict[str, Any]:
-        """The values at ``kappa`` of the record's own fields that have a unit; lists and mappings item by item."""
+        """Return the values at ``kappa`` of the record's own fields that have a unit, lists and mappings by item."""
         new: dict[str, Any] = {}
         for f in fields(record):
             value, key = getattr(record, f.name), f.metadata.get("unit")
@@ -85,11 +127,11 @@ class Rule:
         return new
 
     def convert_record(self, record: _Record, kappa: Number) -> _Record:
-        """A record, such as an optimizer's, at ``kappa`` times the batch size."""
+        """Return a record, such as an optimizer's, at ``kappa`` times the batch size."""
         return replace(record, **self.converted(record, kappa))  # type: ignore[type-var]
 
     def without(self, *keys: str) -> Rule:
-        """The rule with some rows left out: those quantities stay as they are (``rootscale units`` has the keys).
+        """Return the rule with some rows left out: those quantities are kept (``rootscale units`` lists the keys).
 
         >>> RULES["sqrt"].without("beta2", "v").name
         'sqrt without beta2, v'
@@ -98,24 +140,44 @@ class Rule:
             if key not in self.units or key == "steps":
                 rows = ", ".join(row for row in self.units if row != "steps")
                 raise ValueError(f"rule {self.name!r} has no row {key!r} to leave out; it has {rows}")
-        if not keys:
-            return self
         rest = {key: unit for key, unit in self.units.items() if key not in keys}
-        name = f"{self.name}{', ' if ' without ' in self.name else ' without '}{', '.join(keys)}"
-        return replace(self, name=name, units=MappingProxyType(rest), holds_for=())
+        return replace(self, units=MappingProxyType(rest), left_out=(*self.left_out, *keys), holds_for=())
+
+    def averaged(self, form: str) -> Rule:
+        """Return the rule with another form of averaging, one of `AVERAGINGS`.
+
+        >>> RULES["sqrt"].averaged("power").units["beta1"].form.text
+        'x^kappa'
+        """
+        if form not in AVERAGINGS:
+            texts = " or ".join(f"{name!r} ({row.form.text})" for name, row in AVERAGINGS.items())
+            raise ValueError(f"averaging must be {texts}, got {form!r}")
+        if form == self.averaging:
+            return self
+        old, new = AVERAGINGS[self.averaging].form, AVERAGINGS[form]
+        origin = RULES[self.key].units if self.key in RULES else self.units
+        rows = {
+            key: replace(unit, form=new.form, status="derived", why=f"{origin[key].why}; {new.why}")
+            if new.why
+            else origin[key]
+            for key, unit in self.units.items()
+            if unit.form is old
+        }
+        return replace(self, units=MappingProxyType({**self.units, **rows}), averaging=form)
 
     def check(self, optimizer: str) -> list[str]:
-        """Warnings that hold for this optimizer at any ``kappa``.
+        """Return the warnings that hold for this optimizer at any ``kappa``.
 
         Raises:
             ValueError: the rule is not defined for this optimizer.
         """
         own = default_rule(optimizer).name
         if optimizer in self.refuses:
-            raise ValueError(f"rule {self.name!r} is for {', '.join(ADAPTIVE)}; the rule of {optimizer} is {own!r}")
+            able = ", ".join(name for name in OPTIMIZERS if name not in self.refuses)
+            raise ValueError(f"rule {self.name!r} is for {able}; the rule of {optimizer} is {own!r}")
         if optimizer in self.holds_for:
             return []
-        if self.name == "invariant":
+        if self.key == "invariant":
             return [
                 "rule 'invariant' holds only where v averages the squared gradients of micro-batches of a fixed size; "
                 f"the rule of ordinary {optimizer} is {own!r}"
@@ -123,7 +185,7 @@ class Rule:
         return [f"rule {self.name!r} does not keep the dynamics of {optimizer}; the one that does is {own!r}"]
 
     def check_averages(self, kappa: Number, beta1: float, beta2: float | None) -> list[str]:
-        """Warnings where the averages become too short for the SDE to describe them."""
+        """Return warnings where the averages become too short for the SDE to describe them."""
         warnings = []
         if beta2 is not None and "beta2" in self.units and kappa * (1 - beta2) >= 1 / 2:
             warnings.append(
@@ -133,13 +195,13 @@ class Rule:
         if beta1 and "beta1" in self.units and kappa * (1 - beta1) >= 1 / 2:
             warnings.append(
                 f"kappa * (1 - beta1) = {show(kappa * (1 - beta1))}: the first moment averages over less than two "
-                f"steps, too few for the SDE to resolve (kappa < {show(shortest_average(beta1))} would be)"
+                f"steps, too few for the SDE to resolve; kappa < {show(shortest_average(beta1))} would be enough"
             )
         return warnings
 
 
 def shortest_average(beta: float) -> float:
-    """The ``kappa`` at which ``kappa (1 - beta)`` is 1/2: from there on the average is too short for the SDE."""
+    """Return the ``kappa`` at which ``kappa (1 - beta)`` is 1/2: beyond it the average is too short for the SDE."""
     return 1 / (2 * (1 - beta))
 
 
@@ -148,11 +210,11 @@ def _rows(*units: str | Unit) -> Mapping[str, Unit]:
     return MappingProxyType({row.key: row for row in rows})
 
 
-def _row(key: str, form: Form, status: Literal["theorem", "derived", "heuristic"], source: str, why: str) -> Unit:
+def _row(key: str, form: Form, status: Status, source: str, why: str) -> Unit:
     return replace(UNITS[key], form=form, status=status, source=source, why=why)
 
 
-_CLOCK = ("steps", "warmup")  # under every rule
+_CLOCK = ("steps", "warmup", "schedule")  # under every rule
 _COMMON = (*_CLOCK, "l2", "ema", "batchnorm", "clip", "m")  # the same under every rule that keeps the dynamics
 _LINEAR_ETA = replace(UNITS["sgd_eta"], key="eta")
 _LINEAR_MIN = _row("min_eta", power(1), "derived", "follows the learning rate", "it is a learning rate")
@@ -165,7 +227,7 @@ def _sqrt_ablation(*also: str) -> Rule:
         "-".join(("sqrt-eta", *also)),
         f"ablation of the paper: the square root rule for {', '.join(('eta', *also))} only",
         _rows("eta", "min_eta", *_CLOCK, *also),
-        refuses=("sgd",),
+        adaptive=True,
     )
 
 
@@ -175,7 +237,7 @@ def _linear_ablation(*also: str) -> Rule:
         "-".join(("linear-eta", *also)),
         f"ablation of the paper: {', '.join(('eta', *also))} scaled linearly, the rest kept",
         _rows(eta, _LINEAR_MIN, *_CLOCK, *also),
-        refuses=("sgd",),
+        adaptive=True,
     )
 
 
@@ -184,14 +246,12 @@ def _all_rules() -> Iterable[Rule]:
         "sqrt",
         "the square root rule of the paper, for Adam, AdamW and RMSprop: every row of the table",
         MappingProxyType({key: unit for key, unit in UNITS.items() if key not in ("sgd_eta", "momentum")}),
-        holds_for=ADAPTIVE,
-        refuses=("sgd",),
+        adaptive=True,
     )
     yield Rule(
         "linear",
         "the linear rule: keeps the dynamics of SGD; on Adam and RMSprop (eta, 1-beta1, 1-beta2) for comparison",
         _rows(_LINEAR_ETA, _LINEAR_MIN, "momentum", "beta1", "beta2", "step_counter", *_COMMON),
-        holds_for=("sgd",),
     )
     yield Rule("none", "hyperparameters kept; only the clock is converted", _rows(*_CLOCK))
     yield Rule(
@@ -209,8 +269,7 @@ def _all_rules() -> Iterable[Rule]:
             "step_counter",
             *_COMMON,
         ),
-        holds_for=("microbatchadam",),
-        refuses=("sgd",),
+        adaptive=True,
     )
     yield _sqrt_ablation()
     yield _sqrt_ablation("eps")
@@ -223,12 +282,17 @@ def _all_rules() -> Iterable[Rule]:
     yield _linear_ablation("beta1", "beta2")
 
 
+def _held(rule: Rule) -> Rule:
+    """The rule with the optimizers whose own it is."""
+    return replace(rule, holds_for=tuple(name for name, row in FAMILIES.items() if row.rule == rule.key))
+
+
 #: Every rule by its name; the command line, the docs and the report iterate this table.
-RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _all_rules()})
+RULES: Mapping[str, Rule] = MappingProxyType({rule.key: _held(rule) for rule in _all_rules()})
 
 
 def svag_weights(ell: float) -> tuple[float, float]:
-    """SVAG's ``r1, r2 = (1 -+ sqrt(2 ell^2 - 1)) / 2``: their sum is 1 and the sum of their squares ``ell^2``.
+    """Return SVAG's ``r1, r2 = (1 -+ sqrt(2 ell^2 - 1)) / 2``: their sum is 1 and the sum of their squares ``ell^2``.
 
     SVAG's hyperparameters need no formula of their own: they are those of the square root rule at ``kappa = ell^-2``.
 
@@ -241,31 +305,43 @@ def svag_weights(ell: float) -> tuple[float, float]:
 
 
 def default_rule(optimizer: str) -> Rule:
-    """The rule that keeps this optimizer's dynamics."""
-    return next(rule for rule in RULES.values() if optimizer in rule.holds_for)
+    """Return the rule that keeps this optimizer's dynamics."""
+    return RULES[family(optimizer).rule]
 
 
-def get_rule(rule: str | Rule | None, optimizer: str, averaging: Averaging = "paper") -> Rule:
-    """The rule of that name (None: the one that keeps this optimizer's dynamics), with this form of averaging.
+_TEXT = re.compile(r"(?P<key>[\w-]*)(?:(?:^| )with (?P<averaging>\S+))?(?:(?:^| )without (?P<rows>.+))?")
+
+
+def rule_text(key: str | None = None, averaging: str = "paper", left_out: Iterable[str] = ()) -> str:
+    """Return the text of a rule; without a key it stands for the optimizer's own rule.
+
+    >>> rule_text("sqrt", "power", ["v"]), rule_text(None, "power")
+    ('sqrt with power without v', 'with power')
+    """
+    rows = ", ".join(left_out)
+    parts = (key, averaging != next(iter(AVERAGINGS)) and f"with {averaging}", rows and f"without {rows}")
+    return " ".join(part for part in parts if part)
+
+
+def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
+    """Return the rule of that text; None, or a text without a name, is the one that keeps the optimizer's dynamics.
 
     >>> get_rule("sqrt without beta2, v", "adam") == RULES["sqrt"].without("beta2", "v")
     True
+    >>> get_rule("with power", "adam").name
+    'sqrt with power'
     """
-    if rule is None:
-        rule = default_rule(optimizer)
-    elif isinstance(rule, str):
-        name, _, left_out = rule.partition(" without ")
-        if name not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
-        rule = RULES[name].without(*(left_out.split(", ") if left_out else ()))
-    if averaging not in get_args(Averaging):
-        raise ValueError(f"averaging must be 'paper' (1 - kappa (1 - beta)) or 'power' (beta^kappa), got {averaging!r}")
-    if averaging == "power":
-        why = "agrees with 1 - kappa (1 - beta) to first order and stays in (0, 1)"
-        power_rows = {
-            key: replace(unit, form=AVERAGE_POWER, status="derived", why=f"{unit.why}; {why}")
-            for key, unit in rule.units.items()
-            if unit.form is AVERAGE
-        }
-        rule = replace(rule, units=MappingProxyType({**rule.units, **power_rows}), averaging="power")
-    return rule
+    if isinstance(rule, Rule):
+        return rule
+    match = _TEXT.fullmatch((rule or "").strip())
+    key = match["key"] if match else ""
+    if match is None or (key and key not in RULES):
+        raise ValueError(
+            f"rule must be one of {', '.join(RULES)}, with what may follow (such as 'sqrt with power without v'), "
+            f"got {rule!r}"
+        )
+    chosen = RULES[key] if key else default_rule(optimizer)
+    if match["averaging"]:
+        chosen = chosen.averaged(match["averaging"])
+    rows = [row.strip() for row in (match["rows"] or "").split(",") if row.strip()]
+    return chosen.without(*rows) if rows else chosen

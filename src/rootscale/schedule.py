@@ -22,7 +22,11 @@ _TEXT = re.compile(r"\d{1,4000}(/\d{1,4000}|\.\d{1,40})?")  # no exponents: "1e9
 
 
 def count(name: str, value: Any, zero: bool = False) -> Count:
-    """``value`` as an exact number of steps or samples, above 0 (or 0 too); text such as ``"512/3"`` is a number."""
+    """Return ``value`` as an exact number of steps or samples, above 0 (or 0 too); ``"512/3"`` is a number.
+
+    Raises:
+        ValueError: it is no such number; the message says what was expected and what came.
+    """
     try:
         if isinstance(value, bool) or (isinstance(value, str) and not _TEXT.fullmatch(value)):
             raise TypeError
@@ -30,14 +34,18 @@ def count(name: str, value: Any, zero: bool = False) -> Count:
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         exact = Fraction(-1)
     if not (_SMALLEST <= exact <= _LARGEST or (exact == 0 and zero)):
-        least = "0, or from 1e-12" if zero else "from 1e-12"
-        raise ValueError(f"{name} must be a number {least} to {_LARGEST}, got {value!r}")
+        expected = "a number that is 0 or more" if zero else "a number above 0"
+        if exact > _LARGEST:
+            expected = f"at most 2^53 = {show(_LARGEST)}"
+        elif 0 < exact < _SMALLEST:
+            expected = "at least 1e-12"
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
     return exact.numerator if exact.denominator == 1 else exact
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a schedule does after the warm-up.
+    """Describes what a schedule does after the warm-up.
 
     Args:
         summary: in words, with the formula; ``p`` runs from 0 at the end of the warm-up to 1 at the end of the run.
@@ -56,7 +64,7 @@ class Shape:
 
 
 def _progress(s: Schedule, k: float, steps: float) -> float:
-    """The share of the run after the warm-up that is over."""
+    """Return the share of the run after the warm-up that has passed."""
     body = steps - float(s.warmup)
     return min(1.0, (k - float(s.warmup)) / body) if body > 0 else 1.0
 
@@ -154,9 +162,9 @@ class Schedule:
     warmup_shape: str = "linear"
     warmup_start: float = 0.0
     min_eta: float = quantity("min_eta", "lowest lr", default=0.0)
-    milestones: list[Count] | tuple[Count, ...] = quantity("steps", "milestone", default=())
-    every: Count | None = quantity("steps", "decay every", default=None)
-    decay: Count | None = quantity("steps", "decay steps", default=None)
+    milestones: list[Count] | tuple[Count, ...] = quantity("schedule", "milestone", default=())
+    every: Count | None = quantity("schedule", "decay every", default=None)
+    decay: Count | None = quantity("schedule", "decay steps", default=None)
     gamma: float = 0.1
     power: float = 1.0
 
@@ -196,7 +204,13 @@ class Schedule:
                 raise ValueError(f"schedule {self.name!r} needs {f.name}")
 
     def eta(self, peak: float, k: float, steps: Count | None) -> float:
-        """The learning rate at step ``k`` (a fraction is fine) of a run of ``steps`` steps whose peak is ``peak``."""
+        """Return the learning rate at step ``k``, which may be fractional, of a run of ``steps`` steps.
+
+        Args:
+            peak: the learning rate after the warm-up.
+            k: steps made so far.
+            steps: length of the run; None where it has no end.
+        """
         nonnegative("step", k)
         shape = SHAPES[self.name]
         if shape.needs_length and steps is None:

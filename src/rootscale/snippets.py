@@ -1,4 +1,4 @@
-"""A plan as code to paste."""
+"""Plans as code to paste."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import MappingProxyType
 
-from rootscale.hparams import SGD, Optimizer, RMSprop
+from rootscale.hparams import Optimizer
+from rootscale.optimizers import FAMILIES
 from rootscale.plan import Plan
 from rootscale.schedule import Count
 from rootscale.units import Number
 
 
 def _text(value: Number) -> str:
-    """A number as Python source, without the last digits that only show rounding."""
+    """Return a number as Python source, without the last digits that only show rounding."""
     return repr(int(value) if value == int(value) and abs(float(value)) >= 1 else float(f"{float(value):.12g}"))
 
 
 def _floor(name: str, divisor: Count) -> str:
-    """``name // divisor`` in whole numbers: a float division could miss the step where it jumps."""
+    """Return ``name // divisor`` in whole numbers: a float division could miss the step where it jumps."""
     exact = Fraction(divisor)
     return f"({name} * {exact.denominator} // {exact.numerator})" if exact.denominator > 1 else f"({name} // {exact})"
 
@@ -59,24 +60,15 @@ _WARMUPS: Mapping[str, Callable[[str, str], str]] = MappingProxyType(
 )
 
 
-def _optimizer(optimizer: Optimizer) -> str:
-    eta, decay = _text(optimizer.eta), _text(optimizer.weight_decay)
-    if isinstance(optimizer, SGD):
-        return (
-            f"torch.optim.SGD(model.parameters(), lr={eta}, momentum={_text(optimizer.momentum)}, weight_decay={decay})"
-        )
-    if optimizer.eps_root:
-        raise ValueError(f"torch's optimizers have no eps inside the root, got eps_root={optimizer.eps_root}")
-    if isinstance(optimizer, RMSprop):
-        return (
-            f"torch.optim.RMSprop(model.parameters(), lr={eta}, alpha={_text(optimizer.beta)}, "
-            f"eps={_text(optimizer.eps)}, weight_decay={decay})"
-        )
-    name = "AdamW" if optimizer.name == "adamw" else "Adam"
-    return (
-        f"torch.optim.{name}(model.parameters(), lr={eta}, betas=({_text(optimizer.beta1)}, {_text(optimizer.beta2)}), "
-        f"eps={_text(optimizer.eps)}, weight_decay={decay})"
-    )
+def _optimizer(record: Optimizer) -> str:
+    if getattr(record, "eps_root", 0):
+        raise ValueError(f"torch's optimizers have no eps inside the root, got eps_root={record.eps_root}")  # type: ignore[union-attr]
+    torch = FAMILIES[record.name].torch
+    texts = [
+        f"{name}=({', '.join(map(_text, value))})" if isinstance(value, tuple) else f"{name}={_text(value)}"
+        for name, value in torch.arguments(record).items()
+    ]
+    return f"torch.optim.{torch.name}(model.parameters(), {', '.join(texts)})"
 
 
 def _schedule(plan: Plan) -> list[str]:
@@ -99,7 +91,7 @@ def _schedule(plan: Plan) -> list[str]:
 
 
 def torch_code(plan: Plan) -> str:
-    """The PyTorch calls that build this plan's optimizer, schedule and the rest, to paste behind ``model = ...``."""
+    """Return the PyTorch calls that build this plan's optimizer and schedule, to paste behind ``model = ...``."""
     steps = plan.total_steps
     header = [f"# batch size {plan.batch_size}" + (f", {_text(-(-steps // 1))} steps" if steps else "")]
     header += [f"# every {_text(max(1, round(every)))} steps: {name}" for name, every in plan.intervals.items()]

@@ -30,7 +30,7 @@ def _no_limit(value: Number) -> float:
 
 @dataclass(frozen=True)
 class Form:
-    """How a value ``x`` changes when the batch size is multiplied by ``kappa``.
+    """Says how a value ``x`` changes when the batch size is multiplied by ``kappa``.
 
     Args:
         text: the formula, in terms of ``x`` and ``kappa``.
@@ -43,12 +43,12 @@ class Form:
     limit: Callable[[Number], float] = _no_limit
 
     def __call__(self, value: Number, kappa: Number) -> Number:
-        """The converted value; ``kappa = 1`` gives the value itself, to the bit."""
+        """Return the converted value; ``kappa = 1`` gives the value itself, to the bit."""
         return value if kappa == 1 else self.apply(value, kappa)
 
 
 def power(exponent: Fraction | int) -> Form:
-    """``x * kappa^exponent``; exact where ``x`` is rational and the exponent whole (steps stay exact fractions).
+    """Return the form ``x * kappa^exponent``; it is exact for rational ``x`` and whole exponents, such as steps.
 
     >>> power(Fraction(1, 2))(3e-4, 4)
     0.0006
@@ -91,7 +91,7 @@ COMPLEMENT = Form("1 - (1 - x)^kappa", _complement)
 
 @dataclass(frozen=True)
 class Unit:
-    """A row of the table.
+    """One row of the table.
 
     Args:
         key: the name by which records and rules refer to the row.
@@ -113,6 +113,8 @@ class Unit:
 HALF = Fraction(1, 2)
 _DERIVED = "from the SDE's constants"
 _CLOCK = "the clock: a step covers kappa times the samples"
+#: The theorem is for constant hyperparameters; a schedule is the same SDE with coefficients that depend on time.
+_SCHEDULES = "the clock of Thm 5.3, for hyperparameters that change with time"
 
 TABLE: tuple[Unit, ...] = (
     Unit(
@@ -135,11 +137,9 @@ TABLE: tuple[Unit, ...] = (
         "eps_root", "eps added inside the root", power(-1), "derived", _DERIVED,
         "keeps eps_root * eta^2: it is added to v, which shrinks as 1/kappa",
     ),
-    Unit(
-        "steps", "steps, milestones, every interval in steps", power(-1), "theorem",
-        f"{PAPER}, Thm 5.3", _CLOCK,
-    ),
-    Unit("warmup", "warm-up steps", power(-1), "theorem", f"{PAPER}, Thm 5.3", _CLOCK),
+    Unit("steps", "steps, every interval in steps", power(-1), "theorem", f"{PAPER}, Thm 5.3", _CLOCK),
+    Unit("warmup", "warm-up steps", power(-1), "derived", _SCHEDULES, _CLOCK),
+    Unit("schedule", "milestones and periods of a schedule", power(-1), "derived", _SCHEDULES, _CLOCK),
     Unit(
         "min_eta", "lowest / final learning rate of a schedule", power(HALF), "derived", _DERIVED,
         "it is a learning rate",

@@ -20,6 +20,7 @@ from rootscale.integrations.configs.convert import read
 from rootscale.integrations.configs.documents import Document
 from rootscale.integrations.configs.formats import BASE_LR, BATCHNORM, EVERY, PLAN_ROLES, SCHEDULE, UNIT_ROLES
 from rootscale.plan import BatchSize
+from rootscale.rules import rule_text
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "configs"
@@ -212,8 +213,8 @@ def test_there_and_back_gives_the_values_and_the_bytes_back(
         },
         indent=indent,
     )
-    there = convert(text, size * kappa if up else size // kappa, averaging=averaging)
-    back = convert(there.after, size, averaging=averaging)
+    there = convert(text, size * kappa if up else size // kappa, rule=rule_text(None, averaging))
+    back = convert(there.after, size, rule=rule_text(None, averaging))
     assert there.after != text
     assert json.loads(back.after)["other"] == json.loads(text)["other"]
     assert back.after == text
@@ -410,7 +411,7 @@ def test_a_layout_of_one_worker_without_accumulation_is_a_layout():
     text = _HF.replace('steps": 1', 'steps": 4') % '"learning_rate": 5e-5'
     result = convert(text, "32x1x1", start="8x4x1")
     assert result.values == {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1}
-    assert convert(text, BatchSize(32), world_size=1).values == result.values
+    assert convert(text, BatchSize(32, 1, 1), world_size=1).values == result.values
 
 
 def test_shares_of_the_run_epochs_and_what_is_switched_off_stay():
@@ -573,9 +574,9 @@ def test_a_warmup_that_would_vanish_is_refused_and_an_interval_is_at_least_a_ste
 
 def test_too_large_a_kappa_says_what_would_work():
     text = deepspeed().replace("0.98", "0.9")
-    with pytest.raises(ValueError, match=r"kappa=16 gives beta1=-0.6; need kappa < 10, or averaging='power'"):
+    with pytest.raises(ValueError, match=r"kappa=16 gives beta1=-0.6; need kappa < 10, or the form beta\^kappa"):
         convert(text, 4096)
-    assert convert(text, 4096, averaging="power").values["optimizer.params.betas.0"] == pytest.approx(0.9**16)
+    assert convert(text, 4096, rule="with power").values["optimizer.params.betas.0"] == pytest.approx(0.9**16)
 
 
 def test_batch_sizes_that_contradict_each_other_are_refused():

@@ -139,7 +139,7 @@ def test_shares_and_epochs_mean_the_same_at_any_batch_size():
 )
 def test_devices_and_accumulation_are_counted(to, world_size, layout):
     args = arguments(gradient_accumulation_steps=2)
-    new = scale_training_arguments(args, to=to, world_size=world_size, averaging="power", rule="sqrt-eta")
+    new = scale_training_arguments(args, to=to, world_size=world_size, rule="sqrt-eta with power")
     assert (new.per_device_train_batch_size, new.gradient_accumulation_steps) == layout
     kappa = (256 if to == "8x2x16" else to) / (8 * world_size)
     assert new.learning_rate == pytest.approx(1e-3 * math.sqrt(kappa))
@@ -300,7 +300,7 @@ def larger(args, folder, to=16, **values):
 def test_the_checkpoint_says_its_batch_size(run):
     _, checkpoint, *_ = run
     state = json.loads((checkpoint / "trainer_state.json").read_text())
-    assert state["stateful_callbacks"]["RescaleCallback"]["attributes"]["batch_size"] == 4
+    assert state["stateful_callbacks"]["RescaleCallback"]["attributes"]["batch_size"] == "4x1x1"
 
 
 def test_the_state_is_converted_when_the_run_goes_on_at_four_times_the_batch_size(run, tmp_path):
@@ -371,7 +371,7 @@ def test_a_checkpoint_from_after_the_switch_is_an_ordinary_one(switched, tmp_pat
     callback, again = RescaleCallback(), Watch(every=64)
     trainer(new, callback, again, data=DATA).train(resume_from_checkpoint=str(checkpoint))
     assert callback.changes is None
-    assert callback.begun_at == 4
+    assert callback.begun_at == "4x1x1"
     assert again.losses == pytest.approx({s: x for s, x in watch.losses.items() if s > 48 * 16}, rel=1e-9)
 
 
@@ -436,9 +436,9 @@ def test_a_callback_of_an_earlier_training_starts_another_one_afresh(tmp_path):
     trainer(arguments(tmp_path / "a", max_steps=2), callback).train()
     trainer(arguments(tmp_path / "b", max_steps=2, per_device_train_batch_size=8), callback).train()
     assert callback.changes is None
-    assert (callback.batch_size, callback.begun_at) == (8, 8)
+    assert (callback.batch_size, callback.begun_at) == ("8x1x1", "8x1x1")
     trainer(arguments(tmp_path / "c", max_steps=2), callback, RescaleCallback()).train()
-    assert callback.batch_size == 4
+    assert callback.batch_size == "4x1x1"
 
 
 @pytest.mark.filterwarnings("error::rootscale.ScalingWarning")

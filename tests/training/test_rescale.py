@@ -337,13 +337,13 @@ def test_a_wrapped_optimizer_is_pointed_at():
         (
             {"kappa": 100},
             ValueError,
-            r"kappa=100 gives beta1=-1; need kappa < 50, or averaging='power', which gives beta1=0\.13",
+            r"kappa=100 gives beta1=-1; need kappa < 50, or the form beta\^kappa, which gives beta1=0\.13",
         ),
         ({"kappa": 0}, ValueError, "kappa must be a finite number > 0, got 0"),
         ({"kappa": math.nan}, ValueError, "kappa must be a finite number > 0, got nan"),
         ({"kappa": "4"}, ValueError, "kappa must be a finite number > 0, got '4'"),
         ({"rule": "cubic"}, ValueError, "rule must be one of sqrt, linear"),
-        ({"averaging": "mean"}, ValueError, "averaging must be 'paper'"),
+        ({"rule": "with mean"}, ValueError, "averaging must be 'paper'"),
         ({"interval": "batch"}, ValueError, "interval must be 'step' or 'epoch', got 'batch'"),
         ({"model": "net"}, TypeError, r"model must be a torch\.nn\.Module, got str"),
         ({"scheduler": "cosine"}, TypeError, r"scheduler must be a torch\.optim\.lr_scheduler\.LRScheduler, got str"),
@@ -382,7 +382,7 @@ def test_if_anything_is_refused_nothing_has_changed(options, error, message):
 def test_power_averaging_has_no_largest_kappa():
     optimizer = torch.optim.Adam(net().parameters(), **ADAM)
     with pytest.warns(ScalingWarning, match="averages over less than two steps"):
-        rescale_(optimizer, 100, averaging="power")
+        rescale_(optimizer, 100, rule="with power")
     assert optimizer.param_groups[0]["betas"] == pytest.approx((0.98**100, 0.999**100))
 
 
@@ -539,12 +539,12 @@ class Pair:
         return rescale_(self.optimizers, kappa, **settings)
 
 
-@pytest.mark.parametrize("averaging", ["paper", "power"])
-def test_two_optimizers_at_once_are_each_alone(averaging):
+@pytest.mark.parametrize("rule", [None, "with power"])
+def test_two_optimizers_at_once_are_each_alone(rule):
     together, apart = Pair(), Pair()
-    changes = together.rescale(averaging=averaging)
+    changes = together.rescale(rule=rule)
     alone = [
-        rescale_(optimizer, 4, scheduler=scheduler, model=model, ema=ema, averaging=averaging)
+        rescale_(optimizer, 4, scheduler=scheduler, model=model, ema=ema, rule=rule)
         for optimizer, scheduler, model, ema in zip(
             apart.optimizers, apart.schedulers, apart.nets, (apart.average, None), strict=True
         )

@@ -334,7 +334,7 @@ def test_rows_left_out_one_after_the_other_are_the_rows_left_out_at_once():
 
 
 def test_a_rule_whose_name_is_not_its_own_is_refused_before_any_change():
-    for rule in (replace(RULES["sqrt"], name="mine"), replace(RULES["sqrt"], name="linear")):
+    for rule in (replace(RULES["sqrt"], key="mine"), replace(RULES["sqrt"], key="linear")):
         optimizer = adam()
         scheduler = lrs.CosineAnnealingLR(optimizer, 100)
         with pytest.raises(ValueError, match="a scheduler keeps its rule by name"):

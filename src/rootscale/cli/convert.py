@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rootscale.cli.console import console as make_console
-from rootscale.rules import RULES
+from rootscale.cli.render import render_changes
+from rootscale.rules import AVERAGINGS, RULES, rule_text
 
 if TYPE_CHECKING:
     from rootscale.integrations.configs import Conversion
@@ -39,7 +40,7 @@ def add_parsers(subparsers: Any) -> None:
     )
     convert.add_argument("--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`")
     convert.add_argument(
-        "--averaging", choices=["paper", "power"], default="paper",
+        "--averaging", choices=list(AVERAGINGS), default="paper",
         help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
     )  # fmt: skip
     convert.add_argument("--dataset-size", type=int, metavar="N", help="samples in the data: steps for a run in epochs")
@@ -61,7 +62,7 @@ def _convert(args: argparse.Namespace) -> int:
         raise ValueError(f"cannot read {args.file}: {getattr(error, 'strerror', None) or error}") from None
     try:
         conversion = convert(
-            text, args.to, start=args.start, world_size=args.world_size, rule=args.rule, averaging=args.averaging,
+            text, args.to, start=args.start, world_size=args.world_size, rule=rule_text(args.rule, args.averaging),
             dataset_size=args.dataset_size, steps=args.steps, format=args.format,
         )  # fmt: skip
     except ValueError as error:
@@ -101,7 +102,7 @@ def _show(conversion: Conversion, name: str, target: Path | None) -> None:
         console.print(Text(line, style=styles.get(line[:1], "")), soft_wrap=True)
     if conversion.values:
         console.print()
-    console.print(conversion.changes)
+    console.print(render_changes(conversion.changes))
     if target is not None:
         console.print(f"written to {target}", soft_wrap=True, markup=False)
     elif conversion.values:

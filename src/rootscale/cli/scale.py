@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rootscale.changes import ScalingWarning
+from rootscale.batch_size import BatchSize
 from rootscale.cli.console import console
+from rootscale.cli.render import render_changes
 from rootscale.hparams import OPTIMIZERS
 from rootscale.plan import Plan
-from rootscale.rules import RULES
+from rootscale.rules import AVERAGINGS, RULES, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.units import TABLE
 
@@ -76,7 +76,7 @@ def add_parsers(commands: Any) -> None:
         "--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`; default: the optimizer's own"
     )
     target.add_argument(
-        "--averaging", choices=["paper", "power"], default="paper",
+        "--averaging", choices=list(AVERAGINGS), default="paper",
         help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
     )  # fmt: skip
     run = scale.add_argument_group("the run")
@@ -101,7 +101,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    """The plan of ``--plan`` with the options on top."""
+    """Return the plan of ``--plan`` with the options on top."""
     data: dict[str, Any] = {}
     if args.plan is not None:
         try:
@@ -129,7 +129,22 @@ def _plan(args: argparse.Namespace) -> Plan:
     for key, flag in (("optimizer", "--optimizer"), ("batch_size", "--batch-size")):
         if key not in data:
             raise ValueError(f"{flag} is needed, or a --plan that has it")
-    return Plan.from_dict(data)
+    try:
+        return Plan.from_dict(data)
+    except ValueError as error:
+        raise ValueError(_with_option(str(error))) from None
+
+
+def _with_option(message: str) -> str:
+    """Return an error about a field of a plan as one about the option that fills it.
+
+    >>> _with_option("eta must be a finite number > 0, got -1")
+    '--lr must be a finite number > 0, got -1'
+    """
+    name, _, rest = message.partition(" ")
+    flags = {key.rpartition(".")[2]: flag for flag, key, _ in _PLAN_OPTIONS}
+    flags |= {"beta1": "--betas: beta1", "beta2": "--betas: beta2"}
+    return f"{flags[name]} {rest}" if name in flags and rest.startswith("must ") else message
 
 
 def _intervals(words: Sequence[str]) -> dict[str, float]:
@@ -147,10 +162,12 @@ def _scale(args: argparse.Namespace) -> int:
     from rootscale.snippets import torch_code
 
     plan = _plan(args)
-    changes = plan.explain(args.to, args.rule, args.averaging)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ScalingWarning)  # they are part of the changes
-        new = plan.at(args.to, args.rule, args.averaging)
+    try:
+        size = BatchSize.of(args.to)
+    except ValueError as error:
+        raise ValueError(str(error).replace("batch_size", "--to", 1)) from None
+    conversion = plan.convert(size, rule_text(args.rule, args.averaging))
+    new, changes = conversion.plan, conversion.changes
     if args.json:
         print(json.dumps({"from": plan.to_dict(), "to": new.to_dict(), **changes.to_dict()}, indent=2))
     elif args.snippet:
@@ -158,7 +175,7 @@ def _scale(args: argparse.Namespace) -> int:
         for warning in changes.warnings:
             print(f"rootscale scale: warning: {warning}", file=sys.stderr)
     else:
-        console().print(changes)
+        console().print(render_changes(changes))
     return 0
 
 

@@ -16,7 +16,7 @@ import torch
 
 from rootscale.changes import Change, Changes
 from rootscale.hparams import positive
-from rootscale.rules import RULES, Averaging, Rule
+from rootscale.rules import RULES, Rule
 from rootscale.training import rescale_, schedulers
 from rootscale.units import UNITS
 
@@ -40,7 +40,6 @@ def rescale(
     model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     ema: Any = None,
     rule: str | Rule | None = None,
-    averaging: Averaging = "paper",
     state: bool = True,
     interval: Literal["step", "epoch"] | None = None,
     forward_kappa: float | None = None,
@@ -55,7 +54,6 @@ def rescale(
         model: the model (or several) whose BatchNorm layers' momentum is to be converted.
         ema: parameter averages, as `rescale_` takes them.
         rule: a name from `rootscale.RULES`; None is each optimizer's own.
-        averaging: ``paper`` or ``power``.
         state: whether the optimizer's state is converted too.
         interval: whether ``scheduler.step()`` is called with every optimizer ``step`` or once an ``epoch``. None is
             ``step``; it has to be said for schedulers that were prepared with ``step_scheduler_with_optimizer=False``.
@@ -86,7 +84,7 @@ def rescale(
         factor = positive("processes_before", processes_before) / AcceleratorState().num_processes
     with _belonging_to(bare, inner, prepared):
         changes = rescale_(
-            bare, kappa, scheduler=inner, model=model, ema=ema, rule=rule, averaging=averaging, state=state,
+            bare, kappa, scheduler=inner, model=model, ema=ema, rule=rule, state=state,
             interval=interval or "step", forward_kappa=forward_kappa,
         )  # fmt: skip
     rows = []

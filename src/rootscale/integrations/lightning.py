@@ -29,7 +29,7 @@ from rootscale.changes import Change, Changes
 from rootscale.format import show
 from rootscale.hparams import positive
 from rootscale.noise import Noise
-from rootscale.rules import RULES, Averaging, Rule, get_rule
+from rootscale.rules import Rule, get_rule, rule_text
 from rootscale.training import NoiseMeter, rescale_
 from rootscale.units import UNITS
 
@@ -56,9 +56,17 @@ class _Frame:
 
     kappa: float
     rule: str | None
-    averaging: Averaging
     step: int  # of the Trainer, at which it was made
     every: tuple[int, int]  # accumulate_grad_batches before and after
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> _Frame:
+        """The frame of a checkpoint; those of version 0.0 have the form of averaging apart from the rule."""
+        held = {**stored, "every": tuple(stored["every"])}
+        averaging = held.pop("averaging", "paper")
+        if averaging != "paper":
+            held["rule"] = rule_text(held["rule"], averaging)
+        return cls(**held)
 
     @property
     def forward(self) -> float:
@@ -71,8 +79,8 @@ class RescaleCallback(Callback):
     """Converts optimizers, their states and schedulers, weight averages and BatchNorm when the batch size changes.
 
     Args:
-        rule: a name from `rootscale.RULES`; None is each optimizer's own.
-        averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
+        rule: the text of a rule, such as ``"sqrt"``, ``"with power"`` or ``"sqrt without batchnorm"``; None is each
+            optimizer's own.
         batch_size: samples per optimizer step over all devices, or a function of the Trainer that returns it; only
             where they cannot be found from the data loader (iterables without ``batch_size``, several loaders) or the
             steps are made by hand (manual optimization).
@@ -96,7 +104,6 @@ class RescaleCallback(Callback):
     def __init__(
         self,
         rule: str | None = None,
-        averaging: Averaging = "paper",
         *,
         batch_size: int | Callable[[Trainer], int] | None = None,
         saved_batch_size: int | None = None,
@@ -106,12 +113,10 @@ class RescaleCallback(Callback):
         noise: bool = False,
         noise_window: int = 100,
     ) -> None:
-        if rule is not None and rule not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
-        get_rule(rule, "adam", averaging)  # checks averaging
+        get_rule(rule, "adam")  # checks its text
         if interval not in (None, "step", "epoch"):
             raise ValueError(f"interval must be 'step' or 'epoch', got {interval!r}")
-        self.rule, self.averaging, self.batch_size = rule, averaging, batch_size
+        self.rule, self.batch_size = rule, batch_size
         self.saved_batch_size = saved_batch_size
         if saved_batch_size is not None:
             positive("saved_batch_size", saved_batch_size)
@@ -154,7 +159,7 @@ class RescaleCallback(Callback):
             self._every = int(trainer.accumulate_grad_batches)
         else:
             self._size, self._every = int(record["batch_size"]), int(record["accumulation"])
-            self._frames = [_Frame(**{**frame, "every": tuple(frame["every"])}) for frame in record["frames"]]
+            self._frames = [_Frame.of(frame) for frame in record["frames"]]
         self._replay = bool(self._frames)
         if trainer.strategy.restore_checkpoint_after_setup:  # on_fit_start is over
             self._repeat(trainer, pl_module)
@@ -192,7 +197,7 @@ class RescaleCallback(Callback):
             self._measure(trainer, pl_module, batch)
 
     def _frame(self, trainer: Trainer, kappa: float, every: int) -> _Frame:
-        return _Frame(kappa, self.rule, self.averaging, trainer.global_step, (self._every, every))
+        return _Frame(kappa, self.rule, trainer.global_step, (self._every, every))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Record the global batch size, and the changes since the script's numbers."""
@@ -253,7 +258,6 @@ class RescaleCallback(Callback):
             forward_kappa=frame.forward,
             ema=self._averages(trainer, module),
             rule=frame.rule,
-            averaging=frame.averaging,
             dry_run=dry_run,
         )
 

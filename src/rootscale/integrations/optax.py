@@ -23,7 +23,7 @@ from typing import Any
 from rootscale.changes import ScalingWarning
 from rootscale.format import show
 from rootscale.hparams import SGD, AdamW, Optimizer, RMSprop, positive
-from rootscale.rules import Averaging, Rule, get_rule
+from rootscale.rules import Rule, get_rule
 
 try:
     import jax
@@ -73,7 +73,6 @@ def scale(
     kappa: float,
     *,
     rule: str | Rule | None = None,
-    averaging: Averaging = "paper",
     **arguments: Any,
 ) -> dict[str, Any]:
     """The arguments of an optax optimizer at ``kappa`` times the batch size, defaults included.
@@ -87,7 +86,6 @@ def scale(
             such as `rootscale.AdamW`, which has the arguments in it.
         kappa: new batch size over old one.
         rule: a name from `rootscale.RULES`, or a rule; None is the optimizer's own.
-        averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
         arguments: of the optimizer, as the run has them now.
 
     >>> import optax
@@ -115,7 +113,7 @@ def scale(
     units = dict(maker.values)
     if values.get("eps_in_sqrt") is False:
         units["eps"] = "eps"
-    chosen = get_rule(rule, maker.name, averaging)
+    chosen = get_rule(rule, maker.name)
     messages = chosen.check(maker.name)
     new = {
         name: _convert_argument(name, values[name], unit, kappa, chosen)
@@ -170,7 +168,6 @@ def scale_schedule(
     unit: str = "eta",
     *,
     rule: str | Rule | None = None,
-    averaging: Averaging = "paper",
 ) -> Schedule:
     """A schedule at ``kappa`` times the batch size: at equal samples, the converted value of the original one.
 
@@ -184,7 +181,6 @@ def scale_schedule(
         kappa: new batch size over old one.
         unit: a row of the table of units; ``eta`` for a learning rate, ``decoupled_decay`` for AdamW's decay.
         rule: a name from `rootscale.RULES`, or a rule; None is that of Adam.
-        averaging: as in `scale`.
 
     >>> import optax
     >>> warmup = optax.linear_schedule(0.0, 0.1, transition_steps=100)
@@ -194,7 +190,7 @@ def scale_schedule(
     kappa = positive("kappa", kappa)
     if unit in ("beta1", "beta2", "ema", "batchnorm"):
         raise ValueError(f"a schedule of {unit} cannot be checked at every step; give a number, or convert it yourself")
-    chosen = get_rule(rule, "adam", averaging)
+    chosen = get_rule(rule, "adam")
     if kappa == 1:
         return schedule
     exact = Fraction(kappa).limit_denominator(10**6)
@@ -268,7 +264,6 @@ def rescale(
     optimizer: str | None = None,
     units: Mapping[str, str] = MappingProxyType({}),
     rule: str | Rule | None = None,
-    averaging: Averaging = "paper",
 ) -> Any:
     """A live optimizer state at ``kappa`` times the batch size; nothing is changed in place.
 
@@ -285,7 +280,6 @@ def rescale(
         units: for ``inject_hyperparams``: rows of the table of units for arguments whose name does not tell, as those
             of your own function, or ``eps`` of RMSprop: ``{"eps": "eps_root"}``, or ``"eps"`` if ``eps_in_sqrt=False``.
         rule: as in `scale`.
-        averaging: as in `scale`.
 
     Raises:
         TypeError: a state that cannot be converted; the message names it and those that can.
@@ -317,7 +311,7 @@ def rescale(
                 f"{name} has a trace (momentum) besides a second moment; that follows no known SDE, so no rule keeps "
                 "its dynamics"
             )
-    converter = _Converter(Fraction(kappa).limit_denominator(10**6), kappa, optimizer, units, rule, averaging)
+    converter = _Converter(Fraction(kappa).limit_denominator(10**6), kappa, optimizer, units, rule)
     return opt_state if kappa == 1 else converter.walk(opt_state, "opt_state")
 
 
@@ -383,7 +377,6 @@ class _Converter:
     optimizer: str | None
     units: Mapping[str, str]
     rule: str | Rule | None
-    averaging: Averaging
 
     def walk(self, state: Any, path: str) -> Any:
         if not hasattr(state, "_fields"):
@@ -406,7 +399,7 @@ class _Converter:
         return state._replace(**new)
 
     def _rule(self, optimizer: str = "adam") -> Rule:
-        return get_rule(self.rule, optimizer, self.averaging)
+        return get_rule(self.rule, optimizer)
 
     def _count(self, count: Any, unit: str) -> Any:
         """``count / kappa``: an integer if it is whole, else a floating-point number."""

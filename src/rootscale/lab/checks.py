@@ -15,6 +15,7 @@ from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.causes import causes_of
 from rootscale.lab.execute import Execute
+from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES, Arm, Check
 from rootscale.lab.settings import Measure, Settings, Setup, grid
@@ -110,7 +111,7 @@ def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
     kind = "base" if variant == Variant() else "svag" if variant.ell != 1 else "batch size"
     changes = None
     if kind == "batch size":
-        changes = task.plan.explain(plan.batch_size, variant.the_rule(task.plan), variant.averaging).to_dict()
+        changes = task.plan.explain(plan.batch_size, variant.the_rule(task.plan)).to_dict()
     guards = dict.fromkeys([*variant.guards(task.plan), *trajectory.meta.get("guards", ())])
     return Arm(variant.label(task.plan), kind, plan, changes, trajectory, guards=tuple(guards))
 
@@ -132,7 +133,7 @@ def _refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: J
         raise ValueError(f"at least {FEWEST} seeds are needed for a verdict, got {len(seeds)}")
     splits = ("train",) if task.test is None else ("train", "test")
     known = [f"{split} {name}" for split in splits for name in ("loss", *task.metrics)]
-    known += ["gradient norm", "Tr Sigma", "parameter norm", *task.functions]
+    known += [STEP_LOSS, "gradient norm", "Tr Sigma", "parameter norm", *task.functions]
     for name in judge.decide_by or ():
         if name not in known:
             raise ValueError(f"the verdict cannot rest on {name!r}; there are {', '.join(map(repr, known))}")

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rootscale.lab.learner import _initialised, make_optimizer
+from rootscale.lab.learner_eager import make_optimizer
+from rootscale.lab.replicas import initialized
 from rootscale.lab.task import Data, Task, Tensors
 
 __all__ = ["SAMPLES", "TOLERANCE", "Fingerprints", "differences"]
@@ -100,7 +101,7 @@ def _close(a: Sequence[float], b: Sequence[float]) -> bool:
 
 def seed_numbers(task: Task, seed: int) -> Numbers:
     """Return the numbers that a task gives for one seed."""
-    model = _initialised(task, seed)
+    model = initialized(task, seed)
     found = {"initial parameters": _sketch([*model.parameters(), *model.buffers()])}
     trained = [p for p in model.parameters() if p.requires_grad]
     index = torch.randperm(len(task.train), generator=_generator())[:SAMPLES]

@@ -60,7 +60,7 @@ def _each(states: Sequence[Mapping[str, Any]], change: Callable[[Sequence[Tensor
 
     slots = first["optimizer"]["state"]
     return {
-        **first,
+        **{name: value for name, value in first.items() if name != "step_loss"},  # of steps before the switch
         "params": {name: of("params", name) for name in first["params"]},
         "buffers": {name: of("buffers", name) for name in first["buffers"]},
         "average": None if first["average"] is None else [of("average", i) for i in range(len(first["average"]))],

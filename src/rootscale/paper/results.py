@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import whole
-from rootscale.lab import Arm, Check, Measure
+from rootscale.lab import Arm, Check, Measure, Variant
 from rootscale.paper.experiment import Experiment, Options, Stored
 from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, percent, starts_high, told, told_gap
@@ -30,6 +30,7 @@ from rootscale.paper.parts import TITLES, kept
 from rootscale.paper.stored import finals_of, record_of
 from rootscale.report.orders import need_matplotlib
 from rootscale.report.words import NO_GRADIENT, NOISE_SCALE
+from rootscale.rules import default_rule
 from rootscale.trajectory import Trajectory
 
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
@@ -281,9 +282,10 @@ def _noise_words(check: Check, left_alone: Sequence[str]) -> str:
 
 
 def _under_the_rule(arm: Arm, left_alone: Sequence[str]) -> bool:
-    variant = arm.trajectory.meta["variant"]
-    whole = variant["rule"] in (None, "sqrt") and set(variant["keep"]) <= {*left_alone} and not variant["zero_state"]
-    return whole and variant["ell"] == 1
+    variant = Variant.from_dict(arm.trajectory.meta["variant"])
+    rule, own = variant.the_rule(arm.plan), default_rule(arm.plan.optimizer.name)
+    whole = (rule.key, rule.averaging) == (own.key, own.averaging) and set(rule.left_out) <= {*left_alone}
+    return whole and not variant.zero_state and variant.ell == 1
 
 
 def _share(share: tuple[float, float]) -> str:

@@ -25,10 +25,11 @@ from rootscale.format import show
 from rootscale.hparams import number, positive
 from rootscale.noise import Noise
 from rootscale.plan import BatchSize, Plan
-from rootscale.rules import Averaging, Rule, get_rule, shortest_average
+from rootscale.rules import Rule, get_rule, shortest_average
 from rootscale.training import schedulers
+from rootscale.training.adapters import family_of
 from rootscale.training.positions import BLOCK, Blocks, generator, samples
-from rootscale.training.rescale import family_of, rescale_
+from rootscale.training.rescale import rescale_
 
 __all__ = ["BatchSchedule", "ScheduledRun", "ScheduledSampler"]
 
@@ -347,7 +348,7 @@ class ScheduledRun:
 
     Args:
         sampler: the loader's ``batch_sampler``.
-        optimizer, scheduler, model, ema, rule, averaging, interval: as for `rescale_`.
+        optimizer, scheduler, model, ema, rule, interval: as for `rescale_`.
         clip: the largest gradient norm at the batch size ``made_for``; `clip` is the one for now.
         made_for: the batch size that the settings of these objects are meant for; by default the schedule's first.
             Where the first batch has another size, they are converted before it.
@@ -375,16 +376,13 @@ class ScheduledRun:
         clip: float | None = None,
         made_for: int | None = None,
         rule: str | Rule | None = None,
-        averaging: Averaging = "paper",
         interval: Literal["step", "epoch"] = "step",
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         self.sampler, self.optimizer = sampler, optimizer
         self._family = family_of(optimizer)
-        self._rule = get_rule(rule, self._family.name, averaging)
-        self._options: dict[str, Any] = dict(
-            scheduler=scheduler, model=model, ema=ema, rule=rule, averaging=averaging, interval=interval
-        )
+        self._rule = get_rule(rule, self._family.name)
+        self._options: dict[str, Any] = dict(scheduler=scheduler, model=model, ema=ema, rule=rule, interval=interval)
         self._clip = None if clip is None else positive("clip", clip)
         self._group = process_group
         self.made_for = sampler.schedule.size(0) if made_for is None else _whole("made_for", made_for)
@@ -419,7 +417,7 @@ class ScheduledRun:
         for one in several if isinstance(several, Sequence) else [several] * (several is not None):
             schedulers.check(one, self.optimizer, self._rule, kappa)
         for group in self.optimizer.param_groups:
-            for key, unit in self._family.values.items():
+            for key, unit in self._family.torch_units().items():
                 schedulers.convert(self._rule, unit, schedulers.read(group[key]), kappa, key)
 
     def _convert(self, size: int) -> None:
@@ -493,7 +491,7 @@ class ScheduledRun:
         return size
 
     def _longest_kappa(self) -> float:
-        names = [key for key in ("betas", "alpha") if key in self._family.values]
+        names = [key for key in ("betas", "alpha") if key in self._family.torch.values]
         betas = [schedulers.read(group[key]) for group in self.optimizer.param_groups for key in names]
         flat = [beta for some in betas for beta in (some if isinstance(some, tuple) else (some,)) if beta]
         return min(map(shortest_average, flat), default=math.inf)

@@ -13,15 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rootscale.training import optim
+from rootscale.training.adapters import family_of
 
 __all__ = ["Metric"]
-
-#: Where an optimizer keeps its second moment, and whether it corrects its bias.
-_MOMENTS: tuple[tuple[tuple[type[torch.optim.Optimizer], ...], str, bool], ...] = (
-    ((torch.optim.Adam, torch.optim.AdamW, optim.Adam), "exp_avg_sq", True),
-    ((torch.optim.RMSprop, optim.RMSprop), "square_avg", False),
-)
 
 
 class Metric:
@@ -34,13 +28,11 @@ class Metric:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        row = next((row for row in _MOMENTS if isinstance(optimizer, row[0])), None)
-        if row is None:
+        family = family_of(optimizer)
+        key = family.torch.state_name("v")
+        if key is None:
             raise TypeError(f"expected Adam, AdamW or RMSprop, which divide by sqrt(v), got {type(optimizer).__name__}")
-        if any(group.get("centered") for group in optimizer.param_groups):
-            raise ValueError("RMSprop with centered=True does not divide by sqrt(v); use centered=False")
-        self._optimizer = optimizer
-        _, self._key, self._corrected = row
+        self._optimizer, self._key, self._corrected = optimizer, key, family.bias_corrected
         self._groups = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings as python_warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,54 +20,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_a
 from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.format import show
 from rootscale.hparams import DOMAINS, positive
-from rootscale.rules import Averaging, Rule, get_rule
-from rootscale.training import optim, schedulers
+from rootscale.optimizers import Family
+from rootscale.rules import Rule, get_rule
+from rootscale.training import schedulers
+from rootscale.training.adapters import family_of
 from rootscale.units import UNITS
-
-
-@dataclass(frozen=True)
-class _Family:
-    """How a class of optimizers names its quantities.
-
-    Args:
-        name: of its record in `rootscale.hparams`.
-        cls: whose ``step`` it has.
-        values: keys of its parameter groups, with their units.
-        state: keys of its per-parameter state, with their units.
-        must_be: options that have to have these values, or the SDE is another one.
-    """
-
-    name: str
-    cls: type[torch.optim.Optimizer]
-    values: Mapping[str, str | tuple[str, ...]]
-    state: Mapping[str, str]
-    must_be: Mapping[str, object]
-
-
-_ADAM_STATE = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v", "step": "step_counter"}
-_ADAM_VALUES: dict[str, str | tuple[str, ...]] = {"lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps"}
-_FAMILIES = (
-    _Family("adamw", torch.optim.AdamW, {**_ADAM_VALUES, "weight_decay": "decoupled_decay"}, _ADAM_STATE, {}),
-    _Family("adam", torch.optim.Adam, {**_ADAM_VALUES, "weight_decay": "l2"}, _ADAM_STATE, {}),
-    _Family(
-        "rmsprop",
-        torch.optim.RMSprop,
-        {"lr": "eta", "alpha": "beta2", "eps": "eps", "weight_decay": "l2"},
-        {"square_avg": "v", "step": "step_counter"},
-        {"momentum": 0, "centered": False},
-    ),
-    _Family("microbatchadam", optim.MicroBatchAdam, {**_ADAM_VALUES, "weight_decay": "l2"}, _ADAM_STATE, {}),
-    _Family("adam", optim.Adam, {**_ADAM_VALUES, "weight_decay": "l2"}, _ADAM_STATE, {}),
-    _Family(
-        "rmsprop",
-        optim.RMSprop,
-        {"lr": "eta", "alpha": "beta2", "eps": "eps", "weight_decay": "l2"},
-        {"square_avg": "v", "step": "step_counter"},
-        {},
-    ),
-    _Family("sgd", torch.optim.SGD, {"lr": "eta", "momentum": "momentum", "weight_decay": "l2"}, {}, {}),
-)
-_SUPPORTED = "torch.optim.Adam, AdamW, RMSprop (without momentum, not centered) and SGD, and rootscale.training.optim"
 
 
 @dataclass(frozen=True)
@@ -75,7 +32,7 @@ class _Target:
     """An optimizer, its family and its rule; the prefix names it where there are several, and is empty for one."""
 
     optimizer: torch.optim.Optimizer
-    family: _Family
+    family: Family
     rule: Rule
     prefix: str
 
@@ -99,7 +56,6 @@ def rescale_(
     model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     ema: Any = None,
     rule: str | Rule | None = None,
-    averaging: Averaging = "paper",
     state: bool = True,
     interval: Interval | Sequence[Interval] = "step",
     forward_kappa: float | None = None,
@@ -119,9 +75,8 @@ def rescale_(
         model: the model (or several) whose BatchNorm layers' momentum is to be converted.
         ema: a `torch.optim.swa_utils.AveragedModel` with torch's exponential averages, or any object with a ``decay``
             attribute, or several of them.
-        rule: a name from `rootscale.RULES`, or one of your making (`Rule.without`), for every optimizer; None is each
-            optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop.
-        averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
+        rule: a rule or its text, for every optimizer: ``"sqrt"``, ``"with power"`` (``beta^kappa`` for the betas),
+            ``"sqrt without v"``; None is each optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop.
         state: whether the optimizer's state is converted too; without it the run is disturbed until the averages
             have forgotten the old batch size.
         interval: whether the scheduler is stepped with every optimizer ``step`` or once an ``epoch``; one for all
@@ -144,9 +99,52 @@ def rescale_(
     >>> changes["lr"].after, optimizer.param_groups[0]["lr"]
     (0.002, 0.002)
     """
+    prepared = prepare(
+        optimizer, kappa, scheduler=scheduler, model=model, ema=ema, rule=rule, state=state, interval=interval,
+        forward_kappa=forward_kappa,
+    )  # fmt: skip
+    for message in prepared.changes.warnings:  # before anything is changed, for those who turn warnings into errors
+        python_warnings.warn(message, ScalingWarning, stacklevel=2)
+    if not dry_run:
+        prepared.commit()
+    return prepared.changes
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A conversion that has been found possible, and not yet made.
+
+    Args:
+        changes: what will be changed, with the warnings.
+        edits: what makes the changes.
+    """
+
+    changes: Changes
+    edits: tuple[_Edit, ...]
+
+    def commit(self) -> None:
+        """Make the changes."""
+        with torch.no_grad():
+            for edit in self.edits:
+                edit.commit()
+
+
+def prepare(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    kappa: float,
+    *,
+    scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
+    ema: Any = None,
+    rule: str | Rule | None = None,
+    state: bool = True,
+    interval: Interval | Sequence[Interval] = "step",
+    forward_kappa: float | None = None,
+) -> Prepared:
+    """Check a conversion and return it, not yet made; the arguments are those of `rescale_`."""
     kappa = positive("kappa", kappa)
     forward = kappa if forward_kappa is None else positive("forward_kappa", forward_kappa)
-    targets = _targets(optimizer, rule, averaging)
+    targets = _targets(optimizer, rule)
     common = _common(targets)
     driving = _driving(targets, _several(scheduler), interval)
     edits: list[_Edit] = []
@@ -158,17 +156,12 @@ def rescale_(
         messages += [f"{target.prefix}{message}" for message in warned]
     norms = list(_batchnorm_edits(_several(model), common, forward))
     averages = [_ema_edit(one, common, kappa) for one in _several(ema)]
-    for message in messages:  # before anything is changed, for those who turn warnings into errors
-        python_warnings.warn(message, ScalingWarning, stacklevel=2)
-    if not dry_run:
-        with torch.no_grad():
-            for edit in [*([*edits, *averages] if kappa != 1 else ()), *(norms if forward != 1 else ())]:
-                edit.commit()
     rows = tuple(change for edit in (*edits, *norms, *averages) for change in edit.changes)
-    return Changes(kappa, common, rows, tuple(messages))
+    made = [*([*edits, *averages] if kappa != 1 else ()), *(norms if forward != 1 else ())]
+    return Prepared(Changes(kappa, common, rows, tuple(messages)), tuple(made))
 
 
-def _targets(optimizer: Any, rule: str | Rule | None, averaging: Averaging) -> list[_Target]:
+def _targets(optimizer: Any, rule: str | Rule | None) -> list[_Target]:
     several = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     if not several:
         raise ValueError(
@@ -182,7 +175,7 @@ def _targets(optimizer: Any, rule: str | Rule | None, averaging: Averaging) -> l
         prefix = f"optimizer {i}: " if len(several) > 1 else ""
         with _blaming(prefix):
             family = family_of(one)
-        targets.append(_Target(one, family, get_rule(rule, family.name, averaging), prefix))
+        targets.append(_Target(one, family, get_rule(rule, family.name), prefix))
     _check_shared(targets)
     return targets
 
@@ -191,7 +184,9 @@ def _check_shared(targets: Sequence[_Target]) -> None:
     """A tensor that several optimizers have as their learning rate can follow one rule only."""
     holders: dict[int, int] = {}
     for i, target in enumerate(targets):
-        for group, key in ((group, key) for group in target.optimizer.param_groups for key in target.family.values):
+        for group, key in (
+            (group, key) for group in target.optimizer.param_groups for key in target.family.torch.values
+        ):
             for value in group[key] if isinstance(group[key], list | tuple) else [group[key]]:
                 first = holders.setdefault(id(value), i) if isinstance(value, torch.Tensor) else i
                 rules = targets[first].rule.name, target.rule.name
@@ -214,7 +209,7 @@ def _blaming(prefix: str) -> Iterator[None]:
 
 
 def _named(prefix: str, changes: Iterable[Change]) -> Iterator[Change]:
-    return (replace(change, name=f"{prefix}{change.name}") for change in changes)
+    return (replace(change, name=f"{prefix}{change.name}", field=f"{prefix}{change.field}") for change in changes)
 
 
 def _common(targets: Sequence[_Target]) -> Rule:
@@ -232,11 +227,12 @@ def _common(targets: Sequence[_Target]) -> Rule:
     units = {key: unit for key, unit in first.units.items() if all(rule.units.get(key) == unit for rule in others)}
     return replace(
         first,
-        name=", ".join(f"{name} ({_some_of(numbers)})" for name, numbers in followers.items()),
+        key=", ".join(f"{name} ({_some_of(numbers)})" for name, numbers in followers.items()),
         summary="each optimizer by its own rule; the rows are those in which the rules agree",
         units=MappingProxyType(units),
+        averaging="paper",  # the key has the names in full
+        left_out=(),
         holds_for=tuple(dict.fromkeys(target.family.name for target in targets)),
-        refuses=(),
     )
 
 
@@ -293,33 +289,11 @@ def _several(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
-def family_of(optimizer: Any) -> _Family:
-    """The row for this optimizer; a subclass counts as its torch class only if it has not changed ``step``."""
-    step = inspect.unwrap(type(optimizer).step) if isinstance(optimizer, torch.optim.Optimizer) else None
-    for family in _FAMILIES:
-        if isinstance(optimizer, family.cls) and step is inspect.unwrap(family.cls.step):
-            break
-    else:
-        inner = getattr(optimizer, "optimizer", None)
-        hint = f"; give the {type(inner).__name__} it wraps" if isinstance(inner, torch.optim.Optimizer) else ""
-        raise TypeError(f"optimizer must be one of {_SUPPORTED}; got {type(optimizer).__name__}{hint}")
-    for i, group in enumerate(optimizer.param_groups):
-        for key, value in family.must_be.items():
-            if group.get(key, value) != value:
-                raise ValueError(
-                    f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}) follows no known SDE, so no "
-                    f"rule keeps its dynamics; supported are {_SUPPORTED}"
-                )
-    if family.name == "adam" and any(group.get("decoupled_weight_decay") for group in optimizer.param_groups):
-        return next(family for family in _FAMILIES if family.name == "adamw")
-    return family
-
-
-def _group_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> Iterator[_Edit]:
+def _group_edits(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float) -> Iterator[_Edit]:
     groups: list[dict[str, Any]] = optimizer.param_groups
     for i, group in enumerate([*groups, optimizer.defaults]):  # groups that are added later start from the defaults
         unused = i == len(groups)
-        units = dict(family.values)
+        units = dict(family.torch_units())
         if "decoupled_weight_decay" in group:
             units["weight_decay"] = "decoupled_decay" if group["decoupled_weight_decay"] else "l2"
         for key, unit in units.items():
@@ -336,13 +310,13 @@ def _group_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, 
             rows = tuple(Change(f"{name}{suffix}", old, new, rule.units.get(u)) for name, u, old, new in each)
             yield _Edit(() if unused else rows, partial(schedulers.write, group, key, after))
     for group, key in schedulers.places(optimizer):
-        if key not in family.values:  # what schedulers have stored there
+        if key not in family.torch.values:  # what schedulers have stored there
             after = schedulers.convert(rule, schedulers.UNITS[key], schedulers.read(group[key]), kappa, key)
             yield _Edit((), partial(schedulers.write, group, key, after))
 
 
-def _state_edits(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> Iterator[_Edit]:
-    for key, unit in family.state.items():
+def _state_edits(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float) -> Iterator[_Edit]:
+    for key, unit in family.torch_state_units().items():
         held = [state[key] for state in optimizer.state.values() if key in state]
         if not held:
             continue
@@ -371,12 +345,12 @@ def _multiply_(tensors: list[torch.Tensor], factor: float) -> None:
         torch._foreach_mul_(list(once.values()), factor)
 
 
-def _guards(optimizer: torch.optim.Optimizer, family: _Family, rule: Rule, kappa: float) -> list[str]:
+def _guards(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float) -> list[str]:
     messages: dict[str, None] = {}
     for group in optimizer.param_groups:
         values = {
             unit: value
-            for key, units in family.values.items()
+            for key, units in family.torch_units().items()
             for unit, value in zip(_tuple(units), _tuple(schedulers.read(group[key])), strict=True)
         }
         messages |= dict.fromkeys(rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2")))
@@ -387,9 +361,9 @@ def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _eps_dominates(optimizer: torch.optim.Optimizer, family: _Family) -> list[str]:
+def _eps_dominates(optimizer: torch.optim.Optimizer, family: Family) -> list[str]:
     """A warning where eps, not sqrt(v), sets the size of most steps; looks at a sample of the coordinates."""
-    key = next((key for key, unit in family.state.items() if unit == "v"), None)
+    key = family.torch.state_name("v")
     held = [
         (optimizer.state[parameter], group)
         for group in optimizer.param_groups
@@ -399,7 +373,7 @@ def _eps_dominates(optimizer: torch.optim.Optimizer, family: _Family) -> list[st
     ratios = []
     for state, group in held[:: max(1, len(held) // 16)]:  # few tensors and few of each: this must cost nothing
         v = _sample(state[key])
-        if "betas" in group:
+        if family.bias_corrected:
             v = v / (1 - group["betas"][1] ** state["step"])  # v_hat
         ratios.append(v.sqrt() / group["eps"])
     if not ratios:

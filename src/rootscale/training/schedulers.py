@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from rootscale.rules import Rule, get_rule
+from rootscale.rules import Rule, get_rule, rule_text
 
 #: What schedulers keep or change in an optimizer's groups, and its unit.
 UNITS: dict[str, str | tuple[str, ...]] = {
@@ -37,7 +37,7 @@ UNITS: dict[str, str | tuple[str, ...]] = {
 }
 
 Value = float | tuple[float, ...]
-Frame = tuple[str, str, float]  # rule, averaging, kappa
+Frame = tuple[str, float]  # rule, kappa
 
 
 def read(value: Any) -> Value:
@@ -82,8 +82,8 @@ class RescaledScheduler(LRScheduler):
 
     def _rootscale_convert(self, key: str, value: Value, back: bool) -> Value:
         frames = reversed(self._rootscale_frames) if back else self._rootscale_frames
-        for rule, averaging, kappa in frames:
-            chosen = get_rule(rule, "adam", averaging)  # type: ignore[arg-type]
+        for rule, kappa in map(_frame, frames):
+            chosen = get_rule(rule, "adam")
             unit, by = UNITS[key], 1 / kappa if back else kappa
             if unit in ("eta", "min_eta"):  # a schedule may pass below zero, where it ends between two of our steps
                 value = float(chosen.convert(str(unit), 1.0, by)) * value  # type: ignore[operator]
@@ -130,6 +130,15 @@ class RescaledScheduler(LRScheduler):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self).__mro__[2], self.__dict__)
+
+
+def _frame(stored: Any) -> Frame:
+    """A change of units; checkpoints of version 0.0 have the form of averaging apart from the rule."""
+    if len(stored) == 2:
+        return str(stored[0]), float(stored[1])
+    key, averaging, kappa = stored
+    name, _, rows = key.partition(" without ")
+    return rule_text(name, averaging, [rows] if rows else []), float(kappa)
 
 
 def _rebuild(cls: type[LRScheduler], attributes: dict[str, Any]) -> LRScheduler:
@@ -202,7 +211,7 @@ def check(scheduler: Any, optimizer: torch.optim.Optimizer, rule: Rule, kappa: f
 def _check_name(rule: Rule) -> None:
     """A scheduler keeps its rule by its name, in checkpoints too."""
     try:
-        same = get_rule(rule.name, "adam", rule.averaging).units == rule.units
+        same = get_rule(rule.name, "adam").units == rule.units
     except ValueError:
         same = False
     if not same:
@@ -222,16 +231,16 @@ def rescale(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> 
     """The change of clock and units of a scheduler, to be called when all else is known to be possible."""
 
     def commit() -> None:
-        frames = list(getattr(scheduler, "_rootscale_frames", ()))
-        if frames and frames[-1][:2] == (rule.name, rule.averaging):
-            frames[-1] = (rule.name, rule.averaging, frames[-1][2] * kappa)
+        frames = [_frame(one) for one in getattr(scheduler, "_rootscale_frames", ())]
+        if frames and frames[-1][0] == rule.name:
+            frames[-1] = (rule.name, frames[-1][1] * kappa)
         else:
-            frames.append((rule.name, rule.averaging, kappa))
+            frames.append((rule.name, kappa))
         new_ticks = ticks(scheduler, kappa, interval)
         if not isinstance(scheduler, RescaledScheduler):
             scheduler.__class__ = _rescaled(type(scheduler))  # type: ignore[arg-type]
         vars(scheduler).update(
-            _rootscale_frames=[frame for frame in frames if frame[2] != 1],
+            _rootscale_frames=[frame for frame in frames if frame[1] != 1],
             _rootscale_ticks=new_ticks,
             _rootscale_owed=getattr(scheduler, "_rootscale_owed", 0.0),
         )

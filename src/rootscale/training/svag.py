@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.changes import Changes
-from rootscale.rules import Averaging, svag_weights
+from rootscale.rules import Rule, svag_weights
 from rootscale.training.rescale import rescale_
 
 __all__ = ["SVAG"]
@@ -51,7 +51,7 @@ class SVAG:
     Args:
         optimizer: as for `rescale_`; converted in place, unless ``ell = 1``.
         ell: 1 or more, any real number.
-        scheduler, model, ema, averaging: as for `rescale_`; the model also for BatchNorm's running statistics.
+        scheduler, model, ema, rule: as for `rescale_`; the model also for BatchNorm's running statistics.
 
     Attributes:
         weights: ``r1, r2``.
@@ -67,15 +67,13 @@ class SVAG:
         scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
         model: torch.nn.Module | None = None,
         ema: Any = None,
-        averaging: Averaging = "paper",
+        rule: str | Rule | None = None,
     ) -> None:
         self.weights = svag_weights(ell)
         self.ell = ell
         self.model = model
         self.done = 0
-        self.changes: Changes = rescale_(
-            optimizer, ell**-2, scheduler=scheduler, model=model, ema=ema, averaging=averaging
-        )
+        self.changes: Changes = rescale_(optimizer, ell**-2, scheduler=scheduler, model=model, ema=ema, rule=rule)
 
     @property
     def discrete_steps(self) -> Fraction:

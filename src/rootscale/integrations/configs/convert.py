@@ -26,7 +26,7 @@ from rootscale.integrations.configs.formats import (
     Layout,
 )
 from rootscale.plan import BatchSize, Plan
-from rootscale.rules import Averaging, Rule
+from rootscale.rules import Rule
 from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, KEPT, Number, Unit
 
 #: Values that a file may have in the place of a number, filled in elsewhere.
@@ -71,7 +71,6 @@ def convert(
     start: BatchSize | Number | str | None = None,
     world_size: int | None = None,
     rule: str | Rule | None = None,
-    averaging: Averaging = "paper",
     dataset_size: int | None = None,
     steps: Number | None = None,
     format: str | None = None,
@@ -83,8 +82,8 @@ def convert(
         to: the new number of samples per optimizer step, or ``"32x4x8"`` (micro x accumulation x workers).
         start: the old one, where the file does not have it.
         world_size: workers that share a batch (data parallel), where the file has samples per worker only.
-        rule: a name from `rootscale.RULES`; None is the one that keeps the optimizer's dynamics.
-        averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
+        rule: a rule or its text, such as ``"sqrt"``, ``"with power"`` or ``"sqrt without batchnorm"``; None is the
+            optimizer's own.
         dataset_size: samples in the data; where the file's length is in epochs, the explanation has the steps then.
         steps: length of the run, where the file does not have it; it is explained, not written.
         format: one of `FORMATS`; None finds it out.
@@ -107,7 +106,7 @@ def convert(
     values = {f: value for f in fields if (value := _value(document, f)) is not None}
     auto = list(dict.fromkeys(path for f in fields if (path := _auto(document, f))))
     plan = _plan(document, known, kind, values, batch, dataset_size, steps)
-    explained = plan.explain(batch.new, rule, averaging)
+    explained = plan.explain(batch.new, rule)
     rows: list[Change] = []
     new: dict[str, int | float] = dict(batch.values)
     for f, value in values.items():
@@ -250,7 +249,7 @@ def _size(document: Document, path: str) -> int | None:
 def _batch(document: Document, layout: Layout, start: Any, to: Any, world_size: int | None) -> _Batch:
     total, micro, accumulation = (_size(document, path) for path in (layout.total, layout.micro, layout.accumulation))
     given = None if start is None else BatchSize.of(start)
-    workers = given.workers if given is not None and BatchSize.laid_out(start) else world_size
+    workers = given.workers if given is not None and given.laid_out else world_size
     if workers is not None and workers < 1:
         raise ValueError(f"the world size must be a whole number above 0, got {workers!r}")
     steps = accumulation or (None if document[layout.accumulation] == AUTO else 1) if layout.accumulation else 1
@@ -278,7 +277,8 @@ def _batch(document: Document, layout: Layout, start: Any, to: Any, world_size: 
 
 
 def _new_batch(document: Document, layout: Layout, old: tuple[int, int | None, int | None], to: Any) -> _Batch:
-    (total, micro, workers), new, laid_out = old, BatchSize.of(to), BatchSize.laid_out(to)
+    (total, micro, workers), new = old, BatchSize.of(to)
+    laid_out = new.laid_out
     if not isinstance(new.total, int):
         raise ValueError(f"the new batch size must be a whole number, got {show(new.total)}")
     values: dict[str, int] = {}
@@ -321,10 +321,10 @@ def _plan(
     data: dict[str, Any] = {"optimizer": {"name": kind.name, "eta": 1.0}, "intervals": {}}
     for f in kind.fields:
         if f.role in ("beta1", "beta2", "alpha"):
-            data["optimizer"][PLAN_ROLES[f.role][0].rpartition(".")[2]] = average
+            data["optimizer"][PLAN_ROLES[f.role].rpartition(".")[2]] = average
     for f, value in values.items():
         if f.role in PLAN_ROLES:
-            target, _, key = PLAN_ROLES[f.role][0].rpartition(".")
+            target, _, key = PLAN_ROLES[f.role].rpartition(".")
             (data[target] if target else data)[key] = value
         elif f.role in (SCHEDULE, EVERY):
             data["intervals"][f.path] = value
@@ -342,9 +342,9 @@ def _row(f: Field, value: int | float, explained: Changes, batch: _Batch, docume
     if f.role in PLAN_ROLES:
         if not value:  # explain leaves out what is 0 and stays 0
             return Change(f.path, value, value, None, note=note)
-        row = explained[PLAN_ROLES[f.role][1]]
+        row = explained[PLAN_ROLES[f.role]]
     elif f.role in (SCHEDULE, EVERY):
-        row = explained[f"every {f.path}"]
+        row = explained[f"intervals.{f.path}"]
         if f.role == SCHEDULE and row.after is not None and row.after < Fraction(1, 2):
             raise ValueError(
                 f"{f.path}={show(value)} would become {show(row.after)} of a step; "
@@ -358,7 +358,7 @@ def _row(f: Field, value: int | float, explained: Changes, batch: _Batch, docume
         row = _base_lr(f, value, rule, batch, document)
     else:
         row = _unit_row(f, value, rule, UNIT_ROLES[f.role], batch.kappa)
-    return replace(row, name=f.path, before=value, note="; ".join(filter(None, (row.note, note))))
+    return replace(row, name=f.path, field=f.path, before=value, note="; ".join(filter(None, (row.note, note))))
 
 
 def _unit_row(f: Field, value: Number, rule: Rule, key: str, kappa: Fraction) -> Change:

@@ -14,19 +14,19 @@ from typing import Any
 
 from rootscale.integrations.configs.documents import Document
 
-#: What a field can be. These are parts of a `rootscale.Plan`: where, and the name of the row that explains it.
-PLAN_ROLES: Mapping[str, tuple[str, str]] = MappingProxyType(
+#: What a field can be. These are fields of a `rootscale.Plan`, by which its changes are known.
+PLAN_ROLES: Mapping[str, str] = MappingProxyType(
     {
-        "lr": ("optimizer.eta", "lr"),
-        "beta1": ("optimizer.beta1", "beta1"),
-        "beta2": ("optimizer.beta2", "beta2"),
-        "alpha": ("optimizer.beta", "beta (alpha)"),
-        "eps": ("optimizer.eps", "eps"),
-        "weight_decay": ("optimizer.weight_decay", "weight_decay"),
-        "momentum": ("optimizer.momentum", "momentum"),
-        "steps": ("steps", "steps"),
-        "clip": ("clip", "clip norm"),
-        "ema": ("ema", "EMA decay"),
+        "lr": "optimizer.eta",
+        "beta1": "optimizer.beta1",
+        "beta2": "optimizer.beta2",
+        "alpha": "optimizer.beta",
+        "eps": "optimizer.eps",
+        "weight_decay": "optimizer.weight_decay",
+        "momentum": "optimizer.momentum",
+        "steps": "steps",
+        "clip": "clip",
+        "ema": "ema",
     }
 )
 #: A number of steps of the schedule; one that would become 0 is refused.

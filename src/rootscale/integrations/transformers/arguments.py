@@ -14,7 +14,7 @@ from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.format import show
 from rootscale.hparams import SGD, AdamW, Optimizer, RMSprop
 from rootscale.plan import BatchSize, Plan
-from rootscale.rules import Averaging, Rule, get_rule
+from rootscale.rules import Rule, get_rule
 from rootscale.schedule import Schedule
 from rootscale.units import Number
 
@@ -166,7 +166,7 @@ def global_batch_size(args: Any, world_size: int | None = None) -> BatchSize:
 def _layout(old: BatchSize, to: BatchSize | Number | str) -> BatchSize:
     """Another total: the workers stay, and the micro-batch too where it divides, else the largest below that does."""
     new = BatchSize.of(to)
-    if BatchSize.laid_out(to):
+    if new.laid_out:
         return new
     each = Fraction(new.total) / old.workers
     if each.denominator != 1:
@@ -184,7 +184,6 @@ def scale_training_arguments(
     world_size: int | None = None,
     dataset_size: int | None = None,
     rule: str | Rule | None = None,
-    averaging: Averaging = "paper",
 ) -> Any:
     """New `TrainingArguments` of the same run at another global batch size.
 
@@ -200,8 +199,8 @@ def scale_training_arguments(
             devices.
         world_size: devices that see different samples; None is what this process sees.
         dataset_size: samples in the training data, to check a run whose length is in epochs.
-        rule: a name from `rootscale.RULES`; None is the optimizer's own, ``sqrt`` for AdamW.
-        averaging: ``paper`` for ``1 - kappa (1 - beta)``, ``power`` for ``beta^kappa``.
+        rule: a rule or its text, such as ``"sqrt"``, ``"with power"`` or ``"sqrt without batchnorm"``; None is the
+            optimizer's own, ``sqrt`` for AdamW.
 
     Raises:
         ValueError: there are no such arguments; the message says what would work.
@@ -215,7 +214,7 @@ def scale_training_arguments(
     >>> new.learning_rate, round(new.adam_beta1, 12), args.learning_rate
     (0.0006, 0.8, 0.0003)
     """
-    values, changes = _converted(args, to, world_size, dataset_size, rule, averaging)
+    values, changes = _converted(args, to, world_size, dataset_size, rule)
     for message in changes.warnings:
         python_warnings.warn(message, ScalingWarning, stacklevel=2)
     new = copy.copy(args)
@@ -234,10 +233,9 @@ def explain_training_arguments(
     world_size: int | None = None,
     dataset_size: int | None = None,
     rule: str | Rule | None = None,
-    averaging: Averaging = "paper",
 ) -> Changes:
     """What `scale_training_arguments` changes, each row with its status and its reason; print it."""
-    return _converted(args, to, world_size, dataset_size, rule, averaging)[1]
+    return _converted(args, to, world_size, dataset_size, rule)[1]
 
 
 def _intervals(args: Any) -> dict[str, int]:
@@ -255,14 +253,13 @@ def _converted(
     world_size: int | None,
     dataset_size: int | None,
     rule: str | Rule | None,
-    averaging: Averaging,
 ) -> tuple[dict[str, Any], Changes]:
     """The values that change, by the names of the arguments, and the table of changes."""
     check_arguments(args)
     old = global_batch_size(args, world_size)
     new = _layout(old, to)
     optimizer = OPTIMIZERS[name_of(args.optim)](args)
-    chosen = get_rule(rule, optimizer.name, averaging)
+    chosen = get_rule(rule, optimizer.name)
     long = args.max_steps > 0
     epochs = Fraction(args.num_train_epochs) if dataset_size is not None and not long else None
     plan = Plan(
@@ -275,7 +272,7 @@ def _converted(
         clip=args.max_grad_norm or None,
         intervals=_intervals(args),
     )
-    changes = plan.explain(new.total, chosen, averaging)
+    changes = plan.explain(new.total, chosen)
     rows = {row.name: row for row in changes}
     warnings = list(changes.warnings)
 

@@ -21,7 +21,7 @@ from rootscale.format import show
 from rootscale.integrations.transformers.arguments import OPTIMIZERS, check_arguments, global_batch_size, name_of
 from rootscale.integrations.transformers.noise import NoiseLog
 from rootscale.plan import BatchSize
-from rootscale.rules import Averaging, Rule, get_rule
+from rootscale.rules import Rule, get_rule
 from rootscale.training import rescale_
 from rootscale.training.schedulers import write
 
@@ -46,8 +46,8 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     batch size without that is refused.
 
     Args:
-        rule: a name from `rootscale.RULES`; None is the optimizer's own.
-        averaging: ``paper`` or ``power``, as it was for the arguments.
+        rule: a rule or its text, such as ``"sqrt"``, ``"with power"`` or ``"sqrt without batchnorm"``; None is the
+            optimizer's own, as it was for the arguments.
         batchnorm: whether to convert the momentum of the model's BatchNorm layers, which no checkpoint holds: from the
             samples of a forward pass, over all devices, when the run was begun, for which the model's code is written.
             Accumulation alone leaves it as it is.
@@ -65,13 +65,12 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self,
         *,
         rule: str | None = None,
-        averaging: Averaging = "paper",
         batchnorm: bool = False,
         ema: Any = None,
         noise_every: int = 0,
         noise_window: int = 32,
     ) -> None:
-        self.rule, self.averaging, self.batchnorm, self.ema = rule, averaging, batchnorm, ema
+        self.rule, self.batchnorm, self.ema = rule, batchnorm, ema
         self.noise_every, self.noise_window = noise_every, noise_window
         self.changes: Changes | None = None
         # In the units of which batch size: the optimizer's state, the step counter, the model as it is written.
@@ -84,7 +83,7 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
 
     def state(self) -> dict[str, Any]:
         """What every checkpoint keeps, in ``trainer_state.json``."""
-        names = ("rule", "averaging", "batchnorm", "noise_every", "noise_window")
+        names = ("rule", "batchnorm", "noise_every", "noise_window")
         return {
             "args": {name: getattr(self, name) for name in names},
             "attributes": {name: getattr(self, name) for name in ("batch_size", "steps_at", "begun_at")},
@@ -128,9 +127,9 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         record = OPTIMIZERS[name_of(args.optim)](args)
         if not self._own_optimizer:
             self._check_arguments(record, optimizer, kappa)
-        rule = get_rule(self.rule, record.name, self.averaging)
+        rule = get_rule(self.rule, record.name)
         commit = _scheduler_at(scheduler, state.global_step, rule, kappa)
-        changes = rescale_(optimizer, kappa, rule=self.rule, averaging=self.averaging)
+        changes = rescale_(optimizer, kappa, rule=self.rule)
         commit()
         return changes
 
@@ -141,7 +140,7 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         has = {"eta": group.get("initial_lr"), "beta1": betas[0], "beta2": betas[1], "beta": group.get("alpha")}
         has |= {"eps": group.get("eps"), "weight_decay": max(g["weight_decay"] for g in optimizer.param_groups)}
         names = [name for name in has if hasattr(wanted, name) and has[name] is not None]
-        rule = get_rule(self.rule, wanted.name, self.averaging)
+        rule = get_rule(self.rule, wanted.name)
         converted = rule.convert_record(replace(wanted, **{name: float(has[name]) for name in names}), kappa)
         for name in names:
             old, got, should = float(has[name]), getattr(converted, name), getattr(wanted, name)
@@ -266,7 +265,7 @@ def resume(trainer: Any, checkpoint: str | os.PathLike[str], *, batch_size: Batc
     if batch_size is not None and BatchSize.of(batch_size).total != old.total:
         raise ValueError(f"batch_size is {batch_size}, but {path.name} says that it was written at {old}")
     written = state.get("train_batch_size")  # per device, or more where one process has several
-    if saved is None and callback.batchnorm and written and old.plain and old.total != written:
+    if saved is None and callback.batchnorm and written and not old.laid_out and old.total != written:
         raise ValueError(
             f"batchnorm=True needs the samples per device: {path.name} was written at train_batch_size={written}, so "
             f'batch_size={batch_size} must say its layout, as batch_size="{written}xACCUMULATIONxDEVICES"'

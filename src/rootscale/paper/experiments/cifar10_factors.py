@@ -25,6 +25,7 @@ from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import ACCURACY, End, Final, told_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, setup_for, size_of
+from rootscale.rules import rule_text
 
 #: By the name of a line: the factors of `rootscale.paper.recipes.FACTORS` that change the recipe of the options.
 CHANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -59,7 +60,7 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
 
 
 def _variant(options: Options, size: int) -> Variant:
-    return Variant(kappa(size), keep=kept(options) if size != BASE else ())
+    return Variant(kappa(size), rule_text(left_out=kept(options)) if size != BASE else None)
 
 
 def words(finals: Sequence[Final]) -> str:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rootscale.files import whole
-from rootscale.lab.learner import make_optimizer
 from rootscale.paper.experiments.imagenet_images import Draws, Folder, Micro
 from rootscale.paper.transforms import Normalise
 from rootscale.plan import Plan
+from rootscale.training.adapters import make_optimizer
 
 __all__ = ["Job", "agreed", "process", "train"]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
 from rootscale import hparams
-from rootscale.changes import ScalingWarning
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Schedule
 
@@ -84,9 +82,7 @@ def recipe_plan(
     steps = Fraction(recipe.steps) if samples is None else Fraction(samples, size)
     schedule = Schedule("linear", warmup=steps * recipe.warmup)
     plan = Plan(optimizer, BatchSize(size), steps=steps, schedule=schedule)
-    with warnings.catch_warnings():  # of much larger batches: a run at them says so itself
-        warnings.simplefilter("ignore", ScalingWarning)
-        return plan.at(batch_size)
+    return plan.convert(batch_size).plan  # a run at a much larger batch warns by itself
 
 
 def whole_steps(windows: int, epochs: float | None, batch_size: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The fast path against the plain one; needs a GPU."""
+"""Training by CUDA graphs against the eager learner; needs a GPU."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import torch
 
 from rootscale import Adam, Plan, RMSprop, Schedule
 from rootscale.lab import Measure, Run, Settings, Setup, Variant
-from rootscale.lab.fast import FastLearner, SideBySide
+from rootscale.lab.learner_graph import GraphLearner, SideBySide
 from rootscale.paper.tasks import generated
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -36,25 +36,25 @@ def run(task, variant, settings, seeds=(3,), learner=None):
     if learner is not None:
         made = Run.__new__(Run)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("rootscale.lab.run._learner", lambda task, seeds, device, _: learner(task, seeds, device))
+            patch.setattr("rootscale.lab.run.make_learner", learner)
             made.__init__(task, variant, list(seeds), settings)
     return made
 
 
-def exact(task, seeds, device):
+def exact(task, seeds, setup):
     """The graph without what changes rounding."""
-    each = [FastLearner(task, [seed], device, amp=False, compile=False) for seed in seeds]
+    each = [GraphLearner(task, seed, setup, compile=False) for seed in seeds]
     return each[0] if len(each) == 1 else SideBySide(each)
 
 
 def close(a, b, rtol, atol):
-    for name in ("train loss", "test loss", "parameter norm", "gradient norm"):
+    for name in ("train loss", "test loss", "train loss (batch)", "parameter norm", "gradient norm"):
         np.testing.assert_allclose(a.values[name], b.values[name], rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_graph_makes_the_steps_of_the_plain_path(optimizer, variant, monkeypatch):
+def test_the_graph_takes_the_steps_of_the_eager_learner(optimizer, variant, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     task = make(optimizer, ema=0.9, clip=1.0)
     settings = replace(SETTINGS, grid=(320, 640, 960), switch_at=320)
@@ -62,7 +62,7 @@ def test_the_graph_makes_the_steps_of_the_plain_path(optimizer, variant, monkeyp
     close(run(task, VARIANTS[variant], settings, learner=exact).finish(), plain, 2e-2, 2e-3)
 
 
-def test_the_fast_path_is_the_plain_one_within_bfloat16():
+def test_the_compiled_graph_is_the_eager_learner_within_bfloat16():
     task = make()
     plain = run(task, Variant(), SETTINGS).finish()
     close(run(task, Variant(), replace(SETTINGS, setup=FAST)).finish(), plain, 0.1, 0.02)

@@ -1,0 +1,163 @@
+"""The conversion of a plan to another batch size: the new plan, every change with its reason, and the warnings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rootscale.batch_size import BatchSize
+from rootscale.changes import Change, Changes
+from rootscale.format import show
+from rootscale.rules import Rule, get_rule
+from rootscale.units import Number
+
+if TYPE_CHECKING:
+    from rootscale.plan import Plan
+
+__all__ = ["Conversion", "convert_plan", "explain_change"]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a change of batch size makes of a plan.
+
+    Args:
+        before: the plan.
+        plan: the same run at the other batch size.
+        changes: every quantity before and after, with its reason.
+    """
+
+    before: Plan
+    plan: Plan
+    changes: Changes
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What lies outside the range where the rule is known to hold, each in a sentence."""
+        return self.changes.warnings
+
+
+def convert_plan(plan: Plan, batch_size: BatchSize | Number | str, rule: str | Rule | None = None) -> Conversion:
+    """Return the conversion of a plan; the arguments are those of `Plan.convert`."""
+    chosen = get_rule(rule, plan.optimizer.name)
+    messages = chosen.check(plan.optimizer.name)
+    size = plan.batch_size.at(batch_size)
+    kappa = plan.kappa(size)
+    new = replace(plan, batch_size=size, **converted_parts(plan, chosen, kappa))
+    if plan.batchnorm_momentum is not None:
+        forward = plan.batch_size.forward_kappa(size)
+        momentum = float(chosen.convert("batchnorm", plan.batchnorm_momentum, forward, "batchnorm_momentum"))
+        new = replace(new, batchnorm_momentum=momentum)
+    messages += _guards(plan, new, chosen, kappa)
+    return Conversion(plan, new, _changes(plan, new, new, chosen, messages))
+
+
+def converted_parts(plan: Plan, rule: Rule, kappa: Fraction) -> dict[str, Any]:
+    """Return the parts of a plan that a rule converts, but for the batch size."""
+    return {
+        "optimizer": rule.convert_record(plan.optimizer, kappa),
+        "schedule": rule.convert_record(plan.schedule, kappa),
+        **rule.converted(plan, kappa),
+    }
+
+
+def explain_change(plan: Plan, other: Plan, rule: str | Rule | None = None) -> Changes:
+    """Return every change from one plan to another; where the rule gives another value, the row says so."""
+    if type(other.optimizer) is not type(plan.optimizer):
+        raise ValueError(
+            f"both plans must have the same optimizer, got {plan.optimizer.name} and {other.optimizer.name}"
+        )
+    expected = convert_plan(plan, other.batch_size, rule)
+    return _changes(plan, other, expected.plan, expected.changes.rule, list(expected.warnings))
+
+
+def _guards(plan: Plan, new: Plan, rule: Rule, kappa: Fraction) -> list[str]:
+    """Warnings about this plan at this kappa."""
+    optimizer: Any = plan.optimizer
+    beta2 = getattr(optimizer, "beta2", getattr(optimizer, "beta", None))
+    messages = rule.check_averages(float(kappa), getattr(optimizer, "beta1", 0.0), beta2)
+    size, old = new.batch_size, plan.batch_size
+    if plan.noise_scale is not None and size.total > plan.noise_scale:
+        messages.append(
+            f"batch size {show(size.total)} is beyond the noise scale {show(plan.noise_scale)}: the noise no longer "
+            f"dominates the gradient; up to kappa = {show(plan.noise_scale / float(old.total))} it does"
+        )
+    if old.laid_out and not size.laid_out and size.total != old.total:
+        messages.append(
+            f"batch size {show(size.total)} is no multiple of {old.micro} micro x {old.workers} workers: choose its "
+            "layout yourself, as MICROxACCUMULATIONxWORKERS"
+        )
+    total = new.total_steps
+    if total is not None and total < 1:
+        messages.append(f"the whole run is {show(total)} of a step")
+    messages += [
+        f"{name} would be every {show(value)} steps; a step is the least"
+        for name, value in new.intervals.items()
+        if value < Fraction(1, 2)
+    ]
+    return messages
+
+
+class _Quantity(NamedTuple):
+    """A value of a plan that has a unit: its name for users, the unit and the value."""
+
+    name: str
+    unit: str
+    value: Number
+
+
+def _changes(plan: Plan, new: Plan, expected: Plan, rule: Rule, messages: list[str]) -> Changes:
+    """Rows from ``plan`` to ``new``; ``expected`` is what the rule gives."""
+    before, after, ruled = (dict(_quantities(one)) for one in (plan, new, expected))
+    rows = []
+    for field in dict.fromkeys([*before, *after]):
+        some = before.get(field) or after[field]
+        old, value, should = (side[field].value if field in side else None for side in (before, after, ruled))
+        used, note = _whole(field, value, new) if some.unit in ("steps", "warmup", "schedule") else (None, "")
+        if some.unit == "batchnorm" and plan.batch_size.forward_kappa(new.batch_size) != plan.kappa(new):
+            times = [f"{size.accumulation} a step" for size in (plan.batch_size, new.batch_size)]
+            note = f"it counts forwards: {times[0]} before, {times[1]} now"
+        if not _close(value, should):
+            note = f"the rule gives {show(should)}" if should is not None else "only in the second plan"
+        rows.append(Change(some.name, old, value, rule.units.get(some.unit), used, note, field))
+    kappa = plan.kappa(new)
+    title = f"batch size {plan.batch_size} -> {new.batch_size}, kappa = {show(kappa)}"
+    if new.samples is not None and _close(new.samples, plan.samples):
+        title += f", {show(new.samples)} samples in both"
+    return Changes(kappa, rule, tuple(rows), tuple(messages), title)
+
+
+def _quantities(record: Any, path: str = "") -> Iterator[tuple[str, _Quantity]]:
+    """Every value of a plan that has a unit, by its field, but for None and a 0 that is the default."""
+    for f in fields(record):
+        value, unit = getattr(record, f.name), f.metadata.get("unit")
+        field, label = f"{path}{f.name}", f.metadata.get("label") or f.name
+        if is_dataclass(value) and not isinstance(value, BatchSize):
+            yield from _quantities(value, f"{field}.")
+        elif f.name == "epochs" and value is not None:
+            yield "steps", _Quantity("steps", "steps", record.total_steps)
+        elif unit is not None and isinstance(value, tuple):
+            for i, item in enumerate(value):
+                yield f"{field}.{i}", _Quantity(f"{label} {i + 1}", unit, item)
+        elif unit is not None and isinstance(value, Mapping):
+            for name, item in value.items():
+                yield f"{field}.{name}", _Quantity(f"{label} {name}", unit, item)
+        elif unit is not None and value is not None and (value or f.default):
+            yield field, _Quantity(label, unit, value)
+
+
+def _whole(field: str, value: Number | None, plan: Plan) -> tuple[Number | None, str]:
+    """The whole number of steps to use, and what the rounding does."""
+    if not isinstance(value, Fraction):
+        return None, ""
+    if field == "steps":
+        rest = (value - math.floor(value)) * Fraction(plan.batch_size.total)
+        return math.ceil(value), f"exactly {show(value)}: the last step takes {show(rest)} samples"
+    return max(1, round(value)), f"rounded from {show(value)}"
+
+
+def _close(a: Number | None, b: Number | None) -> bool:
+    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=1e-9)
