@@ -92,11 +92,12 @@ def test_a_resumed_run_goes_on_as_it_was():
 
 def language(dropout):
     pytest.importorskip("transformers")
-    from rootscale.paper.language import gpt
+    from rootscale.paper.language import Pretraining, gpt
     from rootscale.paper.text import chain, from_text
 
     made = from_text(chain(30, 40_000), name="chain")
-    return gpt(made, model="gpt-tiny", length=16, epochs=1, batch_size=16, dropout=dropout, eta=3e-3, reference=16)
+    training = Pretraining("", 16, 1, eta=3e-3, reference=16)
+    return gpt(made, model="gpt-tiny", length=16, dropout=dropout, training=training)
 
 
 @pytest.mark.parametrize("micro", [None, 8])

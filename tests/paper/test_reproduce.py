@@ -389,10 +389,10 @@ def test_the_switch_is_at_two_fifths_and_the_ramp_goes_on_from_there(cifar10):
     assert settings.switch_at == settings.grid[0]
     assert settings.switch_at / total == pytest.approx(0.4, abs=1e-3)
     found = {line.label.split(", ")[-1]: line.variant for line in lines}
-    assert found["hyperparameters only"].keep == ("v", "step_counter")
+    assert found["hyperparameters only"].rule == "without v, step_counter"
     assert found["learning rate only"].rule == "sqrt-eta"
     assert found["state zeroed"].zero_state
-    assert found["BatchNorm left alone"].keep == ("batchnorm",)
+    assert found["BatchNorm left alone"].rule == "without batchnorm"
     ramp = lines[-1].variant
     assert ramp.kappas == (4, 16, 64)
     assert [at / total for at, _ in ramp.ramp] == pytest.approx([0.55, 0.7], abs=0.01)

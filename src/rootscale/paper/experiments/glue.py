@@ -64,8 +64,6 @@ _log = logging.getLogger(__name__)
 PRETRAINING: Experiment = next(one for one in mlm.EXPERIMENTS if one.name == "roberta-mlm")
 #: Fine-tunings of more steps than this are worth a CUDA graph and its compilation.
 LONG = 5000
-#: Most tokens of an input.
-LENGTH = 128
 
 
 def paper_points(task: str) -> list[Point]:
@@ -113,7 +111,6 @@ class Plan:
 
     def task(self, name: str, point: Point, pretrained: tuple[Path, int]) -> Task:
         """Return a fine-tuning."""
-        positions = mlm.SMALL.positions(self.options)
         return glue(
             name,
             self.folder,
@@ -121,8 +118,7 @@ class Plan:
             point=point,
             model=mlm.SMALL.model(self.options),
             pretrained=pretrained,
-            length=min(LENGTH, positions),
-            positions=positions,
+            positions=mlm.SMALL.positions(self.options),
         )
 
     def settings(self, task: Task) -> Settings:

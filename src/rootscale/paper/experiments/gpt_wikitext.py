@@ -39,7 +39,7 @@ from rootscale.format import show
 from rootscale.lab import Settings, Task, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import Final, percent, told, told_gap
-from rootscale.paper.language import gpt, micro_batch
+from rootscale.paper.language import Pretraining, gpt, micro_batch
 from rootscale.paper.parts import settings_for
 from rootscale.paper.text import Tokens, chain, corpus, from_text, tokenise
 from rootscale.plan import Plan
@@ -135,12 +135,14 @@ class Setting:
             self.tokens(options),
             model=self.model(options),
             length=self.positions(options),
-            epochs=options.epochs,
-            batch_size=batch_size,
-            recipe=self.recipe,
-            eps=options.eps,
-            eta=self.smoke.eta if options.smoke else self.eta,
-            reference=1024 // SHRINK if options.smoke else self.reference,
+            training=Pretraining(
+                self.recipe,
+                batch_size,
+                options.epochs,
+                eps=options.eps,
+                eta=self.smoke.eta if options.smoke else self.eta,
+                reference=1024 // SHRINK if options.smoke else self.reference,
+            ),
         )
 
 
