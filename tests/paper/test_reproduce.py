@@ -18,13 +18,13 @@ from rootscale.files import locked
 from rootscale.lab import Arm, Check, Deadline, Settings, Task, Variant
 from rootscale.lab.task import Tensors
 from rootscale.paper import experiments as experiments_package
-from rootscale.paper import parts, results, running
+from rootscale.paper import parts, results, running, work
 from rootscale.paper import stored as kept_results
 from rootscale.paper.data import Images
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments import FILES, experiments
 from rootscale.paper.finals import End, accuracies, finals, told_gap
-from rootscale.paper.running import How, Watch
+from rootscale.paper.work import How, Watch
 from rootscale.trajectory import Trajectory
 
 ALL = list(experiments())
@@ -179,14 +179,14 @@ def test_seeds_trained_together_end_as_they_do_alone(tmp_path):
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
-    real = running.sweep
+    real = work.sweep
 
     def sweep(*args, **kwargs):
         if args[1] == [Variant(Fraction(2))]:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(running, "sweep", sweep)
+    monkeypatch.setattr(work, "sweep", sweep)
     with pytest.raises(KeyboardInterrupt):
         running.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
     assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == ["doubled, seed 0"]

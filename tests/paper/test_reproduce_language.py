@@ -18,11 +18,13 @@ from rootscale.paper.experiments import (
     experiments,
     glue,
     glue_page,
+    glue_runs,
     imagenet_images,
     imagenet_resnet50,
     imagenet_training,
 )
 from rootscale.paper.finals import End, Final
+from rootscale.paper.language import Point
 from rootscale.paper.language.glue_data import generated_glue
 from rootscale.paper.models import convnet
 from rootscale.paper.text import Tokens, Vocabulary
@@ -220,7 +222,7 @@ def test_roberta_runs_have_the_papers_betas_at_their_base(texts):
 @pytest.fixture
 def few_points(monkeypatch):
     """One fine-tuning of one epoch for each task."""
-    monkeypatch.setattr(glue, "smoke_points", lambda task: [glue.Point(16, 1e-2, 1)])
+    monkeypatch.setattr(glue, "smoke_points", lambda task: [Point(16, 1e-2, 1)])
 
 
 def test_glue_smoke_fine_tunes_every_pretrained_model(pretrained, monkeypatch):
@@ -243,11 +245,11 @@ def test_glue_smoke_fine_tunes_every_pretrained_model(pretrained, monkeypatch):
     assert "which says nothing about the claim" in found.words
     assert found.figure.exists()
     assert experiments()["glue"].stored(out / "nowhere") is None
-    assert experiments()["glue"].options(smoke=True) == glue.PRETRAINING.options(smoke=True)
+    assert experiments()["glue"].options(smoke=True) == glue_runs.PRETRAINING.options(smoke=True)
 
 
 def test_glue_that_is_stopped_resumes_to_the_same_scores(pretrained, few_points, tmp_path, monkeypatch):
-    options = glue.PRETRAINING.options(smoke=True)
+    options = glue_runs.PRETRAINING.options(smoke=True)
     before, looks = pretrained / "build" / "smoke" / "runs" / "roberta-mlm", 0
 
     class Soon(Deadline):
@@ -262,7 +264,7 @@ def test_glue_that_is_stopped_resumes_to_the_same_scores(pretrained, few_points,
     def go(name, deadline, pretrained=before):
         with glue.planned(options, glue.small_points) as plan:
             return glue.run_all(
-                glue.Progress(plan, tmp_path / f"{name}-runs", pretrained, deadline), tmp_path / name, ""
+                glue_runs.Progress(plan, tmp_path / f"{name}-runs", pretrained, deadline), tmp_path / name, ""
             )
 
     assert not go("cut", Soon(), tmp_path / "nowhere")

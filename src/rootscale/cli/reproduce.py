@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rootscale.paper.experiment import Experiment, Options
     from rootscale.paper.finals import Final
-    from rootscale.paper.running import Work
+    from rootscale.paper.work import Work
 
 __all__ = ["add_parsers"]
 
@@ -81,7 +81,8 @@ def add_parsers(subparsers: Any) -> None:
 
 def _reproduce(args: argparse.Namespace) -> int:
     from rootscale.paper.experiments import experiments
-    from rootscale.paper.running import How, Watch, reproduce_all
+    from rootscale.paper.running import reproduce_all
+    from rootscale.paper.work import How, Watch
 
     found, console = experiments(), make_console()
     if args.list:
@@ -126,7 +127,7 @@ def _options(args: argparse.Namespace, experiment: Experiment) -> Options:
 
 def _work(args: argparse.Namespace, experiment: Experiment) -> Work:
     """Return what is asked of an experiment, and where it goes."""
-    from rootscale.paper.running import Work
+    from rootscale.paper.work import Work
 
     options = _options(args, experiment)
     folder, place = experiment.folder(options), Path("build/smoke") if args.smoke else Path()

@@ -19,6 +19,7 @@ __all__ = [
     "SMOKE",
     "Experiment",
     "Line",
+    "Lines",
     "Options",
     "Stored",
 ]
@@ -118,6 +119,10 @@ class Line:
         return common if self.setup is None else replace(common, setup=self.setup)
 
 
+#: Makes the lines of an experiment, the base first, and what they have in common.
+Lines = Callable[[Options], tuple[list[Line], Settings]]
+
+
 @dataclass(frozen=True)
 class Stored:
     """What a reader is told about stored results: the outcome in words, how many runs of each kind, where, a figure."""
@@ -161,7 +166,7 @@ class Experiment:
     source: str
     minutes: float
     defaults: Options
-    lines: Callable[[Options], tuple[list[Line], Settings]] | None = None
+    lines: Lines | None = None
     words: Callable[[Sequence[Final]], str] | None = None
     models: tuple[str, ...] = ()
     also: tuple[Mapping[str, Any], ...] = ()

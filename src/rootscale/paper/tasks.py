@@ -184,29 +184,23 @@ def from_folder(
 
 
 def generated(
+    images: data.Images | None = None,
     *,
     model: str | Callable[[], nn.Module] = "conv",
     plan: Plan | None = None,
-    train: int = 2048,
-    test: int = 512,
-    classes: int = 10,
-    size: int = 32,
-    noise: float = 60.0,
-    seed: int = 0,
     augment: bool = False,
 ) -> Task:
-    """Generated images (`rootscale.paper.data.patterns`), for smoke tests without any data.
+    """Return a task of generated images, for smoke tests without any data.
 
     Args:
+        images: of `rootscale.paper.data.patterns`; None is its default.
         model: one of `rootscale.paper.models.MODELS`, or a function that makes one.
         plan: of the run; None is Adam of learning rate 1e-3, betas .95 and .99, 256 steps at batch size 16.
-        train, test, classes, size, noise, seed: of the images.
         augment: whether to crop and flip.
     """
-    held = data.patterns(train, test, classes, size, noise, seed)
     if plan is None:
         plan = Plan(hparams.Adam(eta=1e-3, beta1=0.95, beta2=0.99), BatchSize(16), steps=256)
-    return image_task("generated", held, plan, model, augment=augment)
+    return image_task("generated", data.patterns() if images is None else images, plan, model, augment=augment)
 
 
 def image_task(

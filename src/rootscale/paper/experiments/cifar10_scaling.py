@@ -24,13 +24,13 @@ epochs in 30 minutes, for each optimizer. ResNet-56 takes three times as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from rootscale.lab import Settings, Variant
-from rootscale.paper.experiment import Experiment, Line, Options
+from rootscale.paper.experiment import Experiment, Line, Lines, Options
 from rootscale.paper.finals import ACCURACY, Final, accuracies, told_gap
 from rootscale.paper.parts import BASE, TITLES, cifar10_task, kappa, kept, label_of, settings_for, size_of
 from rootscale.rules import rule_text
@@ -70,7 +70,7 @@ FIRST = MappingProxyType({"recipe": "house", "batch_sizes": (256, 1024, 4096, 16
 
 
 def _experiment(model: str, optimizer: str, minutes: float, *also: Mapping[str, Any]) -> Experiment:
-    make: Callable[[Options], tuple[list[Line], Settings]] = partial(lines, optimizer)
+    make: Lines = partial(lines, optimizer)
     sizes = (256, 1024, 4096, 8192, 16384)
     return Experiment(
         name=f"cifar10-{model}-{optimizer}",

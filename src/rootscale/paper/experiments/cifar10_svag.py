@@ -21,14 +21,14 @@ Cost. About 4 minutes on one H200 for each, less in several processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
 from rootscale.format import show
 from rootscale.lab import Settings, Variant
-from rootscale.paper.experiment import Experiment, Line, Options
+from rootscale.paper.experiment import Experiment, Line, Lines, Options
 from rootscale.paper.finals import Final, accuracies, percent
 from rootscale.paper.parts import BASE, TITLES, cifar10_task, place_of, settings_for, size_of
 
@@ -68,7 +68,7 @@ def words(finals: Sequence[Final]) -> str:
 
 
 def _experiment(optimizer: str, defaults: Options, warm: bool = False) -> Experiment:
-    make: Callable[[Options], tuple[list[Line], Settings]] = partial(lines, optimizer, warm)
+    make: Lines = partial(lines, optimizer, warm)
     return Experiment(
         name=f"cifar10-svag-{optimizer}" + ("-warm" if warm else ""),
         title=f"SVAG{' from a warm start' if warm else ''}: {TITLES[optimizer]}",
