@@ -1,4 +1,4 @@
-"""How often the bands of `rootscale.compare` hold the true gap at all 60 times and for all 6 test functions at once.
+"""How often the bands of `rootscale.verdict` hold the true gap at all 60 times and for all 6 test functions at once.
 
 On synthetic runs whose true gap is known, next to other ways of choosing the half-width. 95 % is right; the last line
 is the lowest and the highest figure of the way that is used, without the row that is there to show its limit.
@@ -18,8 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rootscale.compare import compare
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import compare
 
 Array = NDArray[np.float64]
 Process = Callable[[np.random.Generator, int], Array]  # the noise of so many runs, [R, F, T]

@@ -29,13 +29,15 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from rootscale.compare import compare
 from rootscale.files import write_json
+from rootscale.format import plus_minus
 from rootscale.lab import Forked, Here, Observer, Settings, Setup, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES
 from rootscale.paper.tasks import digits
+from rootscale.stats import binomial_limit
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import compare
 
 TOLERANCE = 0.05
 VERDICTS = ("same", "undecided", "different")
@@ -65,10 +67,10 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         (4, 16),
         {
             "the square root rule": RULE,
-            "no state": {"keep": ("v", "step_counter")},
+            "no state": {"rule": "without v, step_counter"},
             "state zeroed": {"zero_state": True},
-            "no beta1": {"keep": ("beta1",)},
-            "no beta2": {"keep": ("beta2",)},
+            "no beta1": {"rule": "without beta1"},
+            "no beta2": {"rule": "without beta2"},
             "linear": {"rule": "linear"},
             "learning rate only": {"rule": "sqrt-eta"},
             "nothing": {"rule": "none"},
@@ -78,25 +80,25 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         digits(batchnorm=True, samples=43_008),
         12_288,
         (4, 16),
-        {"the square root rule": RULE, "BatchNorm left alone": {"keep": ("batchnorm",)}},
+        {"the square root rule": RULE, "BatchNorm left alone": {"rule": "without batchnorm"}},
     ),
     "digits with an EMA": lambda: Problem(
         digits(ema=0.999, samples=40_000),
         12_000,
         (4, 16),
-        {"the square root rule": RULE, "EMA left alone": {"keep": ("ema",)}},
+        {"the square root rule": RULE, "EMA left alone": {"rule": "without ema"}},
     ),
     "digits with weight decay": lambda: Problem(
         digits(weight_decay=0.1, samples=40_000),
         12_000,
         (4, 16),
-        {"the square root rule": RULE, "decay left alone": {"keep": ("decoupled_decay",)}},
+        {"the square root rule": RULE, "decay left alone": {"rule": "without decoupled_decay"}},
     ),
     "digits with a warm-up, from scratch": lambda: Problem(
         digits(warmup=8_000, samples=40_000),
         0,
         (4, 4),
-        {"the square root rule": RULE, "warm-up left alone": {"keep": ("warmup",)}},
+        {"the square root rule": RULE, "warm-up left alone": {"rule": "without warmup"}},
     ),
 }
 
@@ -109,26 +111,29 @@ def part(trajectory: Trajectory, first: int, size: int) -> Trajectory:
 
 
 def judge(base: Trajectory, other: Trajectory, repetitions: int, seeds: int, shift: int = 0) -> dict[str, Any]:
-    """Verdicts of all repetitions, and the true gap from all seeds; ``shift`` compares with other seeds' base."""
-    names = [name for name in base.names if name != "noise scale"]
+    """Return the verdicts of all repetitions, and the true gap from all seeds; ``shift`` takes other seeds' base."""
     total = repetitions * seeds
     counts = dict.fromkeys(VERDICTS, 0)
     for i in range(repetitions):
         one = part(base, (i * seeds + shift) % total, seeds)
-        found = compare(one, part(other, i * seeds, seeds), names, tolerance=TOLERANCE, deciding=LOSSES)
-        counts[found.verdict] += 1
+        found = compare(one, part(other, i * seeds, seeds), tolerance=TOLERANCE, deciding=LOSSES)
+        counts[str(found.verdict)] += 1
     rolled = part(base, 0, total)
-    true = compare(rolled, part(other, 0, total), names, tolerance=TOLERANCE, deciding=LOSSES, resamples=200)
-    gap, low, high, _ = max((g.largest for g in true.decisive), key=lambda g: abs(g[0]))
-    return {"gap": abs(gap), "error": (high - low) / 2, "counts": counts}
+    true = compare(rolled, part(other, 0, total), tolerance=TOLERANCE, deciding=LOSSES, resamples=200)
+    far = max((gap.largest for gap in true.decisive), key=lambda largest: abs(largest.gap))
+    return {"gap": abs(far.gap), "error": (far.high - far.low) / 2, "counts": counts}
 
 
 def rates(found: dict[str, Any]) -> Iterator[str]:
-    """Shares with their standard errors."""
+    """Yield shares with their standard errors; of none and of all, the exact limit at 95 %."""
     n = sum(found["counts"].values())
     for verdict in VERDICTS:
-        share = found["counts"][verdict] / n
-        yield f"{100 * share:.1f} ± {100 * math.sqrt(max(share * (1 - share), 1 / n / 4) / n):.1f}"
+        count = found["counts"][verdict]
+        if 0 < count < n:
+            yield plus_minus(100 * count / n, 100 * math.sqrt(count / n * (1 - count / n) / n), 1)
+        else:
+            limit = 100 * binomial_limit(0, n)
+            yield f"0 (< {limit:.1f})" if count == 0 else f"100 (> {100 - limit:.1f})"
 
 
 def tell(progress: Progress, bar: TaskID, label: str, run: int, runs: int, share: float) -> None:
@@ -196,6 +201,8 @@ def main() -> None:
     n = args.repetitions
     print(f"{args.device}, torch {torch.__version__}, {n} repetitions of {args.seeds} seeds")
     print(f"null_different={null / n:.3f} wrong_same={max(wrong) / n:.3f} wrong_different={decided / n:.3f}")
+    limits = [binomial_limit(count, n) for count in (null, max(wrong))]
+    print(f"at 95 %, null_different < {limits[0]:.3f} and wrong_same < {limits[1]:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,26 +1,52 @@
-"""How noisy a gradient is, as numbers: estimates with intervals, and what they allow. No torch.
+"""How noisy a gradient is, as numbers: estimates with intervals, where noise dominates, and what that allows. No torch.
 
-The noise scale ``Tr Sigma / |grad f|^2`` is the batch size up to which the noise dominates the gradient.
-`rootscale.training.noise` measures it in a training loop.
+The noise of the gradient of a batch of size B has the mean square ``Tr Sigma / B``. **The noise dominates** where that
+exceeds the gradient's, ``|grad f|^2``: where the noise scale ``Tr Sigma / |grad f|^2`` is above B. That is the only
+definition, for causes, reports and advice alike; `Dominance` states it for a run. `rootscale.training.noise` measures
+the noise scale in a training loop.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rootscale.format import show
+from rootscale.format import few_digits, show
 from rootscale.plan import Plan
 from rootscale.rules import shortest_average
 from rootscale.stats import student_quantile
+from rootscale.trajectory import Trajectory
 
-__all__ = ["Advice", "Interval", "Noise", "advise", "dominated_share", "noise_of"]
+__all__ = [
+    "NOISE_SCALE",
+    "NO_GRADIENT",
+    "Advice",
+    "Dominance",
+    "Interval",
+    "Noise",
+    "ScaleCurve",
+    "advise",
+    "dominated_share",
+    "noise_cause",
+    "noise_of",
+    "scale_curve",
+]
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+#: The test function that holds the noise scale.
+NOISE_SCALE = "noise scale"
+#: A noise scale above this says that no gradient was seen in the noise of its measurement.
+NO_GRADIENT = 1e10
+#: A cause is looked for in the noise where it does not dominate by this factor.
+NARROW = 4
 
 
 @dataclass(frozen=True)
@@ -151,3 +177,129 @@ def advise(plan: Plan, noise: Noise) -> Advice:
     limit = min(limits, key=lambda key: limits[key])
     kappa, largest = (float(f"{value:.12g}") for value in (limits[limit], limits[limit] * size))  # 80, not 80 + 1e-14
     return Advice(kappa, largest, limit)
+
+
+# -- where noise dominates along a run --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScaleCurve:
+    """The noise scale along a run: the median of its seeds and where 90 % of them lie, ``[T]`` each.
+
+    It is a ratio whose denominator may come near 0, so that means over seeds say nothing.
+
+    Args:
+        clock: samples seen, or the time where samples were not recorded.
+        middle: the median.
+        low, high: the 5 % and 95 % quantiles.
+    """
+
+    clock: Array
+    middle: Array
+    low: Array
+    high: Array
+
+
+def scale_curve(*parts: Trajectory | None) -> ScaleCurve | None:
+    """Return the noise scale along these parts of a run, one after the other; None where it was not measured."""
+    curves = [_scale_curve(part) for part in parts if part is not None and NOISE_SCALE in part.names]
+    return ScaleCurve(*np.concatenate(curves, axis=1)) if curves else None
+
+
+def _scale_curve(trajectory: Trajectory) -> Array:
+    """Return clock and quantiles, ``[4, T]``."""
+    clock = np.asarray(trajectory.meta.get("samples", trajectory.times), np.float64)
+    if not trajectory.values:
+        mean, se = trajectory[NOISE_SCALE]
+        return np.stack([clock, mean, mean - 1.645 * se, mean + 1.645 * se])
+    kept = np.where(trajectory.lost, np.nan, trajectory.values[NOISE_SCALE])
+    some = ~trajectory.lost.all(0)
+    quantiles = np.full((3, len(clock)), np.nan)
+    quantiles[:, some] = np.nanquantile(kept[:, some], (0.5, 0.05, 0.95), axis=0)
+    return np.concatenate([clock[None], quantiles])
+
+
+@dataclass(frozen=True)
+class Dominance:
+    """Where along a run the noise of a batch of this size dominates the gradient: the noise scale's median is above it.
+
+    Args:
+        curve: the noise scale. Times at which all seeds had diverged do not count.
+        size: the batch size.
+        measured_on: on how many samples the noise scale was measured. Where no gradient was seen in their noise, it is
+            above that number; whether it is above a larger batch is not known.
+        unit: of the curve's clock.
+    """
+
+    curve: ScaleCurve
+    size: float
+    measured_on: float
+    unit: str = "samples"
+
+    @cached_property
+    def _some(self) -> Mask:
+        return np.isfinite(self.curve.middle)
+
+    @cached_property
+    def clock(self) -> Array:
+        """The times that count, ``[N]``."""
+        return self.curve.clock[self._some]
+
+    @cached_property
+    def unknown(self) -> Mask:
+        """Where no gradient was seen, and the batch is larger than what was measured, ``[N]``."""
+        return (self.curve.middle[self._some] >= NO_GRADIENT) & (self.size > self.measured_on)
+
+    @cached_property
+    def dominates(self) -> Mask:
+        """Where the noise dominates, ``[N]``; not where that is unknown."""
+        return (self.curve.middle[self._some] > self.size) & ~self.unknown
+
+    @property
+    def share(self) -> tuple[float, float] | None:
+        """The share of the times at which the noise dominates, without and with those where that is unknown.
+
+        None for fewer than three times.
+        """
+        if len(self.clock) < 3:
+            return None
+        return float(self.dominates.mean()), float((self.dominates | self.unknown).mean())
+
+    @property
+    def where(self) -> str:
+        """Where the noise dominates, in words."""
+        yes, maybe = self.dominates, self.dominates | self.unknown
+        beyond = "" if (yes == maybe).all() else " (where no gradient was seen, that is beyond what was measured)"
+        if yes.all():
+            return "noise dominates all along"
+        if not yes.any():
+            return f"noise dominates {'nowhere' if not beyond else 'nowhere for sure'}{beyond}"
+        last = int(np.flatnonzero(~maybe)[-1]) if not maybe.all() else -1
+        if last + 1 < len(yes):
+            first = last + 1
+            since = f"from {show(self.clock[first])} {self.unit} on" if first else "all along"
+            return f"noise dominates {since}{beyond}"
+        return f"noise dominates at {int(yes.sum())} of {len(yes)} times, not at the end{beyond}"
+
+    @property
+    def cause(self) -> str:
+        """Why a run at this batch size may differ: where the noise scale is lowest; empty where it is far above."""
+        middle = self.curve.middle[self._some]
+        if not len(middle) or middle.min() >= NARROW * self.size:
+            return ""
+        at = int(middle.argmin())
+        low, high = (few_digits(float(part[self._some][at])) for part in (self.curve.low, self.curve.high))
+        place = f"after {show(self.clock[at])} {self.unit}"
+        factor = middle[at] / self.size
+        narrow = f", but by a factor of only {few_digits(factor, 2)}" if factor > 1 else ""
+        return (
+            f"{self.where}{narrow}: {place} the noise scale is {few_digits(float(middle[at]))} (median of the seeds; "
+            f"90 % of them between {low} and {high}), and the batch is {show(self.size)}"
+        )
+
+
+def noise_cause(base: Trajectory, size: float, measured_on: float) -> Sequence[str]:
+    """Return what the noise of the base says about a difference at this batch size: a sentence, or nothing."""
+    curve = scale_curve(base)
+    cause = "" if curve is None else Dominance(curve, size, measured_on).cause
+    return [cause] if cause else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rootscale.files import whole
 
-__all__ = ["Estimate", "Trajectory"]
+__all__ = ["Estimate", "Trajectory", "need_keys"]
 
 Array = NDArray[np.float64]
 _SECTIONS = ("values", "mean", "se")
@@ -34,7 +34,7 @@ class Estimate:
     se: Array
 
     def __iter__(self) -> Iterator[Array]:
-        """Unpacks as ``mean, se = trajectory["loss"]``."""
+        """Unpack as ``mean, se = trajectory["loss"]``."""
         return iter((self.mean, self.se))
 
 
@@ -94,7 +94,7 @@ class Trajectory:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The test functions."""
+        """The names of the test functions."""
         return tuple(self.values or self.estimates)
 
     @property
@@ -103,7 +103,7 @@ class Trajectory:
         return _lost(self.values)
 
     def __getitem__(self, name: str) -> Estimate:
-        """Mean and standard error over the replicas that had not diverged; the error is NaN for fewer than two."""
+        """Return mean and standard error over the replicas that had not diverged; an error of fewer than two is NaN."""
         if name not in self.names:
             raise KeyError(f"no test function {name!r}; there are {', '.join(map(repr, self.names))}")
         if self.estimates:
@@ -117,7 +117,7 @@ class Trajectory:
             return Estimate(mean, np.where(count > 1, np.sqrt(squares / (count - 1) / count), np.nan))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the trajectory to ``path`` (ending in ``.npz``): all of it or, on any failure, nothing.
+        """Write the trajectory to ``path`` (ending in ``.npz``): all of it or, on any failure, nothing.
 
         The arrays are ``times``, ``replicas``, ``diverged``, ``meta`` (JSON), and ``values/<name>`` or ``mean/<name>``
         and ``se/<name>``.
@@ -140,7 +140,7 @@ class Trajectory:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trajectory:
-        """Reads what `save` wrote."""
+        """Read what `save` wrote."""
         with Path(path).open("rb") as file:
             try:
                 return cls._read(file)
@@ -166,6 +166,15 @@ class Trajectory:
                 file["times"], parts["values"], estimates, int(file["replicas"]), file["diverged"],
                 json.loads(str(file["meta"])),
             )  # fmt: skip
+
+
+def need_keys(what: str, record: Any, keys: Iterable[str]) -> None:
+    """Refuse a record read from JSON that is no object, or lacks one of these keys, with the names of the keys."""
+    if not isinstance(record, Mapping):
+        raise ValueError(f"{what} must be a JSON object, got {type(record).__name__}")
+    missing = [key for key in keys if key not in record]
+    if missing:
+        raise ValueError(f"{what} must have {', '.join(map(repr, keys))}; missing: {', '.join(map(repr, missing))}")
 
 
 def _lost(values: Mapping[str, Array]) -> NDArray[np.bool_]:

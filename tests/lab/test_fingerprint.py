@@ -269,7 +269,9 @@ task = Task(
 HELPER = "import torch\n\ndef act(h):\n    return {}\n"
 
 
-def test_a_check_sees_a_helper_in_another_module_and_a_fresh_process_finds_unchanged_runs(tmp_path, monkeypatch, capsys):
+def test_a_check_sees_a_helper_in_another_module_and_a_fresh_process_finds_unchanged_runs(
+    tmp_path, monkeypatch, capsys
+):
     (tmp_path / "mine.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -9,7 +9,7 @@ import torch
 from problems import jitter, make, mlp, mlp_batchnorm
 from torch import nn
 
-from rootscale.lab import Run, Settings, Setup, Variant
+from rootscale.lab import Measure, Run, Settings, Setup, Variant
 from rootscale.lab.learner import make_learner
 from rootscale.lab.learner_eager import EagerLearner
 from rootscale.lab.learner_graph import GraphLearner, SideBySide
@@ -177,7 +177,8 @@ def graphs(task, seeds, setup):
 )
 def test_the_graph_learner_takes_the_steps_of_the_eager_one(variant, stages, seeds, without_a_gpu, monkeypatch):
     task = make("everything", mlp_batchnorm, augment=jitter, draws=1)
-    arguments = (task, variant, seeds, Settings(grid=(16, 64, 128), switch_at=16))
+    grid = (16, 64, 128) if variant.ell == 1 else (16, 32)
+    arguments = (task, variant, seeds, Settings(grid, 16, Measure(noise=variant.zero_state)))
     expected = Run(*arguments).finish()
     monkeypatch.setattr("rootscale.lab.run.make_learner", graphs)
     without_a_gpu.clear()

@@ -231,7 +231,9 @@ def test_a_deadline_stops_a_sweep_with_a_checkpoint(stored, tmp_path, execute):
     store.fingerprints.of(task, TWO)
     long = Settings(grid=(0, 400_000))
     plan = replace(task.plan, steps=200_000)
-    with pytest.raises(UnfinishedError, match="the deadline passed before all runs were finished; the same call resumes"):
+    with pytest.raises(
+        UnfinishedError, match="the deadline passed before all runs were finished; the same call resumes"
+    ):
         run(replace(task, plan=plan), [Variant()], TWO, long, store, execute(deadline=Deadline.after(0.5)))
     places = list(tmp_path.glob("*/*/"))
     assert places
@@ -395,7 +397,9 @@ def test_models_that_are_kept_are_those_at_the_end_of_a_run(tmp_path, execute):
             for r, seed in enumerate(seeds):
                 path, replica = found.models[variant, seed]
                 assert path.is_relative_to(tmp_path)
-                same({0: torch.load(path, weights_only=True)[replica]}, {0: dict(alone.learner.replica(r).state_dict())})
+                same(
+                    {0: torch.load(path, weights_only=True)[replica]}, {0: dict(alone.learner.replica(r).state_dict())}
+                )
     assert not list(tmp_path.rglob("checkpoint.pt"))
 
 

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_svag_follows_the_run_from_mid_run_and_not_from_the_start():
-    for starts in experiment.gaps(seeds=4).values():
+    for starts in experiment.measure(seeds=4).values():
         first, middle = (starts[start]["4"][0] for start in experiment.STARTS)
         assert first > 0.1
         assert middle < 0.05

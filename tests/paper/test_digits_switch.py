@@ -8,7 +8,7 @@ import pytest
 
 from rootscale import ScalingWarning
 from rootscale.paper.experiments.digits_switch import PLAIN, SAMPLES, WITH_BATCHNORM, WITH_EMA
-from rootscale.paper.experiments.replicas import Run, curve, gap
+from rootscale.paper.experiments.replicas import Run, curve, largest_gap
 
 pytestmark = pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
 
@@ -29,7 +29,7 @@ def problems():
     for settings in (PLAIN, WITH_BATCHNORM, WITH_EMA):
         start, samples = Run(**settings), SAMPLES[settings["batch"]]
         base = curve(start, 1, [1], samples)
-        made.append((settings, start, base, gap(curve(start, 2, [4, 4], samples), base)))
+        made.append((settings, start, base, largest_gap(base, curve(start, 2, [4, 4], samples))))
     return made
 
 
@@ -49,7 +49,7 @@ def test_the_switched_run_stays_within_six_percent_of_the_range(problems, settin
 )
 def test_what_is_left_out_shows(problems, settings, wrong, factor):
     start, base, switched = of(problems, settings)
-    left_out = gap(curve(start, 2, [4, 4], SAMPLES[settings["batch"]], **wrong), base)
+    left_out = largest_gap(base, curve(start, 2, [4, 4], SAMPLES[settings["batch"]], **wrong))
     print(f"gap {left_out:.4f}, {left_out / switched:.1f} times that of rescale_")
     assert left_out > factor * switched
 

@@ -7,9 +7,10 @@ from fractions import Fraction
 import numpy as np
 
 from rootscale import Adam, Plan
-from rootscale.compare import Comparison, Gap
+from rootscale.gap import Gap
 from rootscale.lab import Arm, Check
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import Comparison, compare
 
 PLAN = Plan(Adam(eta=5e-4, beta1=0.99, beta2=0.999), batch_size=4, steps=13_000, intervals={"eval": 250})
 SWITCH = 12_000
@@ -61,14 +62,15 @@ def comparison(base, other, tolerance=TOLERANCE, width=3.2, seeds_needed=41):
             continue
         span = float(np.ptp(base[name].mean))
         gap = (other[name].mean - base[name].mean) / span
-        half = width * np.hypot(other[name].se, base[name].se) / span
+        se = np.hypot(other[name].se, base[name].se) / span
+        half = width * se
         low, high = gap - half, gap + half
         if np.any(low > tolerance) or np.any(high < -tolerance):
             verdict = "different"
         else:
             verdict = "same" if np.all((low >= -tolerance) & (high <= tolerance)) else "undecided"
         needed = seeds_needed if verdict == "undecided" else None
-        gaps[name] = Gap(name, base.times, gap, low, high, span, verdict, needed)
+        gaps[name] = Gap(name, base.times, gap, se, span, low, high, verdict, needed)
     lost = (int(other.diverged[-1]), int(base.diverged[-1]))
     return Comparison(
         gaps, tolerance, 0.95, (other.replicas, base.replicas), False, lost, (), width, ("train loss", "test loss")
@@ -141,14 +143,18 @@ def few(check, *names):
 
 
 def unjudged(check):
-    """The check with three seeds and no comparisons, as expensive experiments have it."""
+    """The check with three seeds and no verdicts, as expensive experiments have it."""
 
     def few(arm):
         values = {name: value[:3] for name, value in arm.trajectory.values.items()}
         meta = {**arm.trajectory.meta, "seeds": [0, 1, 2]}
-        return replace(arm, comparison=None, causes=(), trajectory=replace(arm.trajectory, values=values, meta=meta))
+        return replace(arm, causes=(), trajectory=replace(arm.trajectory, values=values, meta=meta))
 
-    return replace(check, base=few(check.base), others=tuple(map(few, check.others)))
+    base = few(check.base)
+    others = [few(arm) for arm in check.others]
+    compared = [compare(base.trajectory, arm.trajectory, deciding=("train loss", "test loss")) for arm in others]
+    pairs = zip(others, compared, strict=True)
+    return replace(check, base=base, others=tuple(replace(arm, comparison=one) for arm, one in pairs))
 
 
 def renamed(check, names):

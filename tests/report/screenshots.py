@@ -10,7 +10,7 @@ from pathlib import Path
 from report.browser import DESKTOP, PHONE, Browser
 from report.fixtures import make_check
 
-from rootscale.report import write
+from rootscale.report import write_page
 
 #: Name, window, dark, and the headings (their ids) between which the picture is taken; None is the top.
 PICTURES = (
@@ -24,7 +24,7 @@ def main(report, folder):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, Browser() as browser:
-        path = Path(report) if report else write(make_check(), Path(temporary) / "report.html")
+        path = Path(report) if report else write_page(make_check(), Path(temporary) / "report.html")
         for name, size, dark, start, end in PICTURES:
             browser.look(size, dark)
             browser.open(path)

@@ -6,7 +6,7 @@ import pytest
 from report.browser import CHROMIUM, DESKTOP, PHONE, Browser
 from report.fixtures import FUNCTIONS, make_check, renamed, unjudged, with_text
 
-from rootscale.report import write
+from rootscale.report import write_page
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH (apt-get install chromium)")
 
@@ -27,7 +27,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    return write(make_check(), tmp_path_factory.mktemp("report") / "report.html")
+    return write_page(make_check(), tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def test_text_from_users_does_nothing_but_show(browser, tmp_path):
     hostile = (
         '<b>x</b> <a href="#">y</a> &lt; </script><img src=x onerror="hacked=1"><script>hacked=1</script>' + "a" * 80
     )
-    report = write(with_text(hostile), tmp_path / "report.html")
+    report = write_page(with_text(hostile), tmp_path / "report.html")
     for size in (DESKTOP, PHONE):
         browser.show(report, size)
         for choice in (1, 0):
@@ -272,7 +272,7 @@ def test_text_from_users_does_nothing_but_show(browser, tmp_path):
 
 def test_runs_from_scratch_and_single_seeds_are_drawn(browser, tmp_path):
     browser.look(DESKTOP)
-    browser.open(write(make_check(warm=False, seeds=1), tmp_path / "report.html"))
+    browser.open(write_page(make_check(warm=False, seeds=1), tmp_path / "report.html"))
     assert len(lines(browser, "curve-plot")) == 5
     assert "switch" not in browser.run("document.querySelector('#curve-plot .infolayer').textContent")
     assert browser.problems == []
@@ -287,7 +287,7 @@ def test_functions_may_be_called_like_built_ins_and_what_is_missing_is_not_found
         gaps = {name: gap for name, gap in arm.comparison.gaps.items() if name not in missing}
         arms.append(replace(arm, comparison=replace(arm.comparison, gaps=gaps)))
     browser.look(DESKTOP)
-    browser.open(write(replace(check, others=tuple(arms)), tmp_path / "report.html"))
+    browser.open(write_page(replace(check, others=tuple(arms)), tmp_path / "report.html"))
     titles = browser.run("[...document.querySelectorAll('.choice [name=function] + span')].map((e) => e.innerText)")
     assert set(names.values()) < set(titles)
     browser.act("document.querySelector('[data-arm=warm]').click()")
@@ -310,7 +310,7 @@ def test_runs_that_were_not_judged_are_drawn_without_bands_and_long_labels_fit(b
     )  # fmt: skip
     check = unjudged(make_check())
     arms = tuple(replace(arm, label=label) for arm, label in zip(check.others, labels, strict=True))
-    report = write(replace(check, others=arms), tmp_path / "report.html")
+    report = write_page(replace(check, others=arms), tmp_path / "report.html")
     browser.look(PHONE)
     browser.open(report)
     assert browser.run(OVERFLOW) == 0

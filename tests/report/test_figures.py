@@ -6,12 +6,13 @@ import pytest
 from PIL import Image
 from report.fixtures import FUNCTIONS, few, make_check, unjudged, with_text
 
-from rootscale.report import figures
+from rootscale.report import draw_figures
+from rootscale.verdict import compare
 
 
 def test_each_test_function_is_a_figure_in_each_format(tmp_path):
     names = ("train loss", "noise scale")
-    written = figures(few(make_check(), *names), tmp_path / "new" / "folder")
+    written = draw_figures(few(make_check(), *names), tmp_path / "new" / "folder")
     assert [path.name for path in written] == [
         f"{stem}.{kind}" for stem in ("train-loss", "noise-scale") for kind in ("png", "pdf")
     ]
@@ -27,12 +28,12 @@ def test_each_test_function_is_a_figure_in_each_format(tmp_path):
 def test_runs_that_were_not_judged_have_gaps_without_bands(tmp_path):
     check = few(unjudged(make_check()), "train loss")
     flat = np.zeros_like(check.base.trajectory.values["train loss"])
-    still = replace(
-        check, base=replace(check.base, trajectory=replace(check.base.trajectory, values={"train loss": flat}))
-    )
+    base = replace(check.base.trajectory, values={"train loss": flat})
+    others = tuple(replace(arm, comparison=compare(base, arm.trajectory)) for arm in check.others)
+    still = replace(check, base=replace(check.base, trajectory=base), others=others)
     heights = []
     for folder, one in (("gaps", check), ("flat", still)):
-        [path] = figures(one, tmp_path / folder, ["png"])
+        [path] = draw_figures(one, tmp_path / folder, ["png"])
         with Image.open(path) as image:
             heights.append(image.height)
     assert heights[0] > heights[1]  # a flat curve has no range, and no gap is a share of it
@@ -40,28 +41,28 @@ def test_runs_that_were_not_judged_have_gaps_without_bands(tmp_path):
 
 def test_the_same_check_gives_the_same_files(tmp_path):
     check = few(make_check(warm=False), "train loss")
-    first, second = (figures(check, tmp_path / name) for name in ("a", "b"))
+    first, second = (draw_figures(check, tmp_path / name) for name in ("a", "b"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 @pytest.mark.parametrize("text", ["_$\\frac{$ & %", "../../etc/x", "損失"])
 def test_users_text_is_neither_mathematics_nor_a_path(tmp_path, text, recwarn):
     check = few(replace(with_text(text), warm=None, others=with_text(text).others[:1]), text)
-    [path] = figures(check, tmp_path / "figures", ["png"])
+    [path] = draw_figures(check, tmp_path / "figures", ["png"])
     assert path.parent == tmp_path / "figures"
     assert all("Glyph" in str(warning.message) for warning in recwarn)
 
 
 def test_an_unknown_format_is_refused_before_anything_is_made(tmp_path):
     with pytest.raises(ValueError, match="figures are made as png and pdf, got 'gif'"):
-        figures(make_check(), tmp_path / "figures", ["png", "gif"])
+        draw_figures(make_check(), tmp_path / "figures", ["png", "gif"])
     assert not (tmp_path / "figures").exists()
 
 
 def test_a_missing_matplotlib_is_named_with_its_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"need matplotlib.*pip install 'rootscale\[plot\]'"):
-        figures(make_check(), tmp_path)
+        draw_figures(make_check(), tmp_path)
 
 
 def test_names_that_look_alike_get_files_of_their_own(tmp_path):
@@ -69,5 +70,5 @@ def test_names_that_look_alike_get_files_of_their_own(tmp_path):
     base = replace(check.base, trajectory=replace(check.base.trajectory, values={
         "a b": check.base.trajectory.values[FUNCTIONS[0]], "A-b": check.base.trajectory.values[FUNCTIONS[0]],
     }))  # fmt: skip
-    written = figures(replace(check, base=base, others=(), warm=None), tmp_path, ["png"])
+    written = draw_figures(replace(check, base=base, others=(), warm=None), tmp_path, ["png"])
     assert [path.name for path in written] == ["a-b.png", "a-b-2.png"]

@@ -10,8 +10,8 @@ import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
 from rootscale.lab import Check
-from rootscale.report import page, write
-from rootscale.report.page import COLOURS, DASHES
+from rootscale.report import render_page, write_page
+from rootscale.report.styles import STYLES, style_of
 from rootscale.report.words import sentences, settles
 
 HOSTILE = """</script><img src=x onerror="hacked=1"><!-- '&amp;' $task ${data} </style>\u2028"""
@@ -57,7 +57,7 @@ class Parsed(HTMLParser):
 
 @pytest.fixture(scope="module")
 def plain():
-    return Parsed(page(make_check()))
+    return Parsed(render_page(make_check()))
 
 
 def headings(parsed):
@@ -91,7 +91,7 @@ def test_the_verdict_is_that_of_the_functions_that_decide_and_the_others_are_fol
     assert arm.comparison.gaps["gradient norm"].verdict == "different"
     card = plain.text[plain.text.index("B = 16Same") :]
     card = card[: card.index("B = 64Undecided")]
-    far = arm.comparison.decisive[0].largest[0]
+    far = arm.comparison.decisive[0].largest.gap
     assert card.startswith(f"B = 16Same{100 * far:.1f} % largest gap: train loss, at ")
     assert "16 runs against 16, bands of ± 3.2 standard errors" in card
     marked = re.findall(
@@ -107,7 +107,7 @@ def test_a_verdict_that_rests_on_another_function_shows_that_first():
     arm = check.others[0]
     on_norm = replace(arm.comparison, deciding=("gradient norm",))
     check = replace(check, others=(replace(arm, comparison=on_norm),))
-    parsed = Parsed(page(check))
+    parsed = Parsed(render_page(check))
     assert parsed.data["functions"][0] == "gradient norm"
     assert "Different from B = 4, by more than 5 % of its range (gradient norm):B = 16, by up to 15" in parsed.text
 
@@ -120,7 +120,7 @@ def test_what_would_decide_is_counted_for_the_functions_that_decide():
     gaps["gradient norm"] = replace(gaps["gradient norm"], verdict="undecided", seeds_needed=9_000)
     check = replace(check, others=(replace(arm, comparison=replace(arm.comparison, gaps=gaps)),))
     assert texts(check)[0].endswith("B = 16: about 24 seeds would decide (there are 16)")
-    assert "9,000 seeds would decide" in Parsed(page(check)).text  # in the list of all
+    assert "9,000 seeds would decide" in Parsed(render_page(check)).text  # in the list of all
 
 
 def test_a_run_that_comes_back_says_from_when_on():
@@ -135,14 +135,14 @@ def test_a_run_that_comes_back_says_from_when_on():
         ),
     }
     back = replace(arm, comparison=replace(arm.comparison, gaps=gaps))
-    parsed = Parsed(page(replace(check, others=(back,))))
+    parsed = Parsed(render_page(replace(check, others=(back,))))
     assert "Later: from 23,000 samples on the band stays within the tolerance" in parsed.text
     assert settles(arm) == ""  # it was never away
     assert settles(check.others[2]) == ""  # it does not come back
 
 
 def test_too_few_seeds_for_a_verdict_are_no_error():
-    parsed = Parsed(page(unjudged(make_check())))
+    parsed = Parsed(render_page(unjudged(make_check())))
     assert "Not judged: a verdict needs at least 4 seeds; there are 3:B = 16B = 64" in parsed.text
     for word in ("Same", "Different", "Undecided", "tolerance", "decided by"):
         assert word not in parsed.text.replace("±", "")
@@ -163,7 +163,7 @@ def test_too_few_seeds_for_a_verdict_are_no_error():
 def test_some_arms_may_be_judged_and_others_not():
     check = make_check()
     few = unjudged(check).others[0]
-    parsed = Parsed(page(replace(check, others=(few, check.others[2]))))
+    parsed = Parsed(render_page(replace(check, others=(few, check.others[2]))))
     assert "Not judged: a verdict needs at least 4 seeds; there are 3:B = 16" in parsed.text
     assert "not judged is that of their means, without a band" in parsed.text
     assert parsed.data["tolerance"] == 0.05
@@ -178,13 +178,13 @@ def test_a_ramp_shows_all_its_batch_sizes_and_switches():
         return replace(arm, trajectory=replace(arm.trajectory, meta=meta))
 
     ramps = tuple(map(ramped, check.others[1:3]))
-    parsed = Parsed(page(replace(check, others=(*ramps, check.others[3]))))
+    parsed = Parsed(render_page(replace(check, others=(*ramps, check.others[3]))))
     assert parsed.data["switches"] == [{"at": 12_000, "text": "B → 16"}, {"at": 26_000, "text": "B → 64"}]
     assert [entry["size"] for entry in parsed.data["sizes"]] == [4, 16, 64]
     assert "switch after 12,000 and 26,000 samples" in parsed.text
     assert "κ = 16; B = 16 from 12,000 samples on and B = 64 from 26,000 samples on" in parsed.text
     # Where runs go different ways, only what is common to them is marked.
-    parsed = Parsed(page(replace(check, others=(ramps[0], check.others[0]))))
+    parsed = Parsed(render_page(replace(check, others=(ramps[0], check.others[0]))))
     assert parsed.data["switches"] == [{"at": 12_000, "text": "switch"}]
 
 
@@ -210,7 +210,7 @@ def test_a_card_has_verdict_gap_band_and_causes_and_the_plan_its_guards(plain):
     assert guard not in card
     assert guard in plain.text[plain.text.index("What was changed, and why") :]
     check = make_check()
-    alone = Parsed(page(replace(check, others=(replace(check.others[2], causes=()),)))).text
+    alone = Parsed(render_page(replace(check, others=(replace(check.others[2], causes=()),)))).text
     assert guard in alone[: alone.index("All test functions")]
 
 
@@ -229,7 +229,7 @@ def test_plans_are_shown_with_reasons_and_the_way_it_was_made(plain):
 
 def test_colour_is_never_alone(plain):
     words = {"same": "Same", "different": "Different", "undecided": "Undecided"}
-    text = page(make_check())
+    text = render_page(make_check())
     badges = re.findall(r'<span class="badge (\w+)">(<svg.*?</svg>)(\w+)</span>', text)
     assert len(badges) == text.count('class="badge')
     assert {verdict for verdict, _, _ in badges} == set(words)
@@ -238,7 +238,9 @@ def test_colour_is_never_alone(plain):
         assert word == words[verdict]
     dashes = {a["stroke-dasharray"] for tag, a in plain.tags if tag == "line" and "stroke-dasharray" in a}
     assert len(dashes) == 5  # arms differ in their dashes too
-    assert len(set(DASHES.values())) == len(DASHES) == COLOURS  # as many arms as can differ in their colours
+    assert len({style.svg for style in STYLES}) == len({style.colour for style in STYLES}) == len(STYLES)
+    assert {style_of(i).svg for i in range(8, 16)} == {style.svg for style in STYLES}
+    assert all(style_of(i).svg != style_of(i - 8).svg for i in range(8, 16))  # the colours again, with other dashes
 
 
 def test_the_page_loads_nothing_and_embeds_plotly_once(plain):
@@ -277,7 +279,7 @@ def test_the_noise_scale_is_a_median_since_single_seeds_may_be_anything(plain):
     values = {name: np.array(value) for name, value in check.base.trajectory.values.items()}
     values["noise scale"][3, 10] = 1e14
     wild = replace(check, base=replace(check.base, trajectory=replace(check.base.trajectory, values=values)))
-    calm, noise = plain.data["noise"]["base"], Parsed(page(wild)).data["noise"]["base"]
+    calm, noise = plain.data["noise"]["base"], Parsed(render_page(wild)).data["noise"]["base"]
     np.testing.assert_allclose(noise["middle"], np.median(values["noise scale"], 0), rtol=1e-5)
     np.testing.assert_allclose(noise["middle"], calm["middle"], rtol=0.02)
     np.testing.assert_allclose(noise["low"], np.quantile(values["noise scale"], 0.05, axis=0), rtol=1e-5)
@@ -288,7 +290,7 @@ def test_the_noise_scale_leaves_the_figure_where_no_gradient_was_seen(plain):
     values = {name: np.array(value) for name, value in check.base.trajectory.values.items()}
     values["noise scale"][:, 10] = 1e14
     wild = replace(check, base=replace(check.base, trajectory=replace(check.base.trajectory, values=values)))
-    noise = Parsed(page(wild)).data["noise"]
+    noise = Parsed(render_page(wild)).data["noise"]
     assert max(noise["base"]["middle"]) == 1e14
     assert noise["levels"] == plain.data["noise"]["levels"]
     low, high = noise["levels"]
@@ -311,7 +313,7 @@ def test_several_arms_share_a_sentence():
 
 
 def test_text_from_users_is_text_everywhere():
-    plain, hostile = Parsed(page(make_check())), Parsed(page(with_text(HOSTILE)))
+    plain, hostile = Parsed(render_page(make_check())), Parsed(render_page(with_text(HOSTILE)))
     assert "img" not in {tag for tag, _ in hostile.tags}
     assert {key for _, a in hostile.tags for key in a} == {key for _, a in plain.tags for key in a}
     assert len(hostile.scripts) == 3
@@ -327,7 +329,7 @@ def test_text_from_users_is_text_everywhere():
 
 def test_what_is_not_finite_becomes_null():
     check = make_check(seeds=1)  # no standard errors
-    parsed = Parsed(page(check))
+    parsed = Parsed(render_page(check))
     assert parsed.data["arms"][0]["curves"][0]["se"] == [None] * 41
     check = make_check()
     values = {name: np.array(value) for name, value in check.others[0].trajectory.values.items()}
@@ -342,7 +344,7 @@ def test_what_is_not_finite_becomes_null():
         "train loss": replace(gap, gap=unknown, low=unknown, high=unknown, verdict="different"),
     }
     lost = replace(lost, comparison=replace(arm.comparison, gaps=gaps))
-    parsed = Parsed(page(replace(check, others=(lost,))))
+    parsed = Parsed(render_page(replace(check, others=(lost,))))
     assert parsed.data["arms"][1]["curves"][0]["mean"][40] is None
     assert parsed.data["arms"][1]["gaps"][0]["gap"] == [None] * 41
     assert "(train loss and test loss):B = 16, 16 of 16 runs diverged" in parsed.text
@@ -350,7 +352,7 @@ def test_what_is_not_finite_becomes_null():
 
 
 def test_runs_from_scratch_have_no_switch():
-    parsed = Parsed(page(make_check(warm=False)))
+    parsed = Parsed(render_page(make_check(warm=False)))
     assert parsed.data["switches"] == []
     assert parsed.data["warm"] is None
     assert "before the switch" not in parsed.text
@@ -392,7 +394,7 @@ def test_runs_that_diverge_can_decide_by_themselves():
 def test_svag_has_the_plan_of_the_base_and_seeds_are_short():
     check = make_check()
     check = replace(check, others=(replace(check.others[3], changes=None),), made={"seeds": list(range(64))})
-    text = Parsed(page(check)).text
+    text = Parsed(render_page(check)).text
     assert "SVAG ell = 2: the plan of the base, under SVAG" in text
     assert "seeds0–63" in text
 
@@ -401,7 +403,7 @@ def test_a_base_alone_has_no_verdict_and_no_noise_scale_is_said_to_be_missing():
     check = make_check()
     values = {name: value for name, value in check.base.trajectory.values.items() if name != "noise scale"}
     base = replace(check.base, trajectory=replace(check.base.trajectory, values=values))
-    parsed = Parsed(page(Check(check.task, base, (), 0, {})))
+    parsed = Parsed(render_page(Check(check.task, base, (), 0, {})))
     assert "Not judged: B = 4 was compared with nothing." in parsed.text
     assert "The noise scale was not measured." in parsed.text
     assert parsed.data["noise"] is None
@@ -410,7 +412,7 @@ def test_a_base_alone_has_no_verdict_and_no_noise_scale_is_said_to_be_missing():
 def test_times_serve_where_samples_were_not_recorded():
     check = make_check()
     bare = [replace(arm, trajectory=replace(arm.trajectory, meta={})) for arm in (check.base, *check.others)]
-    parsed = Parsed(page(replace(check, base=bare[0], others=tuple(bare[1:]), warm=None)))
+    parsed = Parsed(render_page(replace(check, base=bare[0], others=tuple(bare[1:]), warm=None)))
     assert parsed.data["clock"] == "continuous time"
     assert parsed.data["arms"][0]["x"][-1] == pytest.approx(check.base.trajectory.times[-1], rel=1e-5)
     assert "not recorded" in parsed.text
@@ -418,14 +420,14 @@ def test_times_serve_where_samples_were_not_recorded():
 
 def test_write_gives_the_page_and_leaves_nothing_else(tmp_path):
     check = make_check()
-    assert write(check, tmp_path / "report.html").read_text(encoding="utf-8") == page(check)
+    assert write_page(check, tmp_path / "report.html").read_text(encoding="utf-8") == render_page(check)
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_missing_plotly_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ValueError, match=r"needs plotly.*pip install 'rootscale\[report\]'"):
-        page(make_check())
+        render_page(make_check())
 
 
 def luminance(colour):

@@ -46,7 +46,9 @@ def _add_check(subparsers: Any) -> None:
     what.add_argument(
         "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are not converted"
     )
-    what.add_argument("--ell", type=float, nargs="+", default=[], metavar="ELL", help="SVAG, which simulates the SDE, at these ell")
+    what.add_argument(
+        "--ell", type=float, nargs="+", default=[], metavar="ELL", help="SVAG, which simulates the SDE, at these ell"
+    )
     what.add_argument(
         "--switch-at", default="0", metavar="SAMPLES", help="switch in mid-run, after so many samples or a share such "
         "as 25%%; default: from scratch",

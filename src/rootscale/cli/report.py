@@ -13,7 +13,7 @@ __all__ = ["add_parsers"]
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
+    """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     report = subparsers.add_parser(
         "report",
         help="what a check found, as one HTML page and as figures for papers",
@@ -37,8 +37,9 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from rootscale.report.figures import figures, need_matplotlib
-    from rootscale.report.page import need_plotly, write
+    from rootscale.report.figures import draw_figures
+    from rootscale.report.page import need_plotly, write_page
+    from rootscale.report.plotting import need_matplotlib
 
     need_plotly()  # before the work, not after it
     wanted = [(kind, folder) for kind, folder in (("png", args.png), ("pdf", args.pdf)) if folder is not None]
@@ -48,9 +49,9 @@ def _report(args: argparse.Namespace) -> int:
         raise ValueError(f"--output must be a file in a folder that exists, got {args.output}")
     check = _load(args.runs)
     try:
-        print(write(check, args.output))
+        print(write_page(check, args.output))
         for kind, folder in wanted:
-            for path in figures(check, folder, (kind,)):
+            for path in draw_figures(check, folder, (kind,)):
                 print(path)
     except OSError as error:
         raise ValueError(f"cannot write {error.filename or args.output}: {error.strerror or error}") from None
@@ -58,7 +59,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _load(folder: Path) -> Check:
-    """`Check.load`, with one line for whatever is wrong with the folder."""
+    """Return the check in a folder; what is wrong with it is one line."""
     from rootscale.lab import Check
 
     try:
@@ -67,3 +68,6 @@ def _load(folder: Path) -> Check:
         raise ValueError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} does not hold a whole check: {type(error).__name__}: {error}") from None
+    except ValueError as error:
+        named = str(folder) in str(error)
+        raise ValueError(str(error) if named else f"{folder} does not hold a whole check: {error}") from None

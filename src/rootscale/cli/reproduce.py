@@ -155,7 +155,7 @@ def _table(experiment: Experiment, finals: Sequence[Final]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from rootscale.paper.finals import MEASURES, percent, told, told_gap
+    from rootscale.paper.finals import MEASURES, format_curve, format_end, format_gap
 
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("run")
@@ -163,9 +163,9 @@ def _table(experiment: Experiment, finals: Sequence[Final]) -> Table:
     for column in ("seeds", *shown.values(), "less the base's", "gap of train loss", "seconds"):
         made.add_column(column, justify="right")
     for i, final in enumerate(finals):
-        ends = [told(name, final.end(name)) for name in shown]
-        gap = told_gap(experiment.measure, final.end(experiment.measure)) if i else ""
-        curve = percent(final.curves.get("train loss")) if i else ""
+        ends = [format_end(name, final.end(name)) for name in shown]
+        gap = format_gap(experiment.measure, final.end(experiment.measure)) if i else ""
+        curve = format_curve(final, "train loss") if i else ""
         made.add_row(final.label, str(final.seeds), *ends, gap, curve, f"{final.seconds:.0f}")
     return made
 

@@ -18,9 +18,9 @@ from rich.table import Table
 from rootscale.cli.console import console as make_console
 from rootscale.cli.console import progress
 from rootscale.cli.lab import TASKS
-from rootscale.compare import Gap
 from rootscale.files import command_line, need_folder
-from rootscale.format import show
+from rootscale.format import percent, show
+from rootscale.gap import Gap
 from rootscale.lab import (
     Arm,
     Check,
@@ -181,27 +181,29 @@ def show_noise(found: Check, plan: Plan, console: Console) -> None:
 
 def show_check(found: Check, console: Console) -> None:
     """Print the verdicts as a table, and what is behind them."""
-    start = f"after a switch at {show(found.switch_at)} samples" if found.switch_at else "from scratch"
-    console.print(f"[bold]{escape(found.task)}[/] {start}, compared with {escape(found.base.label)}:\n")
+    start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
+    seeds = f"{found.base.trajectory.replicas} seeds each"
+    console.print(
+        f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
+    )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("", "verdict", "largest gap of the loss, with its band", "seeds that would decide"):
         table.add_column(column, overflow="fold")
     for arm in found.others:
         assert arm.comparison is not None
-        verdict = arm.comparison.verdict
+        verdict = arm.comparison.verdict or "not judged"
         worst = max(arm.comparison.decisive, key=_size)
-        gap, low, high, _ = worst.largest
         needed = arm.comparison.seeds_needed
         table.add_row(
             escape(arm.label),
-            f"[bold {_STYLE[verdict]}]{verdict}[/]",
-            f"{100 * gap:+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] of the {escape(worst.name)}'s range",
+            f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
+            f"{worst.largest} of the {escape(worst.name)}'s range",
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
         )
     console.print(table)
     tolerance, level = found.made["tolerance"], found.made["level"]
     console.print(
-        f"\nSame: within {100 * tolerance:.3g} % of the base curve's range at all times; bands at {100 * level:.3g} %, "
+        f"\nSame: within {percent(tolerance)} of the base curve's range at all times; bands at {percent(level)}, "
         "for all times and test functions at once."
     )
     for arm in found.others:
@@ -209,7 +211,7 @@ def show_check(found: Check, console: Console) -> None:
 
 
 def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.largest[0])))
+    return float(np.nan_to_num(abs(gap.largest.gap)))
 
 
 def _explain(arm: Arm, console: Console) -> None:
@@ -221,9 +223,9 @@ def _explain(arm: Arm, console: Console) -> None:
 
 def _report(found: Check, path: Path, console: Console) -> None:
     try:
-        from rootscale.report import write
+        from rootscale.report import write_page
 
-        console.print(f"\nThe report: [bold]{escape(str(write(found, path)))}[/]")
+        console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
     except (ImportError, ValueError) as error:
         console.print(f"\nNo report: {escape(str(error))}")
 

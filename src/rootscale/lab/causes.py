@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from rootscale.compare import Comparison
 from rootscale.format import show
 from rootscale.lab.result import Arm
 from rootscale.lab.settings import Settings
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
+from rootscale.noise import noise_cause
 from rootscale.plan import Plan
 from rootscale.rules import default_rule
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import Comparison
 
 __all__ = ["causes_of"]
 
 #: Fewer steps than this after the change are too few for the averages of a run to follow an SDE.
 FEW_STEPS = 100
-#: The noise dominates clearly where the noise scale is so many times the batch size.
-MARGIN = 4
 #: BatchNorm's statistics of fewer samples are noisy enough to make another model of it.
 BATCHNORM_SAMPLES = 32
 
@@ -34,8 +31,8 @@ def causes_of(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings
 
 def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: Settings) -> Iterator[str]:
     """Yield the known causes that apply."""
-    own = default_rule(task.plan.optimizer.name)
     rule = variant.the_rule(task.plan)
+    own = default_rule(task.plan.optimizer.name).averaged(rule.averaging)
     if variant.ell == 1 and rule.name != own.name:
         left = [
             key
@@ -51,7 +48,7 @@ def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: S
     if gone:
         yield f"{gone} of {base.replicas} runs of the base diverged"
     size = int(arm.plan.batch_size.total)
-    yield from _noise_cause(base, size)
+    yield from noise_cause(base, size, settings.measure.noise_samples)
     yield from arm.guards if variant.ell == 1 and rule.name == own.name else ()
     steps = arm.trajectory.meta["steps"]
     if steps < FEW_STEPS:
@@ -68,7 +65,7 @@ def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: S
 
 def _advice(variant: Variant, comparison: Comparison) -> Iterator[str]:
     """Yield the kappa that is probably within the tolerance: without a known cause, the step is too long."""
-    largest, kappa = max(abs(gap.largest[0]) for gap in comparison.decisive), float(max(variant.kappas))
+    largest, kappa = max(abs(gap.largest.gap) for gap in comparison.decisive), float(max(variant.kappas))
     if kappa > 1 and largest > comparison.tolerance:
         safe = 1 + (kappa - 1) * comparison.tolerance / largest
         yield (
@@ -91,24 +88,3 @@ def _used(plan: Plan, settings: Settings) -> set[str]:
         else set()
     )
     return used
-
-
-def _noise_cause(base: Trajectory, size: int) -> Iterator[str]:
-    """Yield where the noise scale of the base is not clearly above the batch size."""
-    if "noise scale" not in base.names:
-        return
-    scale = base.values["noise scale"]
-    middle = np.nanmedian(scale, 0)
-    below = np.flatnonzero(middle < MARGIN * size)
-    if not len(below):
-        return
-    samples = base.meta["samples"]
-    lowest, last = int(np.nanargmin(middle)), int(below[-1])
-    where = f"until {show(samples[last])} samples" if last + 1 < len(samples) else "to the end"
-    how = "does not dominate" if middle[lowest] < size else "hardly dominates"
-    low, high = (float(f"{end:.3g}") for end in np.nanquantile(scale[:, lowest], [0.05, 0.95]))
-    yield (
-        f"the noise {how} the gradient {where}: after {show(samples[lowest])} samples the noise scale is "
-        f"{show(float(f'{middle[lowest]:.3g}'))} (median of the seeds; 90 % of them between {show(low)} and "
-        f"{show(high)}), and the batch is {show(size)}"
-    )

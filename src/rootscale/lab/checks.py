@@ -10,7 +10,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rootscale.compare import FEWEST, compare, need_levels
 from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.causes import causes_of
@@ -24,6 +23,7 @@ from rootscale.lab.sweeps import Observer, Sweep, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import FEWEST, compare, need_levels
 
 __all__ = ["Judge", "arm_of", "check"]
 
@@ -164,9 +164,8 @@ def _settings(
 def _compared(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
     """Return the arm of a variant with its comparison, and the causes where it is different."""
     base, trajectory = swept.trajectories[Variant()], swept.trajectories[variant]
-    names = [name for name in base.names if name != "noise scale"]
-    deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in names if name in LOSSES]
-    comparison = compare(base, trajectory, names, tolerance=judge.tolerance, level=judge.level, deciding=deciding)
+    deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in base.names if name in LOSSES]
+    comparison = compare(base, trajectory, tolerance=judge.tolerance, level=judge.level, deciding=deciding)
     arm = replace(arm_of(task, variant, trajectory), comparison=comparison)
     if comparison.verdict == "different":
         arm = replace(arm, causes=causes_of(task, variant, arm, base, settings))

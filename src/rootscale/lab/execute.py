@@ -114,10 +114,10 @@ class Execute(Protocol):
     """
 
     @property
-    def together(self) -> int: ...  # noqa: D102
+    def together(self) -> int: ...
 
     @property
-    def deadline(self) -> Deadline: ...  # noqa: D102
+    def deadline(self) -> Deadline: ...
 
     def workers(self) -> int:
         """Return how many jobs can run at a time: work is split to fill them."""
@@ -305,8 +305,12 @@ class _Pool:
         while self.waiting and len(self.running) < self.executor.workers():
             number, job = self.waiting.pop(0)
             arguments = (number, job, self.messages, os.getpid(), self.executor)
-            self.running[number] = self.context.Process(target=_work, args=arguments)
-            self.running[number].start()
+            process = self.running[number] = self.context.Process(target=_work, args=arguments)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child can handle it
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _receive(self, message: tuple[int, float | BaseException]) -> None:
         number, what = message
@@ -334,6 +338,7 @@ def _work(number: int, job: Job, messages: Any, parent: int, executor: Forked) -
     """Run a job in a child."""
     interrupted = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing goes on when the parent was killed
     if os.getppid() != parent:

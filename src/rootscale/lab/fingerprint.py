@@ -80,9 +80,7 @@ def differences(now: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
     for seed in ours:
         if seed in theirs:
             names = dict.fromkeys([*ours[seed], *theirs[seed]])
-            found |= {
-                name: None for name in names if not _close(ours[seed].get(name, ()), theirs[seed].get(name, ()))
-            }
+            found |= {name: None for name in names if not _close(ours[seed].get(name, ()), theirs[seed].get(name, ()))}
     return list(found)
 
 

@@ -16,7 +16,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
-from rootscale.lab.stacked import Named, stacked
+from rootscale.lab.stacked import Named, stacked_forward
 from rootscale.lab.task import Task
 
 __all__ = ["Replicas", "Single", "Stack", "initialized", "make_replicas", "squared_norm"]
@@ -78,7 +78,7 @@ class Stack:
             for name, p in self.model.named_parameters()
         }
         self.buffers: Named = {name: _stack(models, name) for name, _ in self.model.named_buffers()}
-        self._forward = stacked(self.model, self._vmapped)
+        self._forward = stacked_forward(self.model, self._vmapped)
 
     def forward(self, params: Named, buffers: Named, x: Tensor) -> Tensor:
         """Call all replicas at once."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rootscale.compare import Comparison, Verdict
 from rootscale.files import remove_temporary, write_json
 from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import Comparison, Verdict
 
 __all__ = ["LOSSES", "Arm", "Check"]
 
@@ -35,7 +35,7 @@ class Arm:
         plan: the plan of this run.
         changes: from the base's plan, as `rootscale.changes.Changes.to_dict` gives them; None for the base.
         trajectory: of its replicas; ``meta`` has ``samples`` (the samples seen at each time) and ``seeds``.
-        comparison: with the base; None for the base itself.
+        comparison: with the base; its verdict is None where there were too few seeds. None for the base itself.
         guards: warnings that the conversion gave.
         causes: why it is different, likeliest first.
     """
@@ -51,7 +51,7 @@ class Arm:
 
     @property
     def verdict(self) -> Verdict | None:
-        """None for the base."""
+        """None for the base, and where there were too few seeds for one."""
         return None if self.comparison is None else self.comparison.verdict
 
     def to_dict(self, trajectory: str) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class Setup:
         amp: whether the model runs in bfloat16 (autocast); None is where ``fast`` is chosen, on a GPU.
         fast: whether a GPU trains by CUDA graphs; a CPU ignores it.
         replacement: whether samples are drawn independently, as the theory wants, or shuffled anew for every epoch.
-        max_loss: the loss above which a replica has diverged; None is 100 times the first one.
+        max_loss: the train-mode loss above which a replica diverges, see `rootscale.lab.divergence`; None is 100 times
+            the first one.
     """
 
     device: str = "cpu"
@@ -85,7 +86,7 @@ def _at_least_one(settings: Measure | Setup, *names: str) -> None:
 
 
 def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int] = (1,)) -> tuple[int, ...]:
-    """Evenly spaced samples seen, each a whole number of steps at every batch size where there is room for that.
+    """Return evenly spaced numbers of samples seen, with whole steps at every batch size where there is room for that.
 
     >>> grid(1000, 5, batch_sizes=[4, 16])
     (0, 192, 400, 608, 800, 1000)

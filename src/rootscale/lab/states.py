@@ -68,9 +68,7 @@ def _each(states: Sequence[Mapping[str, Any]], change: Callable[[Sequence[Tensor
             **first["optimizer"],
             "state": {
                 i: {
-                    name: of("optimizer", "state", i, name)
-                    if isinstance(value, Tensor) and name != "step"
-                    else value
+                    name: of("optimizer", "state", i, name) if isinstance(value, Tensor) and name != "step" else value
                     for name, value in slot.items()
                 }
                 for i, slot in slots.items()

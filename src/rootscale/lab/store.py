@@ -185,7 +185,9 @@ class Store:
                 record = json.loads(path.read_text(encoding="utf-8"))
                 found.append(Group(path.parent, tuple(record["seeds"]), record["fingerprint"]))
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path} is damaged: {error!r}; remove its folder, and the run is made again") from None
+                raise ValueError(
+                    f"{path} is damaged: {error!r}; remove its folder, and the run is made again"
+                ) from None
         return found
 
     def matching(self, wanted: Wanted) -> list[Group]:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -159,9 +159,7 @@ def _opened(store: Store | str | Path | None) -> Iterator[Store]:
         yield Store(Path(folder), checkpoint_every=math.inf, temporary=True)
 
 
-def _specs(
-    task: Task, variants: Sequence[Variant], settings: Settings
-) -> tuple[Spec | None, dict[Variant, Spec]]:
+def _specs(task: Task, variants: Sequence[Variant], settings: Settings) -> tuple[Spec | None, dict[Variant, Spec]]:
     """Return what is run: the warm start where there is a switch, and every variant."""
     warm, size = None, int(task.plan.batch_size.total)
     switch_at = settings.switch_at // size * size
@@ -201,9 +199,7 @@ class _Work:
             first = self._jobs(self.starts, [(self.warm, needed, True), (self.warm, others, False)], None)
         return first, self._jobs(self.store, [(spec, seeds, False) for spec, seeds in missing.items()], self.warm)
 
-    def _jobs(
-        self, store: Store, wanted: Sequence[tuple[Spec, Sequence[int], bool]], warm: Spec | None
-    ) -> list[_Job]:
+    def _jobs(self, store: Store, wanted: Sequence[tuple[Spec, Sequence[int], bool]], warm: Spec | None) -> list[_Job]:
         """Split what is missing into as many jobs as there are workers, if it is enough for that."""
         some = [store.want(spec, seeds, with_state) for spec, seeds, with_state in wanted if len(seeds)]
         left = [(want, store.missing(want)) for want in some]

@@ -1,4 +1,4 @@
-"""What the runs of an experiment came to: the table of final values, from their trajectories, and in words."""
+"""The table of final values of an experiment's runs: where they end, and their largest gaps to the base, as text."""
 
 from __future__ import annotations
 
@@ -10,23 +10,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from rootscale.compare import Verdict
+from rootscale.format import percent, plus_minus
+from rootscale.gap import Gap, Largest, Verdict, gaps
 from rootscale.lab import Arm
 from rootscale.trajectory import Trajectory
 
-__all__ = [
-    "ACCURACY",
-    "MEASURES",
-    "End",
-    "Final",
-    "accuracies",
-    "finals",
-    "largest_gap",
-    "percent",
-    "starts_high",
-    "told",
-    "told_gap",
-]
+__all__ = ["ACCURACY", "MEASURES", "End", "Final", "accuracies", "finals", "format_curve", "format_end", "format_gap"]
 
 Array = NDArray[np.float64]
 
@@ -60,7 +49,7 @@ class End:
 
 @dataclass(frozen=True)
 class Final:
-    """What a line came to.
+    """What a line of an experiment came to.
 
     Args:
         label: of the line.
@@ -68,8 +57,7 @@ class Final:
         seeds: how many runs.
         diverged: how many of them did.
         ends: of every test function.
-        curves: by test function, the largest gap of the mean curves as a share of the range of the base's curve, and
-            its standard error over seeds (None for one seed).
+        curves: by test function, the gap of the mean curves to the base's (`rootscale.gap`).
         seconds: of the runs.
         verdict: on the comparison with the base; None where there was none, for want of seeds.
     """
@@ -79,17 +67,22 @@ class Final:
     seeds: int
     diverged: int
     ends: Mapping[str, End]
-    curves: Mapping[str, tuple[float, float | None]]
+    curves: Mapping[str, Gap]
     seconds: float
     verdict: Verdict | None = None
 
     def end(self, name: str) -> End:
-        """Of a test function, which may be one that was not measured."""
+        """Return the end of a test function, which may be one that was not measured."""
         return self.ends.get(name, End())
+
+    def curve(self, name: str) -> Largest | None:
+        """Return the largest gap of a test function; None where it is not known, as all runs diverged."""
+        found = self.curves[name].largest if name in self.curves else None
+        return None if found is None or math.isnan(found.gap) else found
 
     @property
     def accuracy(self) -> End:
-        """On the test set."""
+        """The accuracy on the test set."""
         return self.end(ACCURACY)
 
 
@@ -97,13 +90,14 @@ class Final:
 
 
 def finals(arms: Sequence[Arm], test_samples: int) -> list[Final]:
-    """The table of final values: the first arm is the base; the accuracy is measured on so many samples."""
+    """Return the table of final values of arms, the base first, whose accuracy is measured on so many samples."""
     base = arms[0]
     return [_final(base, arm, test_samples) for arm in arms]
 
 
 def _final(base: Arm, arm: Arm, test_samples: int) -> Final:
     here, there = arm.trajectory, base.trajectory
+    compared = gaps(there, here) if arm.comparison is None else arm.comparison.gaps
     pairs = list(_pairs(there, here))
     return Final(
         arm.label,
@@ -111,7 +105,7 @@ def _final(base: Arm, arm: Arm, test_samples: int) -> Final:
         here.replicas,
         int(here.diverged[-1]),
         {name: _end(there, here, name, [] if arm is base else pairs, test_samples) for name in here.names},
-        {} if arm is base else dict(_curve_gaps(there, here, pairs)),
+        {} if arm is base else compared,
         float(here.meta["seconds"]),
         arm.verdict,
     )
@@ -129,7 +123,7 @@ def _end(base: Trajectory, other: Trajectory, name: str, pairs: Sequence[tuple[i
 
 
 def _mean(values: Array, name: str, test_samples: int) -> tuple[float | None, float | None]:
-    """The mean of the finite values, and its standard error."""
+    """Return the mean of the finite values, and its standard error."""
     values = values[np.isfinite(values)]
     if not len(values):
         return None, None
@@ -140,100 +134,57 @@ def _mean(values: Array, name: str, test_samples: int) -> tuple[float | None, fl
 
 
 def _pairs(base: Trajectory, other: Trajectory) -> Iterator[tuple[int, int]]:
-    """Rows of both of the seeds that both have."""
+    """Yield the rows of base and other of each seed that both have."""
     rows = {seed: i for i, seed in enumerate(base.meta["seeds"])}
     return ((rows[seed], j) for j, seed in enumerate(other.meta["seeds"]) if seed in rows)
-
-
-def _curve_gaps(
-    base: Trajectory, other: Trajectory, pairs: Sequence[tuple[int, int]]
-) -> Iterator[tuple[str, tuple[float, float | None]]]:
-    """The largest gap of the mean curves over the range of the base's; pairs of which one diverged are left out.
-
-    A loss before the first step that is far above all others makes no range: a net with BatchNorm may begin anywhere.
-    """
-    loss = "train loss"
-    kept = [(i, j) for i, j in pairs if np.isfinite([base.values[loss][i], other.values[loss][j]]).all()]
-    if not kept:
-        return
-    for name in base.names:
-        if name == "noise scale":
-            continue
-        ours = np.stack([other.values[name][j] for _, j in kept])
-        theirs = np.stack([base.values[name][i] for i, _ in kept])
-        curve = theirs.mean(0)
-        span = float(np.ptp(curve[1:] if name.endswith("loss") and starts_high(base, curve) else curve))
-        if not span > 0:
-            continue
-        yield name, largest_gap((ours - theirs) / span)
-
-
-def starts_high(base: Trajectory, curve: Array) -> bool:
-    """Whether a curve from scratch begins at more than three times all that follows."""
-    return base.meta["samples"][0] == 0 and len(curve) > 2 and bool(curve[0] > 3 * np.nanmax(curve[1:]))
-
-
-def largest_gap(differences: Array) -> tuple[float, float | None]:
-    """Of curves ``[R, T]``, where their mean is farthest from 0: how far, and its standard error (None for one)."""
-    gap = np.abs(differences.mean(0))
-    at, n = int(gap.argmax()), len(differences)
-    return float(gap[at]), float(differences[:, at].std(ddof=1) / math.sqrt(n)) if n > 1 else None
 
 
 # -- in words --------------------------------------------------------------------------------------------------------
 
 
-def percent(gap: tuple[float, float | None] | None) -> str:
-    """A share and its standard error, in percent.
-
-    >>> percent((0.0123, 0.004)), percent((0.5, None)), percent((1e5, None)), percent(None)
-    ('1.2 ± 0.4 %', '50.0 %', '> 1000 %', 'diverged')
-    """
-    if gap is None:
-        return "diverged"
-    value, se = gap
-    if value > 10:
-        return "> 1000 %"
-    return f"{100 * value:.1f} %" if se is None else f"{100 * value:.1f} ± {100 * se:.1f} %"
+def format_curve(final: Final, name: str) -> str:
+    """Return the largest gap of a curve and its standard error, in percent of the range of the base's."""
+    found = final.curve(name)
+    return "diverged" if found is None else percent(found.gap, found.se)
 
 
-def told(name: str, end: End) -> str:
-    """A test function at the end and its standard error; accuracies in percent.
+def format_end(name: str, end: End) -> str:
+    """Return a test function at the end and its standard error; accuracies in percent.
 
-    >>> told("test accuracy", End(0.8782, 0.0029)), told("test loss", End(1.7041, 0.0012)), told("test loss", End())
-    ('87.82 ± 0.29 %', '1.704 ± 0.0012', 'diverged')
+    >>> format_end("test accuracy", End(0.8782, 0.0029)), format_end("test loss", End(1.7041, 0.0012))
+    ('87.82 ± 0.29 %', '1.7041 ± 0.0012')
+    >>> format_end("test loss", End(1.7041)), format_end("test loss", End())
+    ('1.704', 'diverged')
     """
     if end.value is None:
         return "diverged"
     if name.endswith("accuracy"):
-        return f"{100 * end.value:.2f}{'' if end.se is None else f' ± {100 * end.se:.2f}'} %"
-    return f"{end.value:.3f}{_error(end.se)}"
+        return f"{plus_minus(100 * end.value, None if end.se is None else 100 * end.se, 2)} %"
+    return plus_minus(end.value, end.se, None if end.se else 3)
 
 
-def told_gap(name: str, end: End) -> str:
-    """The end less the base's and its standard error; accuracies in percentage points.
+def format_gap(name: str, end: End) -> str:
+    """Return the end less the base's and its standard error; accuracies in percentage points.
 
-    >>> told_gap("test accuracy", End(0.87, 0.003, -0.0123, 0.004)), told_gap("test accuracy", End())
+    >>> format_gap("test accuracy", End(0.87, 0.003, -0.0123, 0.004)), format_gap("test accuracy", End())
     ('-1.2 ± 0.4 points', 'diverged')
-    >>> told_gap("test loss", End(1.7, 0.001, 0.0094, 0.0004)), told_gap("test loss", End(1.7, None, 0.0094, None))
-    ('+0.009 ± 0.0004', '+0.009, one seed')
+    >>> format_gap("test loss", End(1.7, 0.001, 0.0094, 0.0004)), format_gap("test loss", End(1.7, None, 0.0094, None))
+    ('+0.00940 ± 0.00040', '+0.009, one seed')
     """
     if end.gap is None:
         return "diverged" if end.value is None else "not known"
     if name.endswith("accuracy"):
-        text = f"{100 * end.gap:+.1f}{'' if end.gap_se is None else f' ± {100 * end.gap_se:.1f}'} points"
+        text = f"{plus_minus(100 * end.gap, None if end.gap_se is None else 100 * end.gap_se, 1, '+')} points"
     else:
-        text = f"{end.gap:+.3f}{_error(end.gap_se)}"
+        text = plus_minus(end.gap, end.gap_se, None if end.gap_se else 3, "+")
     return text if end.gap_se is not None else f"{text}, one seed"
 
 
-def _error(se: float | None) -> str:
-    return "" if se is None else f" ± {se:.2g}"
-
-
 def accuracies(finals: Sequence[Final]) -> str:
-    """Of every line, with its standard error, and how many of its runs diverged where some did."""
-    return ", ".join(f"{final.label}: {told(ACCURACY, final.accuracy)}{_some_diverged(final)}" for final in finals)
+    """Return the accuracy of every line with its standard error, and how many of its runs diverged where some did."""
+    return ", ".join(
+        f"{final.label}: {format_end(ACCURACY, final.accuracy)}{_some_diverged(final)}" for final in finals
+    )
 
 
 def _some_diverged(final: Final) -> str:

@@ -12,7 +12,7 @@ from rootscale.files import locked
 from rootscale.lab import BusyError, Deadline, Settings, Sweep, UnfinishedError
 from rootscale.lab.execute import Execute, Job, Stop
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import MEASURES, End, told
+from rootscale.paper.finals import MEASURES, End, format_end
 from rootscale.paper.stored import refuse_others, store
 from rootscale.paper.work import How, Runs, Watch, Work
 from rootscale.trajectory import Trajectory
@@ -199,7 +199,7 @@ def _ends(experiment: Experiment, trajectory: Trajectory) -> Iterator[str]:
     if lost < trajectory.replicas:
         for name, title in MEASURES[experiment.measure].items():
             if name in trajectory.names:
-                yield f"{title} {told(name, End(float(trajectory[name].mean[-1])))}"
+                yield f"{title} {format_end(name, End(float(trajectory[name].mean[-1])))}"
     if lost:
         yield f"{lost} diverged"
     yield f"{float(trajectory.meta['seconds']):.0f} s"

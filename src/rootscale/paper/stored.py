@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rootscale.compare import FEWEST, compare
 from rootscale.files import write_json
 from rootscale.lab import Arm, Check, Settings, Sweep
 from rootscale.lab.checks import arm_of
@@ -18,8 +17,9 @@ from rootscale.lab.store import joined
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import Final, finals
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import compare
 
-__all__ = ["finals_of", "outcome", "record_of", "refuse_others", "store"]
+__all__ = ["compared", "finals_of", "outcome", "record_of", "refuse_others", "store"]
 
 
 def refuse_others(out: Path, options: Options) -> None:
@@ -65,7 +65,7 @@ def store(
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
         if parts:
             arms.append(replace(arm_of(line.task, line.variant, joined(parts)), label=line.label))
-    arms = [arms[0], *(_compared(arms[0], arm) for arm in arms[1:])]
+    arms = [arms[0], *(compared(arms[0], arm) for arm in arms[1:])]
     warm = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
     trajectories = [*(made for swept in found.values() for made in swept.trajectories.values()), *warm.values()]
     made = {
@@ -101,14 +101,10 @@ def _environment(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     return {"versions": versions, "hardware": all_of(meta["hardware"] for meta in metas)}
 
 
-def _compared(base: Arm, arm: Arm) -> Arm:
-    """With a verdict, where there are seeds enough for one; it rests on the losses, as that of `rootscale check`."""
-    common = set(base.trajectory.meta["seeds"]) & set(arm.trajectory.meta["seeds"])
-    if len(common) < FEWEST:
-        return arm
-    names = [name for name in base.trajectory.names if name != "noise scale"]
-    deciding = [name for name in names if name in LOSSES]
-    return replace(arm, comparison=compare(base.trajectory, arm.trajectory, names, deciding=deciding))
+def compared(base: Arm, arm: Arm) -> Arm:
+    """Return the arm compared with the base; the verdict rests on the losses, as that of `rootscale check`."""
+    deciding = [name for name in base.trajectory.names if name in LOSSES]
+    return replace(arm, comparison=compare(base.trajectory, arm.trajectory, deciding=deciding))
 
 
 def record_of(out: str | Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
+import math
 import os
 from collections.abc import Callable, Iterable
 from html import escape
@@ -19,21 +20,16 @@ from typing import Any
 
 from rootscale._version import __version__
 from rootscale.changes import PROMISE
-from rootscale.compare import Comparison, Gap
 from rootscale.files import whole
-from rootscale.format import show
+from rootscale.format import listed, ranges, show, typeset
+from rootscale.gap import Gap, Largest
 from rootscale.lab import Arm, Check
 from rootscale.report import words
-from rootscale.report.payload import payload, script_json
+from rootscale.report.payload import make_payload, script_json
+from rootscale.report.styles import STYLES, style_of
+from rootscale.verdict import Comparison
 
-__all__ = ["need_plotly", "page", "write"]
-
-COLOURS = 8  # of page.css, --arm-0 to --arm-7
-#: Dashes of the lines, for those who cannot tell the colours: Plotly's names or lengths, and what SVG calls them.
-DASHES = {
-    "solid": "none", "dash": "7 3", "dot": "2 2.5", "dashdot": "7 3 2 3", "longdash": "12 3",
-    "longdashdot": "12 3 2 3", "9px,3px,3px,3px,3px,3px": "7 2 2 2 2 2", "3px,9px": "2 6",
-}  # fmt: skip
+__all__ = ["need_plotly", "render_page", "write_page"]
 
 
 class Html(str):
@@ -66,24 +62,25 @@ def need_plotly() -> str:
     return str(offline.get_plotlyjs())
 
 
-def write(check: Check, path: str | os.PathLike[str]) -> Path:
+def write_page(check: Check, path: str | os.PathLike[str]) -> Path:
     """Writes the page to ``path``: all of it or, on any failure, nothing."""
     path = Path(path)
-    text = page(check)
+    text = render_page(check)
     with whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
 
 
-def page(check: Check) -> str:
+def render_page(check: Check) -> str:
     """The page, about 5 MB with plotly.js in it.
 
     Its content security policy lets the browser run the page's own two scripts, known by their hashes, and load
     nothing from anywhere.
     """
+    count = 1 + len(check.others)
     # The text of a script may not hold what ends it; in JavaScript the backslash changes nothing.
     plotly, script = (Html(text.replace("</script", "<\\/script")) for text in (need_plotly(), _own("page.js")))
-    data = payload(check) | {"colours": COLOURS, "dashes": list(DASHES)}
+    data = make_payload(check) | {"colours": len(STYLES), "dashes": [style_of(i).plotly for i in range(count)]}
     return fill(
         _own("page.html"),
         hashes=" ".join(f"'sha256-{_hash(text)}'" for text in (plotly, script)),
@@ -130,8 +127,7 @@ def _badge(verdict: str) -> Html:
 
 
 def _swatch(arm: int) -> Html:
-    dashes = list(DASHES.values())
-    return _line(f"--arm-{arm % COLOURS}", dashes[arm % len(dashes)])
+    return _line(f"--arm-{arm % len(STYLES)}", style_of(arm).svg)
 
 
 def _line(colour: str, dash: str) -> Html:
@@ -156,7 +152,7 @@ def _table(columns: Iterable[str], rows: Iterable[Html], caption: str, classes: 
 
 
 def _verdicts(check: Check) -> list[Html]:
-    nothing = f": {words.unbroken(check.base.label)} was compared with nothing"
+    nothing = f": {typeset(check.base.label)} was compared with nothing"
     found = words.sentences(check) or [words.Sentence("unjudged", nothing, ())]
     return [
         fill(
@@ -177,7 +173,8 @@ def _verdicts(check: Check) -> list[Html]:
 
 
 def _first(check: Check) -> Comparison | None:
-    return next((arm.comparison for arm in check.others if arm.comparison is not None), None)
+    """Return a comparison that has a verdict."""
+    return next((arm.comparison for arm in check.others if arm.comparison and arm.verdict), None)
 
 
 def _bands(check: Check) -> Html:
@@ -191,20 +188,20 @@ def _bands(check: Check) -> Html:
         "lies within the tolerance. <b>Different</b>: it leaves the tolerance entirely at some time. "
         "<b>Undecided</b>: neither. $alone",
         level=words.percent(comparison.level),
-        alone=alone if any(arm.comparison is None for arm in check.others) else "",
+        alone=alone if any(arm.verdict is None for arm in check.others) else "",
     )
 
 
 def _setting(check: Check) -> list[Html]:
     comparison = _first(check)
     seeds = check.base.trajectory.replicas
-    facts = [f"base: {words.unbroken(check.base.label)}", f"{seeds} seed{'s' * (seeds != 1)}"]
+    facts = [f"base: {typeset(check.base.label)}", f"{seeds} seed{'s' * (seeds != 1)}"]
     places = [show(at) for at, _ in words.switches(check)] if check.switch_at else []
     if places and words.clock_name(check.base.trajectory) != "samples seen":
         places = [show(check.switch_at)]
-    facts.append(f"switch after {words.listed(places)} samples" if places else "runs from scratch")
+    facts.append(f"switch after {listed(places)} samples" if places else "runs from scratch")
     if comparison is not None:
-        facts.append(f"decided by {words.listed(words.deciding(check))}")
+        facts.append(f"decided by {listed(words.deciding(check))}")
         facts.append(f"tolerance {words.percent(comparison.tolerance)} of the base curve’s range")
         facts.append(f"{words.percent(comparison.level)} bands, for all times and test functions at once")
     if words.diverged(check.base):
@@ -229,9 +226,9 @@ def _card(i: int, arm: Arm, check: Check) -> Html:
         '$gap<ul class="notes">$notes</ul>$all</article>',
         verdict=verdict,
         swatch=_swatch(i),
-        label=words.unbroken(arm.label),
+        label=typeset(arm.label),
         badge=_badge(verdict),
-        gap=_unjudged(arm, check) if arm.comparison is None else _worst(arm, arm.comparison),
+        gap=_worst(arm, arm.comparison) if arm.comparison and arm.verdict else _unjudged(arm, check),
         notes=[
             fill('<li class="$kind"><b>$name:</b> $text</li>', kind=kind, name=name, text=text)
             for kind, name, text in notes
@@ -241,19 +238,21 @@ def _card(i: int, arm: Arm, check: Check) -> Html:
 
 
 def _worst(arm: Arm, comparison: Comparison) -> Html:
-    found = words.worst(comparison, arm.trajectory)
-    return Html("") if found is None else _gap(*found, comparison.tolerance, arm)
+    found = words.worst(comparison)
+    return Html("") if found is None else _gap(found, comparison.tolerance, arm)
 
 
 def _unjudged(arm: Arm, check: Check) -> Html:
-    """In place of a gap: where the curves end, with their errors."""
+    """Return, in place of a gap with its band: the gaps, and where the curves end, with their errors."""
     rows = []
     for name in words.deciding(check):
         if name in arm.trajectory.names:
             ends = [[float(part[-1]) for part in run.trajectory[name]] for run in (arm, check.base)]
+            gap = arm.comparison.gaps.get(name) if arm.comparison else None
             rows.append(
-                fill("<li>$name at the end <b>$here</b>, of the base $there</li>", name=name,
-                     here=words.with_error(*ends[0]), there=words.with_error(*ends[1]))
+                fill("<li>$name at the end <b>$here</b>, of the base $there$gap</li>", name=name,
+                     here=words.with_error(*ends[0]), there=words.with_error(*ends[1]),
+                     gap=f"; largest gap {words.with_se(gap.largest)}" if gap else "")
             )  # fmt: skip
     return fill(
         '<p class="gap">$why.</p><ul class="ends">$rows</ul>', rows=rows,
@@ -268,21 +267,22 @@ def _all_functions(arm: Arm, comparison: Comparison, check: Check) -> Html:
     other, base = comparison.seeds
     runs = f"{other} pairs of runs with equal seeds" if comparison.paired else f"{other} runs against {base}"
     width = f", bands of ± {words.number(comparison.critical)} standard errors" if comparison.critical else ""
-    caption = f"Gaps to {words.unbroken(check.base.label)}, as shares of the range of its curve: {runs}{width}"
-    rows = [_gap_row(gap, words.largest(gap, arm.trajectory), gap in comparison.decisive) for gap in gaps]
+    caption = f"Gaps to {typeset(check.base.label)}, as shares of the range of its curve: {runs}{width}"
+    rows = [_gap_row(gap, gap.name in first) for gap in gaps]
     table = _table(("test function", "largest gap, band", "verdict"), rows, caption)
     return fill("<details><summary>All test functions</summary>$table</details>", table=table)
 
 
-def _gap(gap: Gap, largest: words.Largest | None, tolerance: float, arm: Arm) -> Html:
-    if largest is None:
+def _gap(gap: Gap, tolerance: float, arm: Arm) -> Html:
+    largest = gap.largest
+    if math.isnan(largest.gap):
         return fill('<p class="gap">no gap of $name could be measured</p>', name=gap.name)
     return fill(
         '<p class="gap"><b>$gap</b> largest gap: $name, at $at</p>$gauge'
         '<p class="band">band $low to $high; tolerance ±$tolerance</p>',
         gap=words.percent(largest.gap),
         name=gap.name,
-        at=words.place(largest.at, arm.trajectory),
+        at=words.place(largest.time, arm.trajectory),
         gauge=_gauge(largest, tolerance),
         low=words.percent(largest.low),
         high=words.percent(largest.high),
@@ -290,7 +290,7 @@ def _gap(gap: Gap, largest: words.Largest | None, tolerance: float, arm: Arm) ->
     )
 
 
-def _gauge(largest: words.Largest, tolerance: float) -> Html:
+def _gauge(largest: Largest, tolerance: float) -> Html:
     """The gap and its band next to the tolerance, drawn to scale; what it shows is said beside it."""
     ends = [x for x in (largest.gap, largest.low, largest.high) if abs(x) < float("inf")]
     reach = 1.15 * max(1.6 * tolerance, *map(abs, ends))
@@ -311,16 +311,17 @@ def _gauge(largest: words.Largest, tolerance: float) -> Html:
     )
 
 
-def _gap_row(gap: Gap, largest: words.Largest | None, decides: bool) -> Html:
+def _gap_row(gap: Gap, decides: bool) -> Html:
+    largest = gap.largest
     needed = f"{gap.seeds_needed:,} seeds would decide" if gap.seeds_needed is not None else ""
     return fill(
         '<tr class="$role"><th scope="row">$name<small>$role</small></th><td class="n">$gap<small>$band</small></td>'
         "<td>$badge<small>$seeds</small></td></tr>",
         role="decides" if decides else "followed",
         name=gap.name,
-        gap=words.percent(largest.gap) if largest else "–",
-        band=f"{words.percent(largest.low)} to\N{NO-BREAK SPACE}{words.percent(largest.high)}" if largest else "",
-        badge=_badge(gap.verdict),
+        gap=words.percent(largest.gap),
+        band=f"{words.percent(largest.low)} to\N{NO-BREAK SPACE}{words.percent(largest.high)}" if gap.verdict else "",
+        badge=_badge(gap.verdict or "unjudged"),
         seeds=needed,
     )
 
@@ -356,8 +357,7 @@ def _numbers(i: int, name: str, check: Check) -> Html:
             continue
         mean, se = arm.trajectory[name]
         gap = arm.comparison.gaps.get(name) if arm.comparison else None
-        found = gap and words.largest(gap, arm.trajectory)
-        without = "base" if number == 0 else _badge("unjudged") if arm.comparison is None else "not compared"
+        without = "base" if number == 0 else "not compared"
         rows.append(
             fill(
                 '<tr><th scope="row">$swatch$label</th><td class="n">$start</td><td class="n">$end</td>'
@@ -366,8 +366,8 @@ def _numbers(i: int, name: str, check: Check) -> Html:
                 label=arm.label,
                 start=words.with_error(float(mean[0]), float(se[0])),
                 end=words.with_error(float(mean[-1]), float(se[-1])),
-                gap=found.text if found else "–",
-                badge=_badge(gap.verdict) if gap else without,
+                gap=words.with_band(gap.largest) if gap else "–",
+                badge=_badge(gap.verdict or "unjudged") if gap else without,
             )
         )
     columns = ("run", "at the start", "at the end (± 2 se)", "largest gap (band)", "verdict")
@@ -385,7 +385,8 @@ def _noise(check: Check) -> Html:
         'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
         "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where 90&nbsp;% of "
         "them lie. Where the curve lies above the line of a batch size, noise dominates the gradient there, which is "
-        "what the rule needs; where it leaves the figure, no gradient was seen in the noise of its measurement."
+        "what the rule needs; where it leaves the figure, no gradient was seen in the noise of its measurement. The "
+        "list below is of the times that were compared."
         "</figcaption>"
         '<ul class="where">$lines</ul></figure>',
         base=check.base.label,
@@ -432,7 +433,7 @@ def _ramp(arm: Arm) -> str:
     """The batch sizes on the way, where there are several."""
     stages = words.stages(arm)
     ways = [f"B = {words.number(size, 6)} from {words.number(at, 6)} samples on" for at, size in stages]
-    return f"; {words.listed(ways)}" if len(ways) > 1 else ""
+    return f"; {listed(ways)}" if len(ways) > 1 else ""
 
 
 def _made(check: Check) -> list[Html]:
@@ -440,7 +441,7 @@ def _made(check: Check) -> list[Html]:
     parts = []
     if "command" in made:
         parts.append(fill('<pre class="scroll" tabindex="0"><code>$text</code></pre>', text=made.pop("command")))
-    as_text: dict[str, Callable[[Any], str]] = {"seconds": _duration, "seeds": lambda seeds: words.ranges(_many(seeds))}
+    as_text: dict[str, Callable[[Any], str]] = {"seconds": _duration, "seeds": lambda seeds: ranges(_many(seeds))}
     facts = {name: as_text.get(name, words.described)(value) for name, value in made.items()}
     if facts:
         items = [fill("<dt>$name</dt><dd>$text</dd>", name=name, text=text) for name, text in facts.items()]
@@ -454,7 +455,7 @@ def _made(check: Check) -> list[Html]:
             size=f"{arm.plan.batch_size}" + (" (nominal)" if arm.kind == "svag" else ""),
             steps=show(arm.plan.total_steps),
             runs=f"{arm.trajectory.replicas}" + (f" ({words.diverged(arm)})" if words.diverged(arm) else ""),
-            seeds=words.ranges(_many(arm.trajectory.meta.get("seeds", []))),
+            seeds=ranges(_many(arm.trajectory.meta.get("seeds", []))),
         )
         for i, arm in enumerate((check.base, *check.others))
     ]

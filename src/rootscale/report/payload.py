@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from rootscale.lab import Arm, Check
+from rootscale.noise import scale_curve
 from rootscale.report import words
 from rootscale.report.words import batch_sizes, clock, clock_name, clock_of_gap
 from rootscale.trajectory import Trajectory
 
-__all__ = ["payload", "script_json"]
+__all__ = ["make_payload", "script_json"]
 
 
 def script_json(value: Any) -> str:
@@ -25,8 +26,8 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def payload(check: Check) -> dict[str, Any]:
-    """Everything that is drawn; six digits, and null for what is not finite.
+def make_payload(check: Check) -> dict[str, Any]:
+    """Return everything that is drawn; six digits, and null for what is not finite.
 
     What belongs to a test function is known by its number, never by its name, which users choose.
     """
@@ -37,31 +38,26 @@ def payload(check: Check) -> dict[str, Any]:
         "switches": [{"at": at, "text": text} for at, text in words.switches(check)],
         "functions": names,
         "noise": {"warm": _noise(check.warm), "base": _noise(base), "levels": words.noise_levels(check)}
-        if words.noise(base)
+        if scale_curve(base)
         else None,
         "sizes": [{"arm": i, "size": size} for i, size in batch_sizes(check)],
-        "tolerance": max((arm.comparison.tolerance for arm in arms if arm.comparison), default=None),
+        "tolerance": words.tolerance(check),
         "warm": None if check.warm is None else _curves(check.warm, names),
         "arms": [
-            {"label": arm.label, "gaps": [_gap(arm, check.base, name) for name in names]}
-            | _curves(arm.trajectory, names)
+            {"label": arm.label, "gaps": [_gap(arm, name) for name in names]} | _curves(arm.trajectory, names)
             for arm in arms
         ],
     }
 
 
-def _gap(arm: Arm, base: Arm, name: str) -> dict[str, Any] | None:
-    """With its band, where there was a comparison; of the means alone where there was none."""
-    if arm.comparison is not None:
-        gap = arm.comparison.gaps.get(name)
-        if gap is None:
-            return None
-        parts = {"x": clock_of_gap(gap, arm.trajectory), "gap": gap.gap, "low": gap.low, "high": gap.high}
-        return {key: _finite(part) for key, part in parts.items()}
-    found = None if arm is base else words.mean_gap(arm, base, name)
-    if found is None:
+def _gap(arm: Arm, name: str) -> dict[str, Any] | None:
+    """Return the gap with its band, without one where there was no verdict; None where there is no gap."""
+    gap = None if arm.comparison is None else arm.comparison.gaps.get(name)
+    if gap is None:
         return None
-    return {"x": _finite(clock(arm.trajectory)), "gap": _finite(found), "low": None, "high": None}
+    parts = {"x": clock_of_gap(gap, arm.trajectory), "gap": gap.gap, "low": gap.low, "high": gap.high}
+    bare = () if gap.verdict else ("low", "high")
+    return {key: None if key in bare else _finite(part) for key, part in parts.items()}
 
 
 def _curves(trajectory: Trajectory, names: Iterable[str]) -> dict[str, Any]:
@@ -76,7 +72,7 @@ def _curves(trajectory: Trajectory, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _noise(trajectory: Trajectory | None) -> dict[str, Any] | None:
-    noise = words.noise(trajectory)
+    noise = scale_curve(trajectory)
     if noise is None:
         return None
     parts = {"x": noise.clock, "middle": noise.middle, "low": noise.low, "high": noise.high}

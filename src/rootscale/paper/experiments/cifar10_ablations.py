@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import ACCURACY, Final, percent, told_gap
+from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
 from rootscale.rules import rule_text
 
@@ -79,11 +79,12 @@ def words(finals: Sequence[Final]) -> str:
 
 
 def _gap(final: Final) -> float:
-    return final.curves.get("train loss", (float("inf"), None))[0]
+    found = final.curve("train loss")
+    return float("inf") if found is None else abs(found.gap)
 
 
 def _words(label: str, final: Final) -> str:
-    return f"{label} {percent(final.curves.get('train loss'))} ({told_gap(ACCURACY, final.accuracy)})"
+    return f"{label} {format_curve(final, 'train loss')} ({format_gap(ACCURACY, final.accuracy)})"
 
 
 EXPERIMENTS = [

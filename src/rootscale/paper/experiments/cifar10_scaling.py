@@ -31,7 +31,7 @@ from typing import Any
 
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Lines, Options
-from rootscale.paper.finals import ACCURACY, Final, accuracies, told_gap
+from rootscale.paper.finals import ACCURACY, Final, accuracies, format_gap
 from rootscale.paper.parts import BASE, TITLES, cifar10_task, kappa, kept, label_of, settings_for, size_of
 from rootscale.rules import rule_text
 
@@ -58,9 +58,9 @@ def words(finals: Sequence[Final]) -> str:
         return text
     _, worst = max(known, key=lambda pair: abs(pair[0]))
     verdict = "within" if all(abs(gap) <= 0.03 for gap, _ in known) and len(known) == len(claimed) else "beyond"
-    text += f"; gap at {worst.label}: {told_gap(ACCURACY, worst.accuracy)}, {verdict} the paper's 3 points"
+    text += f"; gap at {worst.label}: {format_gap(ACCURACY, worst.accuracy)}, {verdict} the paper's 3 points"
     beyond = [
-        f"{final.label} {told_gap(ACCURACY, final.accuracy)}" for final in finals[1:] if final.batch_size > CLAIMED
+        f"{final.label} {format_gap(ACCURACY, final.accuracy)}" for final in finals[1:] if final.batch_size > CLAIMED
     ]
     return text + (f"; its appendix claims them beyond {CLAIMED:,} too: {', '.join(beyond)}" if beyond else "")
 

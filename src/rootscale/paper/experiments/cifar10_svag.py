@@ -29,7 +29,7 @@ from functools import partial
 from rootscale.format import show
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Lines, Options
-from rootscale.paper.finals import Final, accuracies, percent
+from rootscale.paper.finals import Final, accuracies, format_curve
 from rootscale.paper.parts import BASE, TITLES, cifar10_task, place_of, settings_for, size_of
 
 FUNCTIONS = ("train loss", "test accuracy", "gradient norm", "Tr Sigma")
@@ -55,7 +55,7 @@ def lines(optimizer: str, warm: bool, options: Options) -> tuple[list[Line], Set
 def words(finals: Sequence[Final]) -> str:
     """Accuracies, and the largest gap of each curve."""
     parts = [
-        f"{final.label}: " + ", ".join(f"{name} {percent(final.curves.get(name))}" for name in FUNCTIONS)
+        f"{final.label}: " + ", ".join(f"{name} {format_curve(final, name)}" for name in FUNCTIONS)
         for final in finals[1:]
     ]
     verdicts = [f"{final.label} {final.verdict}" for final in finals[1:] if final.verdict]

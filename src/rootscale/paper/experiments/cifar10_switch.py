@@ -23,7 +23,7 @@ from math import lcm
 
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import Final, percent
+from rootscale.paper.finals import Final, format_curve
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, place_of, settings_for, size_of
 from rootscale.rules import rule_text
 
@@ -63,7 +63,7 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
 
 def words(finals: Sequence[Final]) -> str:
     """The largest gap of the test loss to the run that keeps its batch size."""
-    parts = [f"{final.label.split(', ', 1)[-1]} {percent(final.curves.get('test loss'))}" for final in finals[1:]]
+    parts = [f"{final.label.split(', ', 1)[-1]} {format_curve(final, 'test loss')}" for final in finals[1:]]
     return "largest gap of the test loss to the kept batch, over that curve's range: " + "; ".join(parts)
 
 

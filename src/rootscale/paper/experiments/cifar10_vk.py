@@ -18,7 +18,7 @@ from math import hypot
 
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import ACCURACY, End, Final, accuracies, told_gap
+from rootscale.paper.finals import ACCURACY, End, Final, accuracies, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
 from rootscale.rules import rule_text
 
@@ -50,13 +50,13 @@ def words(finals: Sequence[Final]) -> str:
     base = next((final for final in paper if final.batch_size == finals[0].batch_size), None)
     if base is None:
         return text
-    text += f"; v_k less v_{{k+1}}: {told_gap(ACCURACY, base.accuracy)}"
+    text += f"; v_k less v_{{k+1}}: {format_gap(ACCURACY, base.accuracy)}"
     largest = max(paper, key=lambda final: final.batch_size)
     there, here = base.accuracy, largest.accuracy
     if largest is base or there.value is None or here.value is None or there.se is None or here.se is None:
         return text
     gap = End(gap=here.value - there.value, gap_se=hypot(there.se, here.se))
-    return f"{text}; under v_k, B = {largest.batch_size:,} less B = {base.batch_size:,}: {told_gap(ACCURACY, gap)}"
+    return f"{text}; under v_k, B = {largest.batch_size:,} less B = {base.batch_size:,}: {format_gap(ACCURACY, gap)}"
 
 
 EXPERIMENTS = [

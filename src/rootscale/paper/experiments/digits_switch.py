@@ -1,8 +1,9 @@
 """A switch of batch size in mid-run, on scikit-learn's digits: rescale_ against half-measures.
 
 Claim: after 12,000 samples the batch size is multiplied by 4, and later by 4 again. With everything converted the mean
-train-loss curve stays where it was; with anything left out it does not. The gap is the largest distance between the
-mean curves of 16 replicas after the switch, over the range of the curve of the run that keeps its batch size.
+train-loss curve stays where it was; with anything left out it does not. The gap is that of `rootscale.gap` between the
+mean curves of 16 replicas where it is largest: a share of the range, after the switch, of the run that keeps its batch
+size.
 
     python -m rootscale.paper.experiments.digits_switch --seeds 5 --out results/digits-switch.json
 
@@ -29,7 +30,9 @@ from rich.table import Table
 
 from rootscale import ScalingWarning, __version__
 from rootscale.files import write_json
-from rootscale.paper.experiments.replicas import Run, curve, gap
+from rootscale.format import plus_minus
+from rootscale.paper.experiments.replicas import Run, curve, largest_gap
+from rootscale.trajectory import Trajectory
 
 PLAIN: dict[str, Any] = {"batch": 4}
 WITH_BATCHNORM: dict[str, Any] = {"batch": 32, "lr": 1e-3, "betas": (0.98, 0.998), "batchnorm": 0.02}
@@ -53,7 +56,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
 
 def gaps(seed: int) -> dict[str, float]:
     """The gap of every case, from warm starts of this seed."""
-    starts: dict[int, tuple[Run, torch.Tensor]] = {}
+    starts: dict[int, tuple[Run, Trajectory]] = {}
     found = {}
     for name, (settings, options) in CASES.items():
         samples = SAMPLES[settings["batch"]]
@@ -62,7 +65,7 @@ def gaps(seed: int) -> dict[str, float]:
             starts[id(settings)] = start, curve(start, 1000 + seed, [1], samples)
         start, base = starts[id(settings)]
         kappas = [1.0] if options is None else [4.0, 4.0]
-        found[name] = gap(curve(start, 2000 + seed, kappas, samples, **(options or {})), base)
+        found[name] = largest_gap(base, curve(start, 2000 + seed, kappas, samples, **(options or {})))
     return found
 
 
@@ -78,7 +81,7 @@ def table(runs: dict[str, dict[str, float]]) -> Table:
     for name in CASES:
         values = [run[name] for run in runs.values()]
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        out.add_row(name, f"{statistics.mean(values):.3f} ± {error:.3f}")
+        out.add_row(name, plus_minus(statistics.mean(values), error, 3))
     return out
 
 

@@ -52,7 +52,7 @@ from rootscale.paper import data
 from rootscale.paper.experiment import Experiment, Line, Options, Stored
 from rootscale.paper.experiments.imagenet_images import Folder, generated
 from rootscale.paper.experiments.imagenet_training import Job, agreed, process, train
-from rootscale.paper.finals import ACCURACY, Final, accuracies, told_gap
+from rootscale.paper.finals import ACCURACY, Final, accuracies, format_gap
 from rootscale.paper.models import convnet
 from rootscale.paper.models import resnet50 as library_resnet50
 from rootscale.paper.parts import settings_for
@@ -226,7 +226,7 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
 def words(finals: Sequence[Final]) -> str:
     """Accuracies, and the gap at the largest batch."""
     text = "test accuracy " + accuracies(finals)
-    return text + (f"; gap at {finals[-1].label}: {told_gap(ACCURACY, finals[-1].accuracy)}" if finals[1:] else "")
+    return text + (f"; gap at {finals[-1].label}: {format_gap(ACCURACY, finals[-1].accuracy)}" if finals[1:] else "")
 
 
 EXPERIMENTS = [

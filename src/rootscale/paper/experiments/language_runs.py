@@ -11,7 +11,7 @@ from math import lcm
 from rootscale.format import show
 from rootscale.lab import Settings, Task, Variant
 from rootscale.paper.experiment import Line, Options
-from rootscale.paper.finals import Final, percent, told, told_gap
+from rootscale.paper.finals import Final, format_curve, format_end, format_gap
 from rootscale.paper.language import Pretraining, gpt, micro_batch
 from rootscale.paper.parts import settings_for
 from rootscale.paper.text import Tokens, chain, corpus, from_text, tokenise
@@ -181,13 +181,14 @@ def switch_places(plan: Plan, sizes: Sequence[int]) -> tuple[int, list[int]]:
 
 def gaps(finals: Sequence[Final]) -> str:
     """Return the log-perplexities at the end, the paper's claim on them, and the largest gaps of the curves."""
-    parts = [f"{finals[0].label}: {told('test loss', finals[0].end('test loss'))}"]
+    parts = [f"{finals[0].label}: {format_end('test loss', finals[0].end('test loss'))}"]
     parts += [
-        f"{final.label}: {told('test loss', final.end('test loss'))} ({told_gap('test loss', final.end('test loss'))})"
+        f"{final.label}: {format_end('test loss', end)} ({format_gap('test loss', end)})"
         for final in finals[1:]
+        for end in [final.end("test loss")]
     ]
     text = "validation log-perplexity at the end (less the base's) " + ", ".join(parts) + claim(finals)
-    parts = [f"{final.label} {percent(final.curves.get('test loss'))}" for final in finals[1:]]
+    parts = [f"{final.label} {format_curve(final, 'test loss')}" for final in finals[1:]]
     return text + "; largest gap on the way, over the range of the base's curve: " + ", ".join(parts) if parts else text
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from rootscale.format import percent
 from rootscale.paper.experiment import Experiment, Options, Stored
 from rootscale.paper.experiments import sde_digits
 
@@ -36,8 +37,8 @@ def stored(folder: Path) -> Stored | None:
         found = process["against_discrete_adam"]
         if found is not None:
             loss = found["loss"]
-            gap, se = (100 * loss[key] for key in ("largest_gap_over_range", "its_standard_error"))
-            parts.append(f"{process['label']} {gap:.1f} ± {se:.1f} %")
+            gap = percent(loss["largest_gap_over_range"], loss["its_standard_error"])
+            parts.append(f"{process['label']} {gap}")
     words = "largest gap of the train loss to discrete Adam, over that curve's range: " + "; ".join(parts)
     hardware = record["processes"]["sde"]["hardware"]
     return Stored(words, record["settings"]["replicas"], hardware, folder / "digits.png")

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from rootscale.gap import gaps
 from rootscale.training import rescale_
+from rootscale.trajectory import Trajectory
+
+LOSS = "train loss"
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,8 +100,8 @@ class Run:
         return twin
 
 
-def curve(start: Run, seed: int, kappas: list[float], samples: int, **options: object) -> torch.Tensor:
-    """The loss at 60 times over ``samples``, cut into as many stages as there are kappas.
+def curve(start: Run, seed: int, kappas: list[float], samples: int, **options: object) -> Trajectory:
+    """Return the train loss at 60 times over ``samples``, cut into as many stages as there are kappas.
 
     Each stage begins with what a user does: rescale_ with these options, and the new batch size.
     """
@@ -107,9 +112,9 @@ def curve(start: Run, seed: int, kappas: list[float], samples: int, **options: o
         for _ in range(60 // len(kappas)):
             run.train(samples // 60)
             losses.append(run.loss())
-    return torch.tensor(losses)
+    return Trajectory(np.arange(1.0, 61.0) * (samples // 60), {LOSS: np.array([losses])})
 
 
-def gap(curve: torch.Tensor, base: torch.Tensor) -> float:
-    """The largest distance between two curves, over the range of the base curve."""
-    return ((curve - base).abs().max() / (base.max() - base.min())).item()
+def largest_gap(base: Trajectory, other: Trajectory) -> float:
+    """Return the largest gap of two curves (`rootscale.gap`), without its sign."""
+    return abs(gaps(base, other)[LOSS].largest.gap)

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from rootscale import __version__
 from rootscale.files import command_line, whole
+from rootscale.gap import gaps
 from rootscale.hparams import Adam
 from rootscale.report.orders import draw_trajectories, need_matplotlib
 from rootscale.theory import FORMS, AdamState, Chain, rescaled, sde, solve, svag_chain
@@ -172,18 +173,18 @@ PROCESSES = {
 
 
 def compared(base: Trajectory, other: Trajectory) -> dict[str, Any]:
-    """Largest gap of the means over time, relative to the range of the base curve, and in standard errors."""
+    """Return the largest gap to the base (`rootscale.gap`), the gap over time in standard errors, and the end."""
     out = {}
-    for name in base.names:
-        a, b = base[name], other[name]
-        gap, se = np.abs(b.mean - a.mean)[1:], np.hypot(a.se, b.se)[1:]  # all start at one point
-        span = float(np.ptp(a.mean)) or 1.0
-        ratio = np.divide(gap, se, out=np.zeros_like(gap), where=se > 0)
+    for name, found in gaps(base, other).items():
+        far, spread = found.largest, found.se > 0  # all start at one point
+        end = other[name]
         out[name] = {
-            "largest_gap_over_range": round(float(gap.max() / span), 4),
-            "its_standard_error": round(float(se[gap.argmax()] / span), 4),
-            "root_mean_square_gap_in_standard_errors": round(float(np.sqrt((ratio**2).mean())), 3),
-            "at_the_end": [float(f"{b.mean[-1]:.5g}"), float(f"{b.se[-1]:.2g}")],
+            "largest_gap_over_range": round(abs(far.gap), 4),
+            "its_standard_error": round(far.se, 4),
+            "root_mean_square_gap_in_standard_errors": round(
+                float(np.sqrt(((found.gap[spread] / found.se[spread]) ** 2).mean())), 3
+            ),
+            "at_the_end": [float(f"{end.mean[-1]:.5g}"), float(f"{end.se[-1]:.2g}")],
         }
     return out
 

@@ -1,0 +1,176 @@
+"""The gap between two sets of runs, as a share of the range of the base's mean curve. The only definition there is.
+
+For a test function f (a loss, an accuracy, a norm) at time t
+
+    gap(t) = (mean of the other runs - mean of the base runs)(t) / range
+    range  = largest - smallest value of the base runs' mean curve over the window
+
+**Window.** All recorded times after the first step. The start of a run from scratch (no samples seen; ``t = 0`` where
+samples were not recorded) has no part, neither in the range nor in the gap: nothing has been trained there, and a net
+with BatchNorm may begin at a loss of thousands, against which every later gap would look like nothing. The start of a
+comparison in mid-run is a state that training has reached, and counts. A window of one time would have no range: where
+a single time follows the start, the start counts after all.
+
+**Pairs.** Runs of equal seeds (``meta["seeds"]``) share initialisation and samples: their differences are averaged, and
+runs of other seeds are left out. Sets without a common seed are independent.
+
+**Divergence.** A run (a pair, if either run) is left out from where it has diverged, and the gap is that of the rest;
+there is none where fewer than half of the runs are left. Runs of the base that diverge at any time make no range, as
+their last values may be huge.
+
+**Few seeds.** The gap needs one run of each, its standard error two. Bands and verdicts need more
+(`rootscale.verdict.FEWEST`); with fewer there is the same gap, and no verdict.
+
+**Flat curves.** A function whose base curve does not move has no range, hence no gap. It is left out, and a note says
+so. So is the noise scale: it is a ratio whose denominator comes near 0, and has no mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from rootscale.format import percent
+from rootscale.pairing import Array, Mask, PairedRuns, pair_runs
+from rootscale.trajectory import Trajectory, need_keys
+
+__all__ = ["Gap", "Largest", "Verdict", "gaps", "gaps_of"]
+
+Verdict = Literal["same", "different", "undecided"]
+
+
+def _nothing() -> Array:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The gap where it is largest in absolute value: its size, error and band (NaN where unknown), and the time."""
+
+    gap: float
+    se: float
+    low: float
+    high: float
+    time: float
+
+    def __str__(self) -> str:
+        return f"{percent(self.gap, sign='+')} ({percent(self.low, sign='+')} to {percent(self.high, sign='+')})"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The gap of one test function over time; `rootscale.gap` has the definition.
+
+    Args:
+        name: of the test function.
+        times: ``[T]``, the window.
+        gap: ``[T]``, as a share of ``range``; NaN where too many runs had diverged.
+        se: ``[T]``, its standard error over seeds; NaN for fewer than two.
+        range: largest minus smallest value of the base's mean curve over the window.
+        low, high: ``[T]``, the band that holds the true gap at all times (and of all test functions) at once. NaN where
+            too few runs are left to judge; all NaN where there was no verdict.
+        verdict: on this test function; None where there were too few seeds for one.
+        seeds_needed: where undecided, how many seeds would decide if the gap is what it seems; None if no number can.
+    """
+
+    name: str
+    times: Array
+    gap: Array
+    se: Array
+    range: float
+    low: Array = field(default_factory=_nothing)
+    high: Array = field(default_factory=_nothing)
+    verdict: Verdict | None = None
+    seeds_needed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.full(len(self.times), np.nan))
+
+    @property
+    def largest(self) -> Largest:
+        """Where the gap is largest in absolute value; all NaN where it is known at no time."""
+        at = int(np.argmax(np.nan_to_num(np.abs(self.gap), nan=-1.0)))
+        return Largest(*(float(part[at]) for part in (self.gap, self.se, self.low, self.high, self.times)))
+
+    def within(self, tolerance: float) -> Mask:
+        """Return where the whole band lies within ``[-tolerance, tolerance]``, ``[T]``."""
+        return (self.low >= -tolerance) & (self.high <= tolerance)
+
+    def outside(self, tolerance: float) -> Mask:
+        """Return where the whole band lies outside ``[-tolerance, tolerance]``, ``[T]``."""
+        return (self.low > tolerance) | (self.high < -tolerance)
+
+    def settled_after(self, tolerance: float) -> float | None:
+        """Return the time from which on the band stays within the tolerance; None where it does not at the last."""
+        bad = np.flatnonzero(~self.within(tolerance))
+        first = int(bad[-1]) + 1 if bad.size else 0
+        return float(self.times[first]) if first < len(self.times) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in JSON's types; None for NaN, and for a curve of nothing else."""
+        return {
+            "name": self.name,
+            **{key: _to_json(getattr(self, key)) for key in _CURVES},
+            "range": self.range,
+            "verdict": self.verdict,
+            "seeds_needed": self.seeds_needed,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Gap:
+        """Read what `to_dict` gave; records from before errors were kept have no ``se``."""
+        need_keys("a gap", data, ("name", "times", "gap", "low", "high", "range", "verdict"))
+        if data["times"] is None:
+            raise ValueError(f"the gap of {data['name']!r} must have times, got none")
+        unknown = np.full(len(data["times"]), np.nan)
+        curves = {key: unknown if data.get(key) is None else np.array(data[key], np.float64) for key in _CURVES}
+        length = {key: curve.shape for key, curve in curves.items()}
+        if len(set(length.values())) > 1 or curves["times"].ndim != 1:
+            raise ValueError(f"the curves of the gap of {data['name']!r} must have one length, got {length}")
+        return cls(
+            name=str(data["name"]), range=float(data["range"]), verdict=data["verdict"],
+            seeds_needed=data.get("seeds_needed"), **curves,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        """Return one line, in percent of the base curve's range."""
+        far, verdict = self.largest, self.verdict or "not judged"
+        needed = f" ({self.seeds_needed} seeds would decide)" if self.seeds_needed else ""
+        band = f", band {percent(far.low, sign='+')} to {percent(far.high, sign='+')}" if math.isfinite(far.low) else ""
+        return (
+            f"{self.name}: {verdict}{needed}; largest gap {percent(far.gap, sign='+')} of the base "
+            f"curve's range, at t = {far.time:.4g}{band}"
+        )
+
+
+_CURVES = ("times", "gap", "se", "low", "high")
+
+
+def _to_json(values: Array) -> list[float | None] | None:
+    numbers = [float(value) if math.isfinite(value) else None for value in values]
+    return numbers if any(number is not None for number in numbers) else None
+
+
+def gaps(
+    base: Trajectory, other: Trajectory, functions: Sequence[str] | None = None, *, whole: Trajectory | None = None
+) -> dict[str, Gap]:
+    """Return the gap of each test function, without bands and verdicts; from one run on each side on.
+
+    Args:
+        base, other: with ``values [R, T]`` on the same times.
+        functions: which test functions; all that both have, but for the noise scale, if None.
+        whole: the base over a longer window, whose range is taken as the unit instead.
+    """
+    return gaps_of(pair_runs(base, other, functions, whole=whole))
+
+
+def gaps_of(runs: PairedRuns) -> dict[str, Gap]:
+    """Return the gaps of runs that are paired already, by test function."""
+    rows = zip(runs.names, runs.gap, runs.se, runs.ranges, strict=True)
+    return {name: Gap(name, runs.times, gap, se, float(unit)) for name, gap, se, unit in rows}

@@ -1,0 +1,118 @@
+"""The experiments whose results are, or would be, stored in a folder of results; each is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rootscale.lab import Check
+from rootscale.paper.experiment import Experiment, Options, Stored
+from rootscale.paper.experiments import experiments
+from rootscale.paper.finals import Final
+from rootscale.paper.stored import finals_of, record_of
+
+__all__ = ["Entry", "entries_of"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment under some options, and the folder where its results would be."""
+
+    experiment: Experiment
+    options: Options
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        """That of the experiment, with what is other than its default."""
+        options, defaults = self.options, self.experiment.defaults
+        parts = [self.experiment.title]
+        parts += [f"ε = {options.eps:g}"] if options.eps != defaults.eps else []
+        parts += [f"recipe {options.recipe}"] if options.recipe != defaults.recipe else []
+        parts += [options.model] if options.model != defaults.model else []
+        parts += ["BatchNorm as in the paper"] if options.paper_batchnorm else []
+        return ", ".join(parts)
+
+    @property
+    def there(self) -> bool:
+        """Whether runs of it are stored."""
+        return (self.folder / "experiment.json").exists()
+
+    # What is stored is read once, for all figures and tables.
+
+    @cached_property
+    def check(self) -> Check:
+        """The trajectories."""
+        return Check.load(self.folder)
+
+    @cached_property
+    def record(self) -> Mapping[str, Any]:
+        """What made them."""
+        return record_of(self.folder)
+
+    @cached_property
+    def finals(self) -> Sequence[Final]:
+        """What they came to."""
+        return finals_of(self.folder)
+
+    def stored(self) -> Stored | None:
+        """What a reader is told."""
+        if self.experiment.stored is not None:
+            return self.experiment.stored(self.folder)
+        if not self.there:
+            return None
+        seeds = max(final.seeds for final in self.finals)
+        return Stored(self.words(), seeds, self.record["hardware"], self.folder / "curves.png")
+
+    def words(self) -> str:
+        """What came out, and what there is not yet, with the command that makes it."""
+        assert self.experiment.words is not None
+        record, words = self.record, self.experiment.words(self.finals)
+        made = record["options"]
+        if made["smoke"]:
+            return f"a smoke test on generated data, which says nothing about the claim: {words}"
+        missing = record["missing"]
+        runs = f"{len(missing)} {'runs' if len(missing) > 1 else 'run'}"
+        unfinished = f". *Missing:* {runs}, `{record['command']}`" if missing else ""
+        return words + unfinished + self.short_of(made)
+
+    def short_of(self, made: Mapping[str, Any]) -> str:
+        """What was made with other options than planned, and the command for the plan; nothing if it is the plan."""
+        planned = self.options.to_dict()
+        other = [name for name in ("epochs", "batch_sizes", "ells", "seeds") if made[name] != planned[name]]
+        if not other:
+            return ""
+        instead = "; ".join(
+            f"{name.replace('_', ' ')} {_values(made[name])} instead of {_values(planned[name])}" for name in other
+        )
+        return f". Made with {instead}; *missing:* `{self.command}`"
+
+    @property
+    def command(self) -> str:
+        """What makes it as planned."""
+        return self.experiment.command(replace(self.options, device="cuda"))
+
+
+def entries_of(results: Path) -> Iterator[Entry]:
+    """Every experiment with its default options, with the further ones it names, and any other that is stored."""
+    known = set()
+    for experiment in experiments().values():
+        for change in ({}, *experiment.also):
+            options = replace(experiment.options(), **change)
+            entry = Entry(experiment, options, results / experiment.folder(options))
+            known.add(entry.folder)
+            yield entry
+    for place in sorted(results.glob("*/experiment.json")):
+        if place.parent not in known:
+            record = record_of(place.parent)
+            given: dict[str, Any] = {
+                name: tuple(x) if isinstance(x, list) else x for name, x in record["options"].items()
+            }
+            yield Entry(experiments()[record["name"]], Options(**given), place.parent)
+
+
+def _values(option: Any) -> str:
+    return ", ".join(f"{value:,g}" for value in (option if isinstance(option, list) else [option]))

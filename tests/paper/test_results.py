@@ -1,0 +1,93 @@
+"""The stored results say one thing: the tables, the page and check.json have the same number for the same runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rootscale.format import percent
+from rootscale.gap import gaps
+from rootscale.lab import Check
+from rootscale.paper import results
+from rootscale.paper.finals import finals
+from rootscale.paper.stored import record_of
+from rootscale.report.payload import make_payload
+
+RESULTS = Path(__file__).parents[2] / "results"
+CHECKS = sorted(path.parent for path in RESULTS.glob("*/check.json"))
+#: Published numbers that once disagreed: folder, run, the train loss's largest gap.
+ONCE_DISAGREED = {
+    ("cifar10-resnet56-rmsprop", "B = 4,096"): "57.6 %",
+    ("cifar10-resnet56-adam", "B = 1,024"): "33.5 %",
+    ("tiny-imagenet-resnet50", "B = 1,024"): "37.8 %",
+    ("cifar10-svag-rmsprop", "SVAG, ℓ = 2"): "-95.6 ± 75.1 %",
+}
+
+
+@pytest.fixture(scope="module")
+def checks():
+    return {folder.name: Check.load(folder) for folder in CHECKS}
+
+
+def shown_in_the_table(folder):
+    """The gaps in ``README.md`` by run and test function."""
+    lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| largest gap to the base's curve"))
+    cells = [line.strip("| ").split(" | ") for line in lines[start:]]
+    names = cells[0][1:]
+    rows = [row for row in cells[2:] if len(row) == len(names) + 1]
+    return {(row[0], name): text for row in rows for name, text in zip(names, row[1:], strict=True)}
+
+
+@pytest.mark.parametrize("name", [folder.name for folder in CHECKS])
+def test_table_page_and_json_have_the_same_gap_for_the_same_runs(name, checks):
+    check, folder = checks[name], RESULTS / name
+    stored = json.loads((folder / "check.json").read_text(encoding="utf-8"))["arms"]
+    page = make_payload(check)
+    table = shown_in_the_table(folder) if (folder / "experiment.json").exists() else None
+    count = 0
+    for i, arm in enumerate(check.others, 1):
+        again = gaps(check.base.trajectory, arm.trajectory)
+        kept = {gap["name"]: gap for gap in stored[i]["comparison"]["gaps"]}
+        assert set(kept) == set(again)
+        for function, gap in again.items():
+            far = gap.largest
+            recorded = np.array(kept[function]["gap"] or np.full(len(gap.times), np.nan), float)
+            np.testing.assert_allclose(recorded, gap.gap, rtol=1e-9, atol=1e-12)
+            drawn = page["arms"][i]["gaps"][page["functions"].index(function)]["gap"]
+            np.testing.assert_allclose(np.array(drawn, float), gap.gap, rtol=1e-5, atol=1e-12)
+            if table is not None and (arm.label, function) in table:
+                text = "diverged" if np.isnan(far.gap) else percent(far.gap, far.se)
+                assert table[arm.label, function] == text
+                count += 1
+    assert table is None or count == len(table) > 0
+
+
+@pytest.mark.parametrize(("name", "label"), ONCE_DISAGREED)
+def test_numbers_that_once_disagreed_are_one(name, label, checks):
+    far = checks[name][label].comparison.gaps["train loss"].largest
+    assert percent(far.gap, far.se).replace("-", "") == ONCE_DISAGREED[name, label].replace("-", "")
+    assert shown_in_the_table(RESULTS / name)[label, "train loss"] == percent(far.gap, far.se)
+
+
+@pytest.mark.parametrize("name", [folder.name for folder in CHECKS if (folder / "experiment.json").exists()])
+def test_final_values_take_their_gaps_from_the_comparison(name, checks):
+    check = checks[name]
+    for arm, final in zip(
+        check.others, finals([check.base, *check.others], record_of(RESULTS / name)["test_samples"])[1:], strict=True
+    ):
+        assert final.curves == arm.comparison.gaps
+        assert final.verdict == arm.verdict
+        assert (arm.verdict is None) == (min(arm.comparison.seeds) < 4)
+
+
+def test_the_table_of_results_is_made_of_what_is_stored():
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    assert results.overview(RESULTS) in text
+
+
+def test_no_command_of_the_results_names_a_file_that_was_moved():
+    for path in [*RESULTS.rglob("*.json"), *RESULTS.rglob("*.md"), *RESULTS.rglob("*.txt")]:
+        text = path.read_text(encoding="utf-8")
+        assert "experiments/" not in text.replace("paper/experiments/", ""), path
