@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from rootscale.cli.console import console, progress
+from rootscale.cli.console import make_console, progress
 from rootscale.files import need_folder
 from rootscale.format import show
 from rootscale.report.orders import draw_orders, draw_trajectories
@@ -66,7 +66,7 @@ def _setting(args: Namespace) -> Setting:
 
 def order(args: Namespace) -> int:
     """Measure weak errors and their orders, print both, and draw them if asked to."""
-    setting, out = _setting(args), console()
+    setting, out = _setting(args), make_console()
     if args.ells and len(args.etas) > 1:
         raise ValueError(
             f"SVAG is measured over --ells at one eta, got {len(args.etas)}; give one, e.g. --etas {args.etas[0]:g}"
@@ -138,7 +138,7 @@ def _print_errors(out: Console, found: Orders) -> None:
 
 def simulate(args: Namespace) -> int:
     """Run the discrete optimizer, SVAG and the SDE, print where they are at the end, and draw and save if asked to."""
-    setting, out = _setting(args), console()
+    setting, out = _setting(args), make_console()
     if args.substeps < 1 or args.points < 1 or args.paths < 2:
         raise ValueError(
             f"need --substeps >= 1, --points >= 1 and --paths >= 2, got {args.substeps}, {args.points} and {args.paths}"
