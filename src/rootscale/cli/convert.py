@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.console import console as make_console
+from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
 from rootscale.integrations.configs import FORMATS, ConvertedFile, Length, convert_file
 from rootscale.rules import AVERAGINGS, RULES, rule_text
