@@ -35,14 +35,14 @@ class Net(LightningModule):
     def configure_optimizers(self):
         """Return AdamW with a cosine that is stepped with the optimizer."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=5e-3, betas=(0.98, 0.999), weight_decay=0.1)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4 * 64)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4 * 32)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def data() -> TensorDataset:
-    """Return 512 samples of a noisy sum."""
+    """Return 256 samples of a noisy sum."""
     generator = torch.Generator().manual_seed(0)
-    x, noise = torch.randn(512, 8, generator=generator), torch.randn(512, 1, generator=generator)
+    x, noise = torch.randn(256, 8, generator=generator), torch.randn(256, 1, generator=generator)
     return TensorDataset(x, x.sum(1, keepdim=True) + noise)
 
 

@@ -457,11 +457,11 @@ def test_a_checkpoint_of_two_processes_is_resumed_by_one(tmp_path, example, monk
     with caplog.at_level(logging.INFO, "lightning.pytorch"):
         example.main()
     assert "global batch size 8 -> 32" in caplog.text
-    assert capsys.readouterr().out.startswith("loss 1.")
+    assert capsys.readouterr().out.startswith("loss ")
     path = tmp_path / "last.ckpt"
     saved = torch.load(path, weights_only=False)
     assert saved["rootscale"]["batch_size"] == 8
-    assert saved["global_step"] == 2 * 512 / 8
+    assert saved["global_step"] == 2 * 256 / 8
     for batch_size, kappas in ((8, []), (4, [0.5])):
         trainer = example.fit(str(tmp_path / str(batch_size)), example.data(), batch_size, 3, path, 1)
         (callback,) = (one for one in trainer.callbacks if isinstance(one, RescaleCallback))

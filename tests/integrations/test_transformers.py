@@ -662,19 +662,19 @@ def test_the_noise_scale_is_logged_with_the_loss_whatever_the_clip(tmp_path):
 
 def test_the_noise_scale_is_that_of_the_gradients(tmp_path):
     rows = text(DATA)
-    args = arguments(tmp_path, gradient_accumulation_steps=4, max_steps=24, logging_steps=24, learning_rate=1e-12)
-    made = trainer(args, RescaleCallback(noise_every=1, noise_window=24), data=rows)
+    args = arguments(tmp_path, gradient_accumulation_steps=4, max_steps=12, logging_steps=12, learning_rate=1e-12)
+    made = trainer(args, RescaleCallback(noise_every=1, noise_window=12), data=rows)
     made.train()
     entry = next(e for e in made.state.log_history if "loss" in e)
     model, squares, total = tiny(), 0.0, 0.0
     parameters = list(model.parameters())
-    for row in rows[:128]:
+    for row in rows[:64]:
         loss = model(row["input_ids"][None], labels=row["labels"][None]).loss
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
         squares, total = squares + gradient.square().sum().item(), total + gradient
-    whole = (total / 128).square().sum().item()
-    trace = (squares / 128 - whole) * 128 / 127
-    assert entry["noise_scale_low"] < trace / (whole - trace / 128) < entry["noise_scale_high"]
+    whole = (total / 64).square().sum().item()
+    trace = (squares / 64 - whole) * 64 / 63
+    assert entry["noise_scale_low"] < trace / (whole - trace / 64) < entry["noise_scale_high"]
 
 
 def test_the_last_step_of_an_epoch_with_fewer_parts_is_left_out(tmp_path):
