@@ -129,10 +129,7 @@ class Gap:
         if data["times"] is None:
             raise ValueError(f"the gap of {data['name']!r} must have times, got none")
         unknown = np.full(len(data["times"]), np.nan)
-        curves = {
-            key: unknown if data.get(key) is None else np.array(data[key], np.float64)
-            for key in _CURVES
-        }
+        curves = {key: unknown if data.get(key) is None else np.array(data[key], np.float64) for key in _CURVES}
         length = {key: curve.shape for key, curve in curves.items()}
         if len(set(length.values())) > 1 or curves["times"].ndim != 1:
             raise ValueError(f"the curves of the gap of {data['name']!r} must have one length, got {length}")
