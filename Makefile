@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Bytecode is made when a module is first imported: most modules of what is installed never are.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: demo test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-sde bench-lab bench-language results clean setup
 
@@ -17,7 +19,7 @@ test-slow: $(READY)
 
 # Against all the real libraries: those of `make test` and the large ones, JAX and Ray.
 test-integrations: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[optax,ray]"
+	$(INSTALL) --editable ".[optax,ray]"
 	$(BIN)/python -m pytest -q tests/integrations docs/integrations src/rootscale/integrations
 
 lint: $(READY)
@@ -41,7 +43,7 @@ bench-verdict: $(READY)
 	$(BIN)/python benchmarks/verdict.py
 
 bench-sde: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench-sde]"
+	$(INSTALL) --editable ".[bench-sde]"
 	$(BIN)/python benchmarks/sde.py
 
 # The lab against a plain loop and against transformers.Trainer; DEVICE=cuda measures a GPU.
@@ -63,8 +65,8 @@ $(READY): constraints.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "python3.11 or newer is needed on the PATH (or: make PYTHON=/path/to/python)" >&2; exit 2; }
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) torch
+	$(INSTALL) --editable ".[dev]"
 	@touch $@
 
 clean:

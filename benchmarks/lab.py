@@ -1,4 +1,4 @@
-"""The lab's engine against a plain training loop, in the same run.
+"""The learners of the lab against a plain training loop, in the same run.
 
     python benchmarks/lab.py                      # CPU: 16 replicas in one program against one after the other
     python benchmarks/lab.py --device cuda        # GPU: graph + compile against DataLoader + eager, images a second
@@ -13,6 +13,8 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -20,9 +22,9 @@ from rich.table import Table
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from rootscale.lab import Task
-from rootscale.lab.fast import FastLearner, SideBySide
-from rootscale.lab.learner import Batches, Learner
+from rootscale.lab import Setup, Task
+from rootscale.lab.learner import Learner, make_learner
+from rootscale.lab.learner_graph import GraphLearner
 from rootscale.lab.stream import Stream
 from rootscale.paper.data import patterns
 from rootscale.paper.tasks import cifar10, digits
@@ -31,17 +33,16 @@ from rootscale.paper.tasks import cifar10, digits
 BLOCK = 20
 
 
-def stepper(learner: Learner, batch: int) -> Callable[[], None]:
-    """Steps of a learner on fresh samples."""
-    stream = Stream(len(learner.data), learner.seeds, device=learner.device)
-    position, draws = 0, learner.task.draws
+def stepper(task: Task, learner: Learner, batch: int, device: str = "cpu") -> Callable[[], None]:
+    """Return a function that takes a step of a learner on fresh samples."""
+    stream = Stream(len(task.train), range(learner.replicas), device=device)
+    position = 0
 
     def step() -> None:
         nonlocal position
         stop = position + batch
-        uniforms = stream.uniforms(position, stop, draws) if learner.task.augment is not None else None
-        batches: Batches = [(stream.indices(position, stop), uniforms)]
-        learner.step(batches, 1e-3)
+        uniforms = stream.uniforms(position, stop, task.draws) if task.augment is not None else None
+        learner.step([(stream.indices(position, stop), uniforms)], 1e-3)
         position = stop
 
     return step
@@ -72,7 +73,7 @@ def ensemble(repeats: int) -> dict[str, float]:
     task, found = digits(), {}
     table = Table("batch size", "ratio", "interquartile range", title="16 replicas in one program")
     for batch in (4, 16, 64):
-        together, alone = stepper(Learner(task, range(16)), batch), stepper(Learner(task, [0]), batch)
+        together, alone = (stepper(task, make_learner(task, range(n), Setup()), batch) for n in (16, 1))
         ratios = [16 * rate(together, 0.5, "cpu") / rate(alone, 0.5, "cpu") for _ in range(repeats)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         found[f"ensemble_{batch}"] = middle
@@ -106,29 +107,29 @@ def plain_loop(task: Task, batch: int, device: str) -> Callable[[], None]:
     return step
 
 
+def _learner_steps(make: Callable[[Task], Learner], task: Task, batch: int) -> Callable[[], None]:
+    return stepper(task, make(task), batch, "cuda")
+
+
 def throughput(seconds: float, models: list[str], batches: list[int], quick: bool = False) -> dict[str, float]:
     """Images a second, and the ratios to the plain loop; ``quick``: only of the fast path."""
-    device, found = torch.device("cuda"), {}
+    setup, found = Setup("cuda", amp=True), {}
     images = patterns(50_000, 100, 10, 32, 60.0, 0)
     table = Table("model", "batch size", "how", "images/s", "ratio", title=torch.cuda.get_device_name())
     for model in models:
         task = cifar10(model=model, images=images)
         for batch in batches:
-            ways: dict[str, Callable[[], Callable[[], None]]] = {
-                "DataLoader, eager": lambda task=task, batch=batch: plain_loop(task, batch, "cuda"),  # type: ignore[misc]
-                "data on the GPU, eager, bf16": lambda task=task, batch=batch: stepper(  # type: ignore[misc]
-                    Learner(task, [0], device, amp=True), batch
-                ),
-                "graph": lambda task=task, batch=batch: stepper(  # type: ignore[misc]
-                    FastLearner(task, [0], device, compile=False), batch
-                ),
-                "graph, compiled": lambda task=task, batch=batch: stepper(FastLearner(task, [0], device), batch),  # type: ignore[misc]
+            learners: dict[str, Callable[[Task], Learner]] = {
+                "data on the GPU, eager, bf16": lambda task: make_learner(task, [0], setup),
+                "graph": lambda task: GraphLearner(task, 0, setup, compile=False),
+                "graph, compiled": lambda task: GraphLearner(task, 0, setup),
             }
-            replicas = 3 if batch <= 1024 else 1
-            if replicas > 1:
-                ways["the same, 3 replicas"] = lambda task=task, batch=batch: stepper(  # type: ignore[misc]
-                    SideBySide([FastLearner(task, [seed], device) for seed in range(3)]), batch
-                )
+            if batch <= 1024:
+                learners["the same, 3 replicas"] = lambda task: make_learner(task, range(3), replace(setup, fast=True))
+            ways: dict[str, Callable[[], Callable[[], None]]] = {
+                "DataLoader, eager": partial(plain_loop, task, batch, "cuda"),
+                **{name: partial(_learner_steps, make, task, batch) for name, make in learners.items()},
+            }
             if quick:  # the plain loop takes a minute to fill its queue with the largest batches
                 kept = ("DataLoader, eager", "graph, compiled") if batch <= 1024 else ("graph, compiled",)
                 ways = {name: ways[name] for name in kept}

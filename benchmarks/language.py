@@ -1,4 +1,4 @@
-"""The lab's engine against ``transformers.Trainer`` on the same GPT and batch, in the same run: tokens a second.
+"""The lab against ``transformers.Trainer`` on the same GPT and batch, in the same run: tokens a second.
 
     python benchmarks/language.py --device cuda
 
@@ -25,9 +25,8 @@ from rich.table import Table
 from torch import Tensor
 from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-from rootscale.lab import Task
-from rootscale.lab.fast import FastLearner
-from rootscale.lab.learner import Learner
+from rootscale.lab import Setup, Task
+from rootscale.lab.learner import make_learner
 from rootscale.paper.language import gpt
 from rootscale.paper.text import Tokens, Vocabulary
 
@@ -87,9 +86,8 @@ def trainer_rate(task: Task, batch: int, device: str, seconds: float, compiled: 
 
 def lab_rate(task: Task, batch: int, device: str, seconds: float) -> Callable[[], float]:
     """Steps a second of the lab: CUDA graph, compiled, in bfloat16."""
-    where = torch.device(device)
-    learner = Learner(task, [0], where) if device == "cpu" else FastLearner(task, [0], where)
-    return partial(rate, stepper(learner, batch), seconds, device)
+    learner = make_learner(task, [0], Setup(device, fast=True))
+    return partial(rate, stepper(task, learner, batch, device), seconds, device)
 
 
 def text(vocabulary: int, length: int, windows: int = 20_000) -> Tokens:

@@ -31,9 +31,9 @@ from rich.table import Table
 
 from rootscale.files import write_json
 from rootscale.format import plus_minus
-from rootscale.lab import Settings, Task, Variant, grid, pool, sweep
+from rootscale.lab import Settings, Setup, Task, Variant, grid, pool, sweep
 from rootscale.lab.check import LOSSES
-from rootscale.lab.engine import environment
+from rootscale.lab.provenance import environment
 from rootscale.paper.tasks import digits
 from rootscale.stats import binomial_limit
 from rootscale.trajectory import Trajectory
@@ -161,7 +161,7 @@ def main() -> None:
             stop = int(problem.task.plan.samples or 0)
             sizes = [size, *(size * kappa for kappa in problem.kappas)]
             settings = Settings(
-                grid=grid(stop, 30, problem.switch_at, sizes), switch_at=problem.switch_at, device=args.device
+                grid=grid(stop, 30, problem.switch_at, sizes), switch_at=problem.switch_at, setup=Setup(args.device)
             )
             entries = {entry: problem.variant(entry) for entry in problem.entries}
             variants, folder = [Variant(), *entries.values()], args.runs / name.replace(" ", "-")

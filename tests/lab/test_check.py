@@ -298,7 +298,10 @@ def test_what_is_refused_is_refused_before_anything_is_run(monkeypatch):
         ({"level": 95}, "need a tolerance above 0 and a level between 0 and 1, got 0.05 and 95"),
         ({"tolerance": 0.0}, "need a tolerance above 0"),
         ({"functions": ["loss"]}, "the verdict cannot rest on 'loss'; there are 'train loss'"),
-        ({"variants": [Variant(2, averaging="power")]}, "two runs are called 'B = 8': give one of the variants a name"),
+        (
+            {"variants": [Variant(2, "with power", name="B = 8")]},
+            "two runs are called 'B = 8': give one of the variants a name",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             check(task, [2], seeds=4, points=4, **options)

@@ -1,9 +1,9 @@
-"""What the fast path does where torch.compile cannot help; needs no GPU."""
+"""What `try_compile` does where torch.compile cannot help; needs no GPU."""
 
 import pytest
 import torch
 
-from rootscale.lab.fast import _compiled
+from rootscale.lab.compiled import try_compile
 
 
 def double(x):
@@ -12,7 +12,7 @@ def double(x):
     return 2 * x
 
 
-def test_a_function_that_does_not_compile_is_run_as_it_is_and_that_is_said_once(monkeypatch, recwarn):
+def test_a_function_that_does_not_compile_is_run_as_it_is_and_warns_once(monkeypatch, recwarn):
     asked = []
 
     def fail(function, dynamic):
@@ -23,7 +23,7 @@ def test_a_function_that_does_not_compile_is_run_as_it_is_and_that_is_said_once(
         return call
 
     monkeypatch.setattr(torch, "compile", fail)
-    call = _compiled(double)
+    call = try_compile(double)
     assert [call(1), call(2), call(3)] == [2, 4, 6]
     assert asked == [(1,)]
     (warning,) = recwarn
@@ -33,9 +33,9 @@ def test_a_function_that_does_not_compile_is_run_as_it_is_and_that_is_said_once(
 def test_a_functions_own_error_is_not_hidden(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
     with pytest.raises(ValueError, match="negative"):
-        _compiled(double)(-1)
+        try_compile(double)(-1)
 
 
 def test_a_function_that_compiles_is_run_so(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: lambda x: ("compiled", function(x)))
-    assert _compiled(double)(2) == ("compiled", 4)
+    assert try_compile(double)(2) == ("compiled", 4)

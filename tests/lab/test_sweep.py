@@ -17,7 +17,7 @@ import torch
 from problems import make, mlp
 
 from rootscale.files import locked
-from rootscale.lab import Run, Settings, Variant, identity, sweep
+from rootscale.lab import Run, Settings, Setup, Variant, identity, sweep
 from rootscale.lab.identity import describe
 from rootscale.lab.pool import available
 from rootscale.lab.sweep import BusyError, finished
@@ -414,7 +414,7 @@ def test_a_model_is_made_from_the_last_checkpoint_where_there_is_one(tmp_path):
 
 
 def test_what_diverged_has_no_model_and_is_not_run_again_for_one(tmp_path):
-    settings = replace(SETTINGS, max_loss=1e-9)
+    settings = replace(SETTINGS, setup=Setup(max_loss=1e-9))
     found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, workers=1, keep_models=True)
     assert found.models == {}
     assert not list(tmp_path.rglob("model.pt"))
@@ -428,7 +428,7 @@ def test_what_diverged_has_no_model_and_is_not_run_again_for_one(tmp_path):
 
 def test_a_run_of_which_some_replicas_diverged_has_the_models_of_the_others(tmp_path):
     start = sweep(make(), [Variant()], [0, 1], SETTINGS).trajectories[Variant()].values["train loss"][:, 0]
-    settings = replace(SETTINGS, max_loss=float(start.mean()))
+    settings = replace(SETTINGS, setup=Setup(max_loss=float(start.mean())))
     found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, keep_models=True)
     kept = int(start.argmin())
     ((key, (path, replica)),) = found.models.items()

@@ -1,13 +1,13 @@
 import lzma
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
-from rootscale.lab import Settings, Variant, sweep
-from rootscale.lab.engine import Run
+from rootscale.lab import Measure, Run, Settings, Setup, Variant, sweep
 from rootscale.lab.identity import describe
 from rootscale.lab.task import Tensors
 from rootscale.paper.language import (
@@ -175,7 +175,7 @@ def test_the_loss_of_a_sample_is_the_mean_over_its_tokens():
 def test_a_small_gpt_learns_which_word_follows(words):
     task = tiny(words, epochs=4, dropout=0.0)
     total = int(task.plan.samples)
-    found = Run(task, Variant(), [0], Settings(grid=(0, total), noise=False, eval_samples=64)).finish()
+    found = Run(task, Variant(), [0], Settings(grid=(0, total), measure=Measure(eval_samples=64, noise=False))).finish()
     start, end = found.values["test loss"][0]
     assert start == pytest.approx(math.log(words.vocabulary.size), abs=0.2)
     assert end < start - 0.7
@@ -184,9 +184,9 @@ def test_a_small_gpt_learns_which_word_follows(words):
 
 def test_parts_of_a_batch_make_the_gradient_of_the_whole(words):
     task = tiny(words, dropout=0.0)
-    settings = Settings(grid=(0, 64), eval_samples=48)
+    settings = Settings(grid=(0, 64), measure=Measure(eval_samples=48))
     whole, parts = (
-        Run(task, Variant(4), [0], Settings(**{**settings.__dict__, "micro": micro})).finish() for micro in (None, 3)
+        Run(task, Variant(4), [0], replace(settings, setup=Setup(micro=micro))).finish() for micro in (None, 3)
     )
     for name in whole.names:
         assert parts.values[name] == pytest.approx(whole.values[name], rel=2e-3, abs=1e-5), name
@@ -195,7 +195,7 @@ def test_parts_of_a_batch_make_the_gradient_of_the_whole(words):
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_replicas_train_together_as_they_do_alone(words):
     task = tiny(words, dropout=0.0)
-    settings = Settings(grid=(0, 32), eval_samples=16, noise=False)
+    settings = Settings(grid=(0, 32), measure=Measure(eval_samples=16, noise=False))
     both = Run(task, Variant(), [0, 1], settings).finish().values["train loss"]
     alone = [Run(task, Variant(), [seed], settings).finish().values["train loss"][0] for seed in (0, 1)]
     assert both == pytest.approx(np.array(alone), rel=1e-4)
@@ -331,7 +331,7 @@ def test_a_small_roberta_learns_and_the_noise_is_measured():
     words = from_text(chain(10, 3000, 0.95))
     task = masked(words, epochs=12, dropout=0.0, batch_size=8, reference=8)
     total = int(task.plan.samples)
-    found = Run(task, Variant(), [0], Settings(grid=(0, total), eval_samples=64)).finish()
+    found = Run(task, Variant(), [0], Settings(grid=(0, total), measure=Measure(eval_samples=64))).finish()
     start, end = found.values["test loss"][0]
     assert start == pytest.approx(math.log(words.vocabulary.total), abs=0.4)
     assert end < start - 0.7
@@ -464,7 +464,7 @@ def test_fine_tuning_starts_from_the_pretrained_encoder_and_learns(sentences, tm
     text_of_pretraining = from_text(chain(10, 1500, 0.95))
     vocabulary = text_of_pretraining.vocabulary
     before = masked(text_of_pretraining, epochs=2)
-    settings = Settings(grid=(0, int(before.plan.samples)), noise=False)
+    settings = Settings(grid=(0, int(before.plan.samples)), measure=Measure(noise=False))
     pretrained = sweep(before, [Variant(2)], [3, 4], settings, tmp_path / "runs", together=1, keep_models=True).models
     options = {"point": Point(16, 1e-2, 8), "model": "roberta-tiny", "positions": 18}
     task = glue("CoLA", sentences, vocabulary, pretrained=pretrained[Variant(2), 4], **options)
@@ -480,5 +480,7 @@ def test_fine_tuning_starts_from_the_pretrained_encoder_and_learns(sentences, tm
     assert (adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (0.9, 0.98, 1e-6, 0.1)
     assert (steps, task.plan.schedule.warmup) == (128, Fraction(768, 100))
     total = int(task.plan.samples)
-    found = Run(task, Variant(), [0], Settings(grid=(0, total), replacement=False, noise=False)).finish()
+    found = Run(
+        task, Variant(), [0], Settings(grid=(0, total), measure=Measure(noise=False), setup=Setup(replacement=False))
+    ).finish()
     assert found.values["Matthews correlation"][0, -1] > 0.8

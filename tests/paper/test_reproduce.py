@@ -22,8 +22,8 @@ from rootscale.cli import main
 from rootscale.files import locked
 from rootscale.lab import Arm, Check, Settings, Task, Variant
 from rootscale.lab.task import Tensors
-from rootscale.paper import experiments as experiments_package
 from rootscale.paper import drawing, entries, parts, results, running
+from rootscale.paper import experiments as experiments_package
 from rootscale.paper import stored as kept_results
 from rootscale.paper.data import Images
 from rootscale.paper.experiment import Experiment, Line, Options
@@ -231,7 +231,7 @@ def test_a_terminal_has_a_bar_and_lines_above_it(tmp_path):
 def test_results_name_the_hardware_and_versions_of_the_runs_and_not_of_who_collects_them(tmp_path, monkeypatch):
     def elsewhere(hardware):
         found = {"versions": {"torch": "9.9", "python": "3.99"}, "hardware": hardware}
-        monkeypatch.setattr("rootscale.lab.engine.environment", lambda device: found)
+        monkeypatch.setattr("rootscale.lab.run.environment", lambda device: found)
 
     place = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
     for hardware, only in (("a GPU", ["kept"]), ("another", ["doubled"])):
@@ -396,10 +396,10 @@ def test_the_switch_is_at_two_fifths_and_the_ramp_goes_on_from_there(cifar10):
     assert settings.switch_at == settings.grid[0]
     assert settings.switch_at / total == pytest.approx(0.4, abs=1e-3)
     found = {line.label.split(", ")[-1]: line.variant for line in lines}
-    assert found["hyperparameters only"].keep == ("v", "step_counter")
+    assert found["hyperparameters only"].rule == "without v, step_counter"
     assert found["learning rate only"].rule == "sqrt-eta"
     assert found["state zeroed"].zero_state
-    assert found["BatchNorm left alone"].keep == ("batchnorm",)
+    assert found["BatchNorm left alone"].rule == "without batchnorm"
     ramp = lines[-1].variant
     assert ramp.kappas == (4, 16, 64)
     assert [at / total for at, _ in ramp.ramp] == pytest.approx([0.55, 0.7], abs=0.01)

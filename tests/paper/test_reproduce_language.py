@@ -63,8 +63,8 @@ def test_lines_of_an_experiment_have_different_names_and_valid_plans(name, small
     assert len({line.label for line in lines}) == len(lines) > 1
     assert lines[0].variant == Variant()
     steps = np.diff(settings.grid).min()
-    assert settings.fast
-    assert (settings.micro is None) == small
+    assert settings.setup.fast
+    assert (settings.setup.micro is None) == small
     for line in lines:
         plan = line.variant.plan(line.task.plan)
         assert max(int(line.task.plan.batch_size.total * kappa) for kappa in line.variant.kappas) <= steps
@@ -184,7 +184,7 @@ def test_roberta_runs_have_the_papers_betas_at_their_base(texts):
     adam = base.optimizer
     assert (adam.eta, adam.beta1, adam.beta2, adam.eps) == pytest.approx((2.5e-4, 0.99375, 0.996, 2e-6))
     assert (largest.optimizer.eta, largest.optimizer.beta1) == pytest.approx((1e-3, 0.9))
-    assert settings.micro == 512
+    assert settings.setup.micro == 512
 
 
 def test_glue_smoke_fine_tunes_every_pretrained_model(tmp_path, monkeypatch, capsys):

@@ -37,7 +37,8 @@ def obvious_adam(grads, eta, beta1, beta2, eps, l2=0.0, decay=0.0):
     for i, theta in enumerate(thetas):
         m, v = torch.zeros_like(theta), torch.zeros_like(theta)
         for k, step in enumerate(grads):
-            theta -= eta * decay * theta
+            if k:
+                theta -= eta * decay * theta
             g = step[i] + l2 * theta
             v_hat = v / (1 - beta2**k) if k else None
             m = beta1 * m + (1 - beta1) * g
@@ -84,7 +85,18 @@ def test_rmsprop_is_the_papers(capturable, l2):
     )
 
 
-@pytest.mark.parametrize("make", [lambda p: Adam(p, **ADAM), lambda p: RMSprop(p, lr=1e-2)])
+DECOUPLED = {"weight_decay": 0.1, "decoupled_weight_decay": True}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: Adam(p, **ADAM),
+        lambda p: Adam(p, **ADAM, **DECOUPLED),
+        lambda p: Adam(p, **ADAM, **DECOUPLED, capturable=True),
+        lambda p: RMSprop(p, lr=1e-2),
+    ],
+)
 def test_the_first_step_only_fills_the_state(make):
     params = parameters()
     optimizer = make(params)

@@ -20,13 +20,14 @@ from rootscale.cli.console import progress
 from rootscale.files import command_line, need_folder
 from rootscale.format import percent, show
 from rootscale.gap import Gap
+from rootscale.lab import Variant
 from rootscale.lab.check import Arm, Check, check
-from rootscale.lab.engine import Variant
 from rootscale.lab.sweep import Progress
 from rootscale.lab.task import load_task
 from rootscale.noise import advise, noise_of
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
+from rootscale.rules import rule_text
 
 __all__ = ["run_check", "run_demo"]
 
@@ -40,7 +41,7 @@ def run_check(args: argparse.Namespace) -> int:
     """`rootscale check`."""
     task = load_task(args.task if ":" in args.task else f"rootscale.paper.tasks:{args.task}")
     size = Fraction(task.plan.batch_size.total)
-    variants = [Variant(to / size, rule, tuple(args.keep)) for to in args.to for rule in args.rule]
+    variants = [Variant(to / size, rule_text(rule, left_out=args.keep)) for to in args.to for rule in args.rule]
     total = int(task.plan.samples or 0)
     folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", task.name)
     if args.report is not None:
@@ -90,7 +91,7 @@ def run_demo(args: argparse.Namespace) -> int:
     ramp = ((DEMO_MIDDLE, 16),)
     variants = [
         Variant(4, ramp=ramp, name="the square root rule"),
-        Variant(4, keep=("v", "step_counter"), ramp=ramp, name="hyperparameters, not the state"),
+        Variant(4, "without v, step_counter", ramp=ramp, name="hyperparameters, not the state"),
         Variant(4, "linear", ramp=ramp, name="linear rule"),
         Variant(4, "sqrt-eta", ramp=ramp, name="learning rate only"),
         Variant(4, "none", ramp=ramp, name="nothing but the batch size"),

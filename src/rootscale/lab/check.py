@@ -13,9 +13,11 @@ from typing import Any
 
 from rootscale.files import command_line, write_json
 from rootscale.format import show
-from rootscale.lab.engine import Settings, Variant, environment, grid
+from rootscale.lab.provenance import environment
+from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.sweep import Progress, sweep
 from rootscale.lab.task import Task
+from rootscale.lab.variant import Variant
 from rootscale.noise import noise_cause
 from rootscale.plan import Plan
 from rootscale.rules import default_rule
@@ -212,7 +214,7 @@ def check(
         tensorboard: write event files too.
         on_progress: as for `rootscale.lab.sweep`.
         command: what to record as the command that made it.
-        **settings: fields of `rootscale.lab.Settings`, such as ``device`` and ``replacement``.
+        **settings: fields of `rootscale.lab.Measure` and `rootscale.lab.Setup`, such as ``device`` and ``replacement``.
     """
     rules = [rule] if rule is None or isinstance(rule, str) else list(rule)
     tried = [Variant(Fraction(kappa), one) for kappa in kappas for one in rules]
@@ -235,7 +237,10 @@ def check(
     if not 0 <= switch_at < stop:
         raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
     switch_at = switch_at // size * size
-    common = Settings(grid=grid(stop, points, switch_at, sizes), switch_at=switch_at, **settings)
+    names = Measure.__dataclass_fields__
+    measure = Measure(points, **{key: value for key, value in settings.items() if key in names})
+    setup = Setup(**{key: value for key, value in settings.items() if key not in names})
+    common = Settings(grid(stop, points, switch_at, sizes), switch_at, measure, setup)
     for variant in tried:  # says what is not possible before anything is run
         variant.plans(task.plan)
     runs = None if folder is None else Path(folder) / "runs"
@@ -259,7 +264,7 @@ def check(
         arms.append(arm)
     made = {
         "command": command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
-        **environment(common.device),
+        **environment(common.setup.device),
         "seeds": numbers,
         "seconds": round(sum(float(one.meta["seconds"]) for one in all_runs), 1),
         "date": time.strftime("%Y-%m-%d"),
@@ -319,7 +324,7 @@ def _causes(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: 
     if gone:
         yield f"{gone} of {base.replicas} runs of the base diverged"
     size = int(arm.plan.batch_size.total)
-    yield from noise_cause(base, size, settings.noise_samples)
+    yield from noise_cause(base, size, settings.measure.noise_samples)
     yield from arm.guards if variant.ell == 1 and rule.name == own.name else ()
     steps = arm.trajectory.meta["steps"]
     if steps < FEW_STEPS:

@@ -1,7 +1,7 @@
-"""Layers that know a leading dimension of replicas: the same numbers as ``torch.func.vmap``, with less overhead.
+"""Layers with a leading dimension of replicas: the same numbers as ``torch.func.vmap``, with less overhead.
 
-For small nets at small batch sizes the overhead of an operation is most of its cost, and vmap's adds to it. What is not
-in the table below goes through vmap.
+For small nets at small batch sizes the overhead of an operation is most of its cost, and vmap's adds to it. Models with
+a layer that is not in the table below go through vmap.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["stacked"]
+__all__ = ["Named", "stacked_forward"]
 
 Named = dict[str, Tensor]
 
 
 def _linear(layer: nn.Linear, p: Named, x: Tensor) -> Tensor:
-    """``[R, B, in] -> [R, B, out]`` by one batched product."""
+    """Apply linear layers ``[R, B, in] -> [R, B, out]`` by one batched product."""
     weight, flat = p["weight"].transpose(1, 2), x.flatten(1, -2)
     out = torch.baddbmm(p["bias"].unsqueeze(1), flat, weight) if "bias" in p else torch.bmm(flat, weight)
     return out.view(*x.shape[:-1], -1) if x.ndim > 3 else out
 
 
 def _batchnorm(layer: nn.BatchNorm1d, p: Named, x: Tensor) -> Tensor:
-    """A feature of a replica is a channel of its own."""
+    """Normalize each feature of each replica as a channel of its own."""
     replicas, size, features = x.shape
     mean, var = (p[key].view(-1) if key in p else None for key in ("running_mean", "running_var"))
     weight, bias = (p[key].view(-1) if key in p else None for key in ("weight", "bias"))
@@ -48,7 +48,7 @@ def _same(layer: nn.Module, p: Named, x: Tensor) -> Tensor:
     return out
 
 
-#: By exact type: how, and for which layers.
+#: By exact type: how a layer is applied, and whether this layer can be.
 _TABLE: dict[type[nn.Module], tuple[Callable[[Any, Named, Tensor], Tensor], Callable[[Any], bool]]] = {
     nn.Linear: (_linear, lambda layer: True),
     nn.BatchNorm1d: (_batchnorm, lambda layer: layer.momentum is not None),
@@ -60,10 +60,10 @@ _TABLE: dict[type[nn.Module], tuple[Callable[[Any, Named, Tensor], Tensor], Call
 Forward = Callable[[Named, Named, Tensor], Tensor]
 
 
-def stacked(model: nn.Module, otherwise: Forward) -> Forward:
-    """The function ``(params, buffers, x [R, B, ...]) -> [R, B, ...]`` of stacked replicas of a model.
+def stacked_forward(model: nn.Module, fallback: Forward) -> Forward:
+    """Return the function ``(params, buffers, x [R, B, ...]) -> [R, B, ...]`` of stacked replicas of a model.
 
-    For ``nn.Sequential`` (nested ones too) of layers of the table; ``otherwise`` is used for anything else.
+    It is made for ``nn.Sequential`` (nested ones too) of layers of the table; other models get ``fallback``.
     """
     layers = []
     own_names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
@@ -72,18 +72,18 @@ def stacked(model: nn.Module, otherwise: Forward) -> Forward:
             continue
         row = _TABLE.get(type(layer))
         if row is None or not row[1](layer) or _hooked(layer):
-            return otherwise
+            return fallback
         keys = [key for key, _ in (*layer.named_parameters(), *layer.named_buffers())]
         places = [(key, f"{name}.{key}" if name else key) for key in keys]
         if any(place not in own_names for _, place in places):  # a weight that is tied to another
-            return otherwise
+            return fallback
         layers.append((layer, row[0], places))
 
-    normalised = any(isinstance(layer, nn.BatchNorm1d) for layer, _, _ in layers)
+    normalized = any(isinstance(layer, nn.BatchNorm1d) for layer, _, _ in layers)
 
     def forward(params: Named, buffers: Named, x: Tensor) -> Tensor:
-        if x.ndim > 3 and normalised and not isinstance(layers[0][0], nn.Flatten):
-            return otherwise(params, buffers, x)  # BatchNorm1d over [B, features, length]
+        if x.ndim > 3 and normalized and not isinstance(layers[0][0], nn.Flatten):
+            return fallback(params, buffers, x)  # BatchNorm1d over [B, features, length]
         for layer, function, keys in layers:
             own = {key: (params[name] if name in params else buffers[name]) for key, name in keys}
             x = function(layer, own, x)

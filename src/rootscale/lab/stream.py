@@ -1,8 +1,8 @@
 """The order in which a run sees its samples: a pure function of its seed, so that nothing has to be saved to resume.
 
-Runs of one seed at different batch sizes see the same samples in the same order, cut into batches of different sizes:
-their gradients have the same noise, to first order, as two discretisations that are driven by one Brownian path. Means
-over seeds are what they would be otherwise, and differences between them have a much smaller error.
+Runs of one seed at different batch sizes see the same samples in the same order, cut into batches of different sizes.
+Their gradients have the same noise, to first order, like two discretizations that are driven by one Brownian path. The
+means over seeds are those of independent runs, and their differences have a much smaller error.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Stream"]
 
 
 class Stream:
-    """Sample numbers (and numbers for augmentation) of a run, by position.
+    """The sample numbers of a run, and the uniforms of its augmentation, by position.
 
     Args:
         n: samples in the data.
         seeds: one for each replica.
-        replacement: draw each sample independently, as the theory wants; otherwise shuffle anew for every epoch.
-        lane: streams of one seed that shall differ (SVAG's, which has more samples) have different lanes.
-        device: where the numbers go; they are drawn on the CPU, and so the same everywhere.
+        replacement: whether each sample is drawn independently, as the theory wants, or all are shuffled every epoch.
+        lane: streams of one seed that must differ have different lanes, such as SVAG's, which has more samples.
+        device: where the numbers go; they are drawn on the CPU, so that they are the same everywhere.
 
     >>> Stream(5, [0], replacement=False).indices(0, 5).sort().values
     tensor([[0, 1, 2, 3, 4]])
@@ -45,11 +45,11 @@ class Stream:
         self._uniforms: Blocks | None = None
 
     def indices(self, start: int, stop: int) -> Tensor:
-        """The sample numbers at the positions from start to stop, ``[R, stop - start]``."""
+        """Return the sample numbers at the positions from start to stop, ``[R, stop - start]``."""
         return self._indices.between(start, stop)
 
     def uniforms(self, start: int, stop: int, draws: int) -> Tensor:
-        """So many numbers in [0, 1) for each position, ``[R, stop - start, draws]``; always as many."""
+        """Return ``draws`` numbers in [0, 1) for each position, ``[R, stop - start, draws]``; as many in every call."""
         if self._uniforms is None:
             self._uniforms = self._blocks(1, lambda source: torch.rand(self._length, draws, generator=source))
         return self._uniforms.between(start, stop)

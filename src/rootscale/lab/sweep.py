@@ -37,9 +37,12 @@ import torch
 
 from rootscale.files import command_line, locked, whole, write_json
 from rootscale.lab import pool
-from rootscale.lab.engine import Run, Settings, Variant, environment, grid
 from rootscale.lab.identity import describe
+from rootscale.lab.provenance import environment
+from rootscale.lab.run import Run
+from rootscale.lab.settings import Settings, grid
 from rootscale.lab.task import Task
+from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
 
 __all__ = ["BusyError", "Progress", "Sweep", "finished", "joined", "sweep"]
@@ -84,8 +87,9 @@ class _Job:
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result; what is kept of it does not."""
-        settings = {**asdict(self.settings), "grid": list(self.settings.grid)}
-        del settings["device"]  # a sweep may be moved
+        settings = {**asdict(self.settings.measure), **asdict(self.settings.setup), "grid": list(self.settings.grid)}
+        settings["switch_at"] = self.settings.switch_at
+        del settings["device"], settings["points"]  # a sweep may be moved, and its points are those of the grid
         return {
             "task": describe(self.task),
             "variant": self.variant.to_dict(),
@@ -151,7 +155,7 @@ def sweep(
         raise ValueError("variants must differ from each other")
     if keep_models and folder is None:
         raise ValueError("models are kept in the folder of the runs: give one to keep_models, got folder=None")
-    cpu = torch.device(settings.device).type == "cpu"
+    cpu = torch.device(settings.setup.device).type == "cpu"
     workers = (pool.default_workers() if cpu else 1) if workers is None else workers
     for variant in variants:
         variant.plans(task.plan)  # before anything is run: there may be no such plan
@@ -316,7 +320,7 @@ def _facts(job: _Job) -> dict[str, Any]:
         "plan": job.variant.plan(job.task.plan).to_dict(),
         "command": command_line(Path(sys.argv[0]).name, sys.argv[1:]),
         "process": {"host": platform.node(), "pid": os.getpid()},
-        **environment(job.settings.device),
+        **environment(job.settings.setup.device),
     }
 
 

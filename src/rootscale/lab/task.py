@@ -1,12 +1,14 @@
-"""A task: everything that a run needs but for its batch size, its rule and its seed."""
+"""A task: everything that a run needs, except for its batch size, its rule and its seed."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -20,18 +22,18 @@ __all__ = ["Data", "Task", "Tensors", "load_task"]
 
 @runtime_checkable
 class Data(Protocol):
-    """Samples that can be had by number, many at once: a corpus of text, say. `Tensors` is the usual one."""
+    """Samples that are read by number, many at once, such as windows of a text. `Tensors` is the usual one."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return how many samples there are."""
         ...
 
     def __getitem__(self, index: Tensor, /) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the samples ``index`` (of any shape), stacked in that shape."""
+        """Return inputs and targets of the samples ``index`` (of any shape), stacked in that shape."""
         ...
 
     def to(self, device: torch.device) -> Data:
-        """The same on another device."""
+        """Return the same data on another device."""
         ...
 
 
@@ -44,20 +46,22 @@ class Tensors:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
-            raise ValueError(f"inputs and targets must have as many rows, got {len(self.inputs)}, {len(self.targets)}")
+            raise ValueError(
+                f"inputs and targets must have the same number of rows, got {len(self.inputs)} and {len(self.targets)}"
+            )
         if not len(self.inputs):
             raise ValueError("data must have at least one sample, got none")
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return how many samples there are."""
         return len(self.inputs)
 
     def __getitem__(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples."""
+        """Return inputs and targets of these samples."""
         return self.inputs[index], self.targets[index]
 
     def to(self, device: torch.device) -> Tensors:
-        """The same on another device."""
+        """Return the same data on another device."""
         return Tensors(self.inputs.to(device), self.targets.to(device))
 
 
@@ -81,14 +85,14 @@ class Task:
     80
 
     Args:
-        name: of the task.
+        name: of the task, which is also part of the names of files and folders.
         plan: the run as it is; its length is needed.
         model: makes a fresh model; its random numbers are those of the run's seed.
         loss: ``loss(outputs, targets)``, one value for each sample.
         train, test: inputs and targets, or any `Data`, or a `torch.utils.data.Dataset` of pairs (read into memory).
-        metrics: further values for each sample, ``metric(outputs, targets)``; means over both data sets are followed.
-        functions: any number of the model, ``function(model)``.
-        prepare: what is done to inputs, in training and evaluation alike, such as bytes to floats.
+        metrics: further values for each sample, ``metric(outputs, targets)``; means over both data sets are measured.
+        functions: numbers that are measured on the model, ``function(model)``.
+        prepare: is applied to inputs in training and in evaluation, such as bytes to floats.
         augment: ``augment(inputs, uniforms)``, in training only, after ``prepare``; ``uniforms`` are ``draws`` numbers
             in [0, 1) for each sample, the only source of randomness it may use.
         draws: how many.
@@ -109,6 +113,7 @@ class Task:
     optimizer: Callable[[Any, Any], torch.optim.Optimizer] | None = None
 
     def __post_init__(self) -> None:
+        _need_file_name(self.name)
         if not isinstance(self.plan, Plan):
             raise TypeError(f"plan must be a rootscale.Plan, got {type(self.plan).__name__}")
         if self.plan.total_steps is None:
@@ -122,7 +127,7 @@ class Task:
 
 
 def as_data(name: str, data: Any) -> Data:
-    """Data from what people have: a pair of tensors, a Dataset of pairs, or `Data` itself."""
+    """Return data from a pair of tensors, a Dataset of pairs, or `Data` itself; ``name`` is for messages."""
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         return Tensors(*data)
     if isinstance(data, Tensors) or (isinstance(data, Data) and not isinstance(data, torch.utils.data.Dataset)):
@@ -137,25 +142,31 @@ def as_data(name: str, data: Any) -> Data:
     )
 
 
+def _need_file_name(name: Any) -> None:
+    """Raise where a name cannot be part of a file name, or would lead out of its folder."""
+    if not isinstance(name, str) or name.strip() in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\"):
+        raise ValueError(
+            f"the name of a task must be a plain name without / or \\, such as 'digits': it names files; got {name!r}"
+        )
+
+
 def load_task(where: str) -> Task:
-    """The task that ``module:name`` or ``file.py:name`` leads to; a function of that name is called."""
+    """Return the task that ``module:name`` or ``file.py:name`` leads to; a function of that name is called."""
     source, _, name = where.rpartition(":")
-    if not source:
-        raise ValueError(f"a task is given as module:name or file.py:name, got {where!r}")
-    if source.endswith(".py"):
-        path = Path(source)
-        if not path.is_file():
-            raise ValueError(f"there is no file {source}")
-        sys.path.insert(0, str(path.parent.resolve()))
-        module = load_file(path, path.stem)
-    else:
-        try:
-            module = importlib.import_module(source)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"cannot import {source!r}: {error}; a file is given as {source}.py:{name}") from None
+    if not source or not name:
+        raise ValueError(f"a task is given as module:name or file.py:name, such as mine.py:task, got {where!r}")
+    module = _load_module(source, name)
     if not hasattr(module, name):
-        tasks = [key for key, value in vars(module).items() if isinstance(value, Task)]
-        raise ValueError(f"{source} has no {name!r}; its tasks are {', '.join(tasks) or 'none'}")
+        there = _task_names(module)
+        if not there:
+            raise ValueError(
+                f"{source} has no {name!r}, and no task at all: make one there, as task = rootscale.lab.Task(...), and "
+                f"give {source}:task"
+            )
+        names = ", ".join(there)
+        raise ValueError(
+            f"{source} has no {name!r}; its tasks are {names}: give one of these, or your own as FILE.py:NAME"
+        )
     found = getattr(module, name)
     task = found() if callable(found) and not isinstance(found, Task) else found
     if not isinstance(task, Task):
@@ -163,3 +174,30 @@ def load_task(where: str) -> Task:
             f"{where} must be a rootscale.lab.Task or a function that makes one, got {type(task).__name__}"
         )
     return task
+
+
+def _load_module(source: str, name: str) -> ModuleType:
+    if source.endswith(".py"):
+        path = Path(source)
+        if not path.is_file():
+            raise ValueError(f"there is no file {source}")
+        sys.path.insert(0, str(path.parent.resolve()))
+        module: ModuleType = load_file(path, path.stem)
+        return module
+    try:
+        return importlib.import_module(source)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"cannot import {source!r}: {error}; a file is given as {source}.py:{name}") from None
+
+
+def _task_names(module: ModuleType) -> list[str]:
+    """Return the names of a module's tasks, and of its functions that make one without arguments."""
+
+    def makes_task(value: Any) -> bool:
+        if not inspect.isfunction(value) or value.__annotations__.get("return") not in (Task, "Task"):
+            return False
+        return all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
+
+    return [
+        key for key, value in vars(module).items() if key[:1] != "_" and (isinstance(value, Task) or makes_task(value))
+    ]

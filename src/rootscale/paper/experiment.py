@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rootscale.lab.engine import Settings, Variant
+from rootscale.lab import Settings, Variant
 from rootscale.lab.task import Task
 from rootscale.paper.finals import ACCURACY, MEASURES, Final
 

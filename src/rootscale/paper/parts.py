@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache, partial
 
-from rootscale.lab.engine import Settings, grid
+from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.task import Task
 from rootscale.paper import data
 from rootscale.paper.experiment import SMOKE, Options
@@ -117,8 +117,6 @@ def settings_for(
     return Settings(
         grid=grid(stop, points, switch_at, sizes),
         switch_at=switch_at,
-        eval_samples=eval_samples,
-        device=options.device,
-        micro=micro,
-        fast=options.device.startswith("cuda"),
+        measure=Measure(points, eval_samples=eval_samples),
+        setup=Setup(options.device, micro, fast=options.device.startswith("cuda")),
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 from rootscale.files import whole
 from rootscale.format import show
-from rootscale.lab import Arm, Check, Settings
+from rootscale.lab import Arm, Check, Measure, Variant
 from rootscale.noise import Dominance, scale_curve
 from rootscale.pairing import window
 from rootscale.paper.drawing import PANELS, batch_size, draw_curves, draw_noise, draw_switch, starts_off_the_figure
@@ -27,11 +27,12 @@ from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiment import Experiment
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, format_curve, format_end, format_gap
 from rootscale.paper.parts import kept
+from rootscale.rules import default_rule
 
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
 #: How the noise scale was measured.
 NOISE_MEASURED = (
-    f"It is measured on {Settings.noise_samples:,} training samples and rough beyond that number: where no gradient is "
+    f"It is measured on {Measure.noise_samples:,} training samples and rough beyond that number: where no gradient is "
     "seen in their noise (its line leaves the figure), it is above about that many, and of two shares the second "
     "counts it as above the batch size."
 )
@@ -161,9 +162,10 @@ def _noise_words(check: Check, left_alone: Sequence[str]) -> str:
 
 
 def _under_the_rule(arm: Arm, left_alone: Sequence[str]) -> bool:
-    variant = arm.trajectory.meta["variant"]
-    whole = variant["rule"] in (None, "sqrt") and set(variant["keep"]) <= {*left_alone} and not variant["zero_state"]
-    return whole and variant["ell"] == 1
+    variant = Variant.from_dict(arm.trajectory.meta["variant"])
+    rule, own = variant.the_rule(arm.plan), default_rule(arm.plan.optimizer.name)
+    whole = (rule.key, rule.averaging) == (own.key, own.averaging) and set(rule.left_out) <= {*left_alone}
+    return whole and not variant.zero_state and variant.ell == 1
 
 
 def _dominated_words(scaling: Sequence[Entry]) -> str:
@@ -189,7 +191,7 @@ def _dominated_words(scaling: Sequence[Entry]) -> str:
 def dominance_of(arm: Arm) -> Dominance | None:
     """Return where the noise of an arm's batch size dominates along its own run; None where it was not measured."""
     curve = scale_curve(arm.trajectory)
-    return None if curve is None else Dominance(curve, batch_size(arm), Settings.noise_samples)
+    return None if curve is None else Dominance(curve, batch_size(arm), Measure.noise_samples)
 
 
 def _share(arm: Arm) -> str:

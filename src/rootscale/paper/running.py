@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rootscale.cli.console import progress
 from rootscale.files import locked
-from rootscale.lab.engine import Settings
+from rootscale.lab import Settings
 from rootscale.lab.sweep import BusyError, Sweep, finished, sweep
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import MEASURES, End, format_end

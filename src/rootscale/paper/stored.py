@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.files import write_json
+from rootscale.lab import Settings
 from rootscale.lab.check import LOSSES, Arm, Check, arm_of
-from rootscale.lab.engine import Settings
 from rootscale.lab.sweep import Sweep, joined
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import MEASURES, Final, finals, format_curve, format_end, format_gap
@@ -73,7 +73,7 @@ def store(
         "claim": experiment.claim,
         "source": experiment.source,
         "options": options.to_dict(),
-        "test_samples": min(settings.eval_samples, len(lines[0].task.test)),
+        "test_samples": min(settings.measure.eval_samples, len(lines[0].task.test)),
         "missing": list(missing),
         **made,
     }

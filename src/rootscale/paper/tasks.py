@@ -285,7 +285,7 @@ def paper_plan(
         eps: 1e-8 and 1e-30 in the paper.
         weight_decay: the L2 term.
         batchnorm_momentum: that the rule converts with the batch size. The paper leaves torch's .1 at every batch size:
-            a `Variant` with ``keep=("batchnorm",)`` does that.
+            a `Variant` with the rule ``"without batchnorm"`` does that.
     """
     if optimizer not in RECIPES:
         raise ValueError(f"optimizer must be one of {', '.join(RECIPES)}, got {optimizer!r}")

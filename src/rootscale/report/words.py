@@ -14,7 +14,7 @@ from rootscale.format import few_digits, listed, plus_minus, typeset
 from rootscale.format import percent as format_percent
 from rootscale.gap import Gap, Largest
 from rootscale.lab.check import LOSSES, Arm, Check
-from rootscale.lab.engine import Settings
+from rootscale.lab.settings import Measure
 from rootscale.noise import NO_GRADIENT, NOISE_SCALE, Dominance, scale_curve
 from rootscale.pairing import Array
 from rootscale.trajectory import Trajectory
@@ -245,7 +245,7 @@ def noise_dominates(check: Check) -> list[tuple[int, str]]:
         return []
     unit = "samples" if clock_name(check.base.trajectory) == "samples seen" else "(time)"
     return [
-        (arm, f"B = {number(size, 6)}: {Dominance(curve, size, Settings.noise_samples, unit).where}")
+        (arm, f"B = {number(size, 6)}: {Dominance(curve, size, Measure.noise_samples, unit).where}")
         for arm, size in batch_sizes(check)
     ]
 

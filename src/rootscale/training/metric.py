@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rootscale.training.adapters import family_of
 
-__all__ = ["Metric"]
+__all__ = ["Metric", "bias_correction"]
 
 
 class Metric:
@@ -48,7 +48,7 @@ class Metric:
         roots = list(torch._foreach_sqrt([states[k][key] for k, key in zip(known, keys, strict=True)]))
         if self._corrected:
             for k, root, group in zip(known, roots, groups, strict=True):
-                root.div_(_correction(states[k]["step"], group["betas"][1]))
+                root.div_(bias_correction(states[k]["step"], group["betas"][1]))
         torch._foreach_add_(roots, [float(group["eps"]) for group in groups])
         found: list[Tensor | None] = [None] * len(parameters)
         for k, root in zip(known, roots, strict=True):
@@ -56,8 +56,8 @@ class Metric:
         return found
 
 
-def _correction(step: Any, beta2: Any) -> Any:
-    """``sqrt(1 - beta2^k)``: a number, or a tensor where the step is counted on a GPU and reading it would wait."""
+def bias_correction(step: Any, beta2: Any) -> Any:
+    """Return ``sqrt(1 - beta2^k)``: a number, or a tensor where the step is on a GPU and reading it would wait."""
     if isinstance(step, Tensor) and step.device.type != "cpu":
         return (1 - beta2**step).sqrt()
     return (1 - float(beta2) ** float(step)) ** 0.5

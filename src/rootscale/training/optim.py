@@ -79,9 +79,7 @@ class _Base(torch.optim.Optimizer):
             bucket.states.append(state)
         for bucket in buckets.values():
             decay = group["weight_decay"]
-            if decay and group.get("decoupled_weight_decay"):
-                torch._foreach_mul_(bucket.params, 1 - group["lr"] * decay)
-            elif decay:
+            if decay and not group.get("decoupled_weight_decay"):
                 bucket = bucket._replace(grads=list(torch._foreach_add(bucket.grads, bucket.params, alpha=decay)))
             yield bucket
 
@@ -118,6 +116,19 @@ def _denominator(
     return roots
 
 
+def _decay_(params: list[Tensor], group: dict[str, Any], steps: list[Tensor] | None = None) -> None:
+    """``theta -= eta lambda theta``, where the group's decay is decoupled; parameters whose step is 0 stay."""
+    if not group["weight_decay"] or not group["decoupled_weight_decay"]:
+        return
+    rate = group["lr"] * group["weight_decay"]
+    if steps is None:
+        torch._foreach_mul_(params, 1 - rate)
+    elif group["capturable"]:
+        torch._foreach_mul_(params, [1 - rate * alive for alive in torch._foreach_sign(steps)])
+    else:
+        torch._foreach_mul_(params, [1 - rate if step.item() else 1.0 for step in steps])
+
+
 def _average_squares_(v: list[Tensor], grads: list[Tensor], beta2: float) -> None:
     torch._foreach_mul_(v, beta2)
     torch._foreach_addcmul_(v, grads, grads, 1 - beta2)
@@ -128,7 +139,7 @@ class RMSprop(_Base):
 
         theta_{k+1} = theta_k - eta g_k / (sqrt(v_k) + eps),     v_{k+1} = beta v_k + (1 - beta) g_k^2
 
-    In its first step it only fills ``v`` (which starts at 0).
+    Its first step only fills ``v``, which starts at 0.
 
     Args:
         params: parameters, or groups of them.
@@ -181,7 +192,7 @@ class Adam(_Base):
 
     with ``m_hat_k = m_k / (1 - beta1^k)`` and ``v_hat_k = v_k / (1 - beta2^k)``.
 
-    In its first step it only fills ``m`` and ``v``: ``v_hat_0`` is 0/0.
+    Its first step fills ``m`` and ``v`` and leaves the parameters alone, decoupled decay included: ``v_hat_0`` is 0/0.
 
     Args:
         params: parameters, or groups of them.
@@ -216,6 +227,7 @@ class Adam(_Base):
     def _update(self, bucket: _Bucket, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         m, v, steps = bucket.state("exp_avg"), bucket.state("exp_avg_sq"), bucket.state("step")
+        _decay_(bucket.params, group, steps)
         roots = _denominator(v, steps, beta2, group["eps"], group["capturable"])
         torch._foreach_lerp_(m, bucket.grads, 1 - beta1)
         _average_squares_(v, bucket.grads, beta2)
@@ -298,6 +310,7 @@ class MicroBatchAdam(Adam):
     def _update(self, bucket: _Bucket, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         m, v, steps = bucket.state("exp_avg"), bucket.state("exp_avg_sq"), bucket.state("step")
+        _decay_(bucket.params, group)  # v is used after its update, so the first step moves the parameters too
         squares = torch._foreach_div([self._held.pop(parameter)[1] for parameter in bucket.params], self._micro_batches)
         torch._foreach_lerp_(m, bucket.grads, 1 - beta1)
         torch._foreach_lerp_(v, list(squares), 1 - beta2)

@@ -15,24 +15,24 @@ BLOCK = 8192
 
 
 def generator(*key: int) -> torch.Generator:
-    """Random numbers that belong to these whole numbers; those of different keys are independent."""
+    """Return the random numbers that belong to a key of whole numbers; those of different keys are independent."""
     state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state))
 
 
 def samples(n: int, replacement: bool, source: torch.Generator) -> Tensor:
-    """A block of sample numbers: each drawn independently, or all ``n`` in a random order."""
+    """Return a block of sample numbers: each drawn independently, or all ``n`` in a random order."""
     if replacement:
         return torch.randint(n, (BLOCK,), generator=source)
     return torch.randperm(n, generator=source)
 
 
 class Blocks:
-    """A long sequence that is made block by block, where it is asked for.
+    """A long sequence that is made block by block, where it is read.
 
     Args:
         length: of a block.
-        draw: makes the block of that number.
+        draw: makes the block of a number.
         dim: along which blocks follow each other.
     """
 
@@ -41,7 +41,7 @@ class Blocks:
         self._held: dict[int, Tensor] = {}
 
     def between(self, start: int, stop: int) -> Tensor:
-        """The part from position start to position stop."""
+        """Return the part from position start to position stop."""
         numbers = range(start // self.length, (stop - 1) // self.length + 1)
         parts = [self._block(number) for number in numbers]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)

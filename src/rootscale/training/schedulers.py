@@ -197,6 +197,14 @@ def check(scheduler: Any, optimizer: torch.optim.Optimizer, rule: Rule, kappa: f
             "objects first and load_state_dict after it"
         )
     _check_name(rule)
+    if not isinstance(scheduler, RescaledScheduler):
+        try:
+            _rescaled(type(scheduler))  # type: ignore[arg-type]
+        except Exception as error:
+            raise TypeError(
+                f"{type(scheduler).__name__} cannot be converted, as its class cannot be extended ({error}); make it "
+                "anew for the new batch size (rootscale.Plan.at gives its steps and learning rates)"
+            ) from error
     if "betas" not in optimizer.defaults:
         return
     for one in nested(scheduler):  # schedulers that cycle beta1 go to values that the group does not show now
@@ -225,6 +233,20 @@ def ticks(scheduler: LRScheduler, kappa: float, interval: str) -> float:
     """Ticks of the scheduler's own clock per step: by ``kappa`` more, if it is stepped with the optimizer."""
     before: float = getattr(scheduler, "_rootscale_ticks", 1.0)
     return before * kappa if interval == "step" and not isinstance(scheduler, ReduceLROnPlateau) else before
+
+
+def save(scheduler: LRScheduler) -> Callable[[], None]:
+    """Return a function that puts a scheduler, and all that it holds, back to what it is now."""
+    held = [(one, type(one), dict(vars(one))) for one in nested(scheduler)]
+
+    def restore() -> None:
+        for one, cls, attributes in held:
+            if type(one) is not cls:
+                one.__class__ = cls
+            vars(one).clear()
+            vars(one).update(attributes)
+
+    return restore
 
 
 def rescale(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> Callable[[], None]:

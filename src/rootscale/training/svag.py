@@ -8,11 +8,11 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.changes import Changes
 from rootscale.rules import Rule, svag_weights
+from rootscale.training.norms import norm_layers
 from rootscale.training.rescale import rescale_
 
 __all__ = ["SVAG"]
@@ -96,7 +96,7 @@ class SVAG:
     @contextmanager
     def _held_statistics(self) -> Iterator[None]:
         """Freeze BatchNorm's running statistics, by a momentum of 0, and its count of batches."""
-        layers: list[Any] = [] if self.model is None else [m for m in self.model.modules() if isinstance(m, _NormBase)]
+        layers: list[Any] = [] if self.model is None else list(norm_layers(self.model).values())
         before = [
             (layer, layer.momentum, None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone())
             for layer in layers

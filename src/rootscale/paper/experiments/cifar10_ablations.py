@@ -24,6 +24,7 @@ from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
+from rootscale.rules import rule_text
 
 #: What each rule can scale besides the learning rate.
 ROWS = {"sqrt": ("eps", "beta1", "beta2"), "linear": ("beta1", "beta2")}
@@ -53,7 +54,7 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
         for rule, scaled in SUBSETS:
             left = tuple(row for row in ROWS[rule] if row not in scaled)
             label = f"{label_of(options, size)}; {rule}: {', '.join(('eta', *scaled))}"
-            made.append(Line(label, task, Variant(kappa(size), rule=rule, keep=(*left, *kept(options)))))
+            made.append(Line(label, task, Variant(kappa(size), rule_text(rule, left_out=(*left, *kept(options))))))
     sizes = [size_of(options, size) for size in (BASE, *others)]
     return [Line(label_of(options, BASE), task), *made], settings_for(options, task.plan, sizes)
 

@@ -29,6 +29,7 @@ from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import ACCURACY, Final, accuracies, format_gap
 from rootscale.paper.parts import BASE, TITLES, cifar10_task, kappa, kept, label_of, settings_for, size_of
+from rootscale.rules import rule_text
 
 #: The figure's caption speaks of batch sizes up to this one, the appendix of all, with 16,384 as the largest.
 CLAIMED = 8192
@@ -38,7 +39,8 @@ def lines(optimizer: str, options: Options) -> tuple[list[Line], Settings]:
     """The base, and each batch size under the rule."""
     task = cifar10_task(optimizer, options)
     others = [size for size in options.batch_sizes if size != BASE]
-    made = [Line(label_of(options, size), task, Variant(kappa(size), keep=kept(options))) for size in others]
+    rule = rule_text(left_out=kept(options))
+    made = [Line(label_of(options, size), task, Variant(kappa(size), rule)) for size in others]
     sizes = [size_of(options, size) for size in (BASE, *others)]
     return [Line(label_of(options, BASE), task), *made], settings_for(options, task.plan, sizes)
 

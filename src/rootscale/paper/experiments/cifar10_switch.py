@@ -25,6 +25,7 @@ from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import Final, format_curve
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, place_of, settings_for, size_of
+from rootscale.rules import rule_text
 
 #: Shares of the run at which the batch size changes.
 SWITCHES = (Fraction(40, 100), Fraction(55, 100), Fraction(70, 100))
@@ -46,17 +47,17 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
     last = [SWITCHES[1] + (SWITCHES[2] - SWITCHES[1]) * i for i in range(len(ramp) - 1)]
     places = [start + max(i + 1, round((samples * share - start) / unit)) * unit for i, share in enumerate(last)]
     stages = tuple(zip(places, (kappa(size) for size in ramp[1:]), strict=True))
-    own, to = kept(options), kappa(target)
-    state = ("v", "step_counter")
+    left, to = kept(options), kappa(target)
+    own = rule_text(left_out=left)
     arrow = f"{sizes[0]:,} → {size_of(options, target):,}"
     return [
         Line(f"B = {sizes[0]:,} kept", task),
-        Line(f"{arrow}, {CONVERTED}", task, Variant(to, keep=own)),
-        Line(f"{arrow}, hyperparameters only", task, Variant(to, keep=(*state, *own))),
+        Line(f"{arrow}, {CONVERTED}", task, Variant(to, own)),
+        Line(f"{arrow}, hyperparameters only", task, Variant(to, rule_text(left_out=("v", "step_counter", *left)))),
         Line(f"{arrow}, learning rate only", task, Variant(to, rule="sqrt-eta")),
-        Line(f"{arrow}, state zeroed", task, Variant(to, keep=own, zero_state=True)),
-        Line(f"{arrow}, BatchNorm left alone", task, Variant(to, keep=("batchnorm",))),
-        Line(f"ramp {' → '.join(f'{size:,}' for size in sizes)}", task, Variant(kappa(ramp[0]), keep=own, ramp=stages)),
+        Line(f"{arrow}, state zeroed", task, Variant(to, own, zero_state=True)),
+        Line(f"{arrow}, BatchNorm left alone", task, Variant(to, "without batchnorm")),
+        Line(f"ramp {' → '.join(f'{size:,}' for size in sizes)}", task, Variant(kappa(ramp[0]), own, ramp=stages)),
     ], settings_for(options, task.plan, sizes, start)  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import ACCURACY, End, Final, accuracies, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
+from rootscale.rules import rule_text
 
 FORMS = {"v_{k+1} (torch)": False, "v_k (paper)": True}
 
@@ -32,7 +33,7 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
         Line(
             f"{form}, {label_of(options, size)}",
             task,
-            Variant(kappa(size), keep=kept(options) if size != BASE else ()),
+            Variant(kappa(size), rule_text(left_out=kept(options)) if size != BASE else None),
         )
         for form, task in tasks.items()
         for size in sizes

@@ -28,7 +28,8 @@ from rootscale.files import write_json
 from rootscale.format import percent
 from rootscale.gap import gaps
 from rootscale.lab import Settings, Variant, sweep
-from rootscale.lab.engine import environment, grid
+from rootscale.lab.provenance import environment
+from rootscale.lab.settings import grid
 from rootscale.paper.tasks import digits
 
 OPTIMIZERS: dict[str, Adam | RMSprop] = {"RMSprop": RMSprop(1e-3, 0.999), "Adam": Adam(1e-3, 0.999, 0.999)}

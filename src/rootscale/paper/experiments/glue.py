@@ -38,8 +38,8 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import command_line, whole, write_json
-from rootscale.lab import Settings, Sweep, Task, Variant, sweep
-from rootscale.lab.engine import environment
+from rootscale.lab import Measure, Settings, Setup, Sweep, Task, Variant, sweep
+from rootscale.lab.provenance import environment
 from rootscale.lab.sweep import BusyError, finished
 from rootscale.paper.data import VARIABLE
 from rootscale.paper.experiment import Experiment, Line, Options, Stored
@@ -118,14 +118,15 @@ class Plan:
         cuda = self.options.device.startswith("cuda")
         return Settings(
             grid=(int(total),),
-            replacement=False,
-            eval_samples=256,
-            noise=False,
-            device=self.options.device,
-            micro=None if self.options.smoke else 256,
-            amp=cuda,
-            fast=cuda and steps > self.long,
-            max_loss=1e3,
+            measure=Measure(eval_samples=256, noise=False),
+            setup=Setup(
+                self.options.device,
+                micro=None if self.options.smoke else 256,
+                amp=cuda,
+                fast=cuda and steps > self.long,
+                replacement=False,
+                max_loss=1e3,
+            ),
         )
 
     def fine_tunings(self) -> Iterator[tuple[str, Point]]:

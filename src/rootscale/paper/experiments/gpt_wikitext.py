@@ -183,7 +183,7 @@ def switch(setting: Setting, options: Options) -> tuple[list[Line], Settings]:
     lines = [
         Line(f"B = {sizes[0]:,} kept", task),
         Line(f"{arrow}, everything converted", task, Variant(to)),
-        Line(f"{arrow}, hyperparameters only", task, Variant(to, keep=("v", "step_counter"))),
+        Line(f"{arrow}, hyperparameters only", task, Variant(to, "without v, step_counter")),
         Line(f"{arrow}, learning rate only", task, Variant(to, rule="sqrt-eta")),
         Line(f"{arrow}, state zeroed", task, Variant(to, zero_state=True)),
         Line(f"{' → '.join(f'{size:,}' for size in sizes)}", task, Variant(kappas[1], ramp=stages)),

@@ -51,8 +51,7 @@ from torch.nn import functional as F
 from rootscale import hparams
 from rootscale.files import command_line, whole, write_json
 from rootscale.lab import Settings, Variant
-from rootscale.lab.engine import environment
-from rootscale.lab.learner import make_optimizer
+from rootscale.lab.provenance import environment
 from rootscale.paper import data
 from rootscale.paper.experiment import Experiment, Line, Options, Stored
 from rootscale.paper.finals import ACCURACY, Final, accuracies, format_gap
@@ -61,6 +60,7 @@ from rootscale.paper.models import resnet50 as library_resnet50
 from rootscale.paper.parts import settings_for
 from rootscale.paper.tasks import Normalise, Recipe, image_task
 from rootscale.plan import Plan
+from rootscale.training.adapters import make_optimizer
 from rootscale.training.positions import generator
 
 #: The paper's batch size.

@@ -1,4 +1,4 @@
-"""The fast path against the plain one; needs a GPU."""
+"""Training by CUDA graphs against the eager learner; needs a GPU."""
 
 from dataclasses import replace
 
@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from rootscale import Adam, Plan, RMSprop, Schedule
-from rootscale.lab import Run, Settings, Variant
-from rootscale.lab.fast import FastLearner, SideBySide
+from rootscale.lab import Measure, Run, Settings, Setup, Variant
+from rootscale.lab.learner_graph import GraphLearner, SideBySide
 from rootscale.paper.tasks import generated
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
-SETTINGS = Settings(grid=(0, 320, 640, 960), device="cuda", eval_samples=512)
+SETTINGS = Settings(grid=(0, 320, 640, 960), measure=Measure(eval_samples=512), setup=Setup("cuda"))
+FAST = replace(SETTINGS.setup, fast=True)
 OPTIMIZERS = {"adam": Adam(1e-3, 0.95, 0.99), "rmsprop": RMSprop(1e-3, 0.98)}
 VARIANTS = {
     "base": Variant(),
@@ -35,25 +36,25 @@ def run(task, variant, settings, seeds=(3,), learner=None):
     if learner is not None:
         made = Run.__new__(Run)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("rootscale.lab.engine._learner", lambda task, seeds, device, _: learner(task, seeds, device))
+            patch.setattr("rootscale.lab.run.make_learner", learner)
             made.__init__(task, variant, list(seeds), settings)
     return made
 
 
-def exact(task, seeds, device):
+def exact(task, seeds, setup):
     """The graph without what changes rounding."""
-    each = [FastLearner(task, [seed], device, amp=False, compile=False) for seed in seeds]
+    each = [GraphLearner(task, seed, setup, compile=False) for seed in seeds]
     return each[0] if len(each) == 1 else SideBySide(each)
 
 
 def close(a, b, rtol, atol):
-    for name in ("train loss", "test loss", "parameter norm", "gradient norm"):
+    for name in ("train loss", "test loss", "train loss (batch)", "parameter norm", "gradient norm"):
         np.testing.assert_allclose(a.values[name], b.values[name], rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_graph_makes_the_steps_of_the_plain_path(optimizer, variant, monkeypatch):
+def test_the_graph_takes_the_steps_of_the_eager_learner(optimizer, variant, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     task = make(optimizer, ema=0.9, clip=1.0)
     settings = replace(SETTINGS, grid=(320, 640, 960), switch_at=320)
@@ -61,10 +62,10 @@ def test_the_graph_makes_the_steps_of_the_plain_path(optimizer, variant, monkeyp
     close(run(task, VARIANTS[variant], settings, learner=exact).finish(), plain, 2e-2, 2e-3)
 
 
-def test_the_fast_path_is_the_plain_one_within_bfloat16():
+def test_the_compiled_graph_is_the_eager_learner_within_bfloat16():
     task = make()
     plain = run(task, Variant(), SETTINGS).finish()
-    close(run(task, Variant(), replace(SETTINGS, fast=True)).finish(), plain, 0.1, 0.02)
+    close(run(task, Variant(), replace(SETTINGS, setup=FAST)).finish(), plain, 0.1, 0.02)
 
 
 def test_replicas_side_by_side_are_the_single_ones():
@@ -100,15 +101,15 @@ def language(dropout):
 
 @pytest.mark.parametrize("micro", [None, 8])
 def test_a_language_model_trains_in_a_graph_as_it_does_without(micro):
-    task, settings = language(0.0), replace(SETTINGS, micro=micro)
+    task, settings = language(0.0), replace(SETTINGS, setup=Setup("cuda", micro))
     plain = run(task, Variant(4), settings).finish()
     assert plain.values["train loss"][0, -1] < 0.95 * plain.values["train loss"][0, 0]
-    close(run(task, Variant(4), replace(settings, fast=True)).finish(), plain, 0.1, 0.02)
+    close(run(task, Variant(4), replace(settings, setup=replace(settings.setup, fast=True))).finish(), plain, 0.1, 0.02)
 
 
 def test_dropout_in_a_graph_is_other_at_every_step_and_the_same_after_a_stop():
     task = language(0.5)
-    settings = replace(SETTINGS, fast=True)
+    settings = replace(SETTINGS, setup=FAST)
     whole = run(task, Variant(), settings).finish()
     first = run(task, Variant(), settings)
     for _ in range(25):

@@ -1,0 +1,87 @@
+"""What is measured along a run: losses, metrics, norms and the noise of the gradient on fixed samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rootscale.lab.learner import Learner
+from rootscale.lab.replicas import squared_norm
+from rootscale.lab.settings import Measure
+from rootscale.lab.task import Task
+
+__all__ = ["STEP_LOSS", "Probes", "gradient_noise"]
+
+#: The gradient's noise is measured in this many batches.
+NOISE_BATCHES = 16
+#: The name of the mean loss of the steps since the last point, as a training loop prints it.
+STEP_LOSS = "train loss (batch)"
+
+
+class Probes:
+    """Fixed samples of a task, on which all of its runs are measured.
+
+    Args:
+        task: whose samples, loss, metrics and functions are measured.
+        measure: what is measured, and on how many samples.
+        device: where.
+
+    Attributes:
+        samples: prepared inputs and targets of ``train`` and, where the task has test data, of ``test``.
+    """
+
+    def __init__(self, task: Task, measure: Measure, device: torch.device) -> None:
+        self.task, self.measure = task, measure
+        self.samples: dict[str, tuple[Tensor, Tensor]] = {}
+        for split, data in (("train", task.train), ("test", task.test)):
+            if data is not None:
+                index = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[: measure.eval_samples]
+                x, y = (part.to(device) for part in data[index])
+                self.samples[split] = (x if task.prepare is None else task.prepare(x), y)
+
+    def values(self, learner: Learner) -> dict[str, Tensor]:
+        """Return the value of every test function for each replica, ``[R]`` each.
+
+        Losses and metrics are those in eval mode.
+        """
+        functions = {"loss": self.task.loss, **self.task.metrics}
+        found: dict[str, Tensor] = {}
+        for split, (x, y) in self.samples.items():
+            found |= {f"{split} {name}": value for name, value in learner.means(x, y, functions).items()}
+        if self.measure.noise:
+            x, y = (part[: self.measure.noise_samples] for part in self.samples["train"])
+            found |= gradient_noise(learner, x, y)
+        found["parameter norm"] = squared_norm(learner.trained, learner.replicas).sqrt().detach()
+        for name, function in self.task.functions.items():
+            found[name] = torch.stack(
+                [torch.as_tensor(function(learner.replica(r))).detach().double() for r in range(learner.replicas)]
+            )
+        return found
+
+    def train_mode_loss(self, learner: Learner) -> Tensor:
+        """Return the loss of the training samples in train mode, ``[R]``: BatchNorm takes their statistics."""
+        return learner.means(*self.samples["train"], {"loss": self.task.loss}, train=True)["loss"]
+
+
+def gradient_noise(learner: Learner, x: Tensor, y: Tensor) -> Mapping[str, Tensor]:
+    """Return norm of the gradient, Tr Sigma and noise scale, from equal batches of fixed training samples.
+
+    With batch gradients ``g_k`` of ``b`` samples: ``Tr Sigma = b / (K - 1) sum_k |g_k - g_bar|^2``, and
+    ``|g_bar|^2 - Tr Sigma / (K b)`` estimates ``|grad f|^2`` without bias.
+    """
+    batches = min(NOISE_BATCHES, len(x))
+    b = len(x) // batches
+    total: list[Tensor] = []
+    squares: Tensor | float = 0.0
+    for k in range(batches):
+        part = slice(k * b, (k + 1) * b)
+        gradient = learner.gradient(x[part], y[part])
+        squares = squares + squared_norm(gradient, learner.replicas)
+        total = gradient if not total else [a + g for a, g in zip(total, gradient, strict=True)]
+    mean = squared_norm(total, learner.replicas) / batches**2
+    trace = b * (squares - batches * mean) / max(1, batches - 1)
+    unbiased = (mean - trace / (batches * b)).clamp_min(1e-12 * mean)
+    scale = torch.where(mean > 0, trace / unbiased, 1e12)  # no gradient at all: beyond all measure
+    return {"gradient norm": mean.sqrt(), "Tr Sigma": trace, "noise scale": scale}

@@ -1,0 +1,102 @@
+"""What the runs of a sweep have in common: when and what is measured, and how they are trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+__all__ = ["Measure", "Settings", "Setup", "grid"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured along a run.
+
+    Args:
+        points: how many points of a run are measured, where a grid is made from it.
+        eval_samples: training samples, and test samples, on which losses and metrics are measured; all of them where
+            there are fewer.
+        noise: whether the norm of the gradient and its noise are measured.
+        noise_samples: training samples on which they are.
+    """
+
+    points: int = 40
+    eval_samples: int = 2048
+    noise: bool = True
+    noise_samples: int = 2048
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "points", "eval_samples", "noise_samples")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a run is trained.
+
+    Args:
+        device: of torch, such as ``cpu`` or ``cuda``.
+        micro: most samples that go through the model at once; None takes whole batches.
+        amp: whether the model runs in bfloat16 (autocast).
+        fast: whether a GPU trains by CUDA graphs in bfloat16; a CPU ignores it.
+        replacement: whether samples are drawn independently, as the theory wants, or shuffled anew for every epoch.
+        max_loss: the train-mode loss above which a replica diverges, see `rootscale.lab.divergence`; None is 100 times
+            the first one.
+    """
+
+    device: str = "cpu"
+    micro: int | None = None
+    amp: bool = False
+    fast: bool = False
+    replacement: bool = True
+    max_loss: float | None = None
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "micro")
+        try:
+            torch.device(self.device)
+        except RuntimeError:
+            raise ValueError(f"device must be one of torch, such as cpu or cuda, got {self.device!r}") from None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the runs of a sweep have in common.
+
+    Args:
+        grid: the samples seen at which a run is measured, increasing; the last is its end. See `grid`.
+        switch_at: samples seen before the batch size changes; 0 changes it from the first step on.
+        measure: what is measured there.
+        setup: how the runs are trained.
+    """
+
+    grid: tuple[int, ...]
+    switch_at: int = 0
+    measure: Measure = field(default_factory=Measure)
+    setup: Setup = field(default_factory=Setup)
+
+
+def _at_least_one(settings: Measure | Setup, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def grid(stop: int, points: int = 50, start: int = 0, batch_sizes: Sequence[int] = (1,)) -> tuple[int, ...]:
+    """Return evenly spaced numbers of samples seen, with whole steps at every batch size where there is room for that.
+
+    >>> grid(1000, 5, batch_sizes=[4, 16])
+    (0, 192, 400, 608, 800, 1000)
+    """
+    if stop <= start:
+        raise ValueError(f"the end must lie after the start, {start} samples, got {stop}")
+    if points < 1:
+        raise ValueError(f"points must be at least 1, got {points}")
+    unit = math.lcm(*batch_sizes)
+    if unit > (stop - start) / (2 * points):
+        unit = max(batch_sizes)
+    places = [start + round((stop - start) * j / points / unit) * unit for j in range(points)]
+    return tuple(sorted({*(place for place in places if place == start or stop - place >= max(batch_sizes)), stop}))

@@ -1,0 +1,208 @@
+"""The edits of a conversion: each knows what to report, how to make its change, and how to take it back exactly."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
+
+from rootscale.changes import Change
+from rootscale.hparams import DOMAINS
+from rootscale.optimizers import Family
+from rootscale.rules import Rule
+from rootscale.training import schedulers
+from rootscale.training.norms import norm_layers
+from rootscale.units import UNITS
+
+__all__ = ["Edit", "ema_edit", "group_edits", "group_values", "is_frozen", "norm_edits", "plural", "scheduler_edit"]
+
+Action = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change that has been found possible.
+
+    Args:
+        changes: the rows to report.
+        apply: makes the change.
+        save: returns a function that puts back what is there now; it works after half an ``apply`` too.
+    """
+
+    changes: tuple[Change, ...]
+    apply: Action
+    save: Callable[[], Action]
+
+
+def is_frozen(value: Any) -> bool:
+    """Return whether a value is a tensor made under `torch.inference_mode`, and this is outside of it."""
+    return isinstance(value, torch.Tensor) and value.is_inference() and not torch.is_inference_mode_enabled()
+
+
+def plural(things: Sequence[Any], name: str) -> str:
+    """Return the number of things with their name: ``1 layer``, ``2 layers``."""
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
+
+
+# ---- the optimizer's groups
+
+
+def group_values(group: dict[str, Any], family: Family) -> dict[str, float]:
+    """Return the hyperparameters of a parameter group as numbers, by their units."""
+    return {
+        unit: value
+        for key, units in family.torch_units().items()
+        for unit, value in zip(_tuple(units), _tuple(schedulers.read(group[key])), strict=True)
+    }
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def group_edits(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float) -> Iterator[Edit]:
+    """Yield the edits of the hyperparameters in every group, in the defaults, and of what schedulers keep there."""
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    torch_units = family.torch_units()
+    for i, group in enumerate([*groups, optimizer.defaults]):  # groups that are added later start from the defaults
+        unused = i == len(groups)
+        units = dict(torch_units)
+        if "decoupled_weight_decay" in group:
+            units["weight_decay"] = "decoupled_decay" if group["decoupled_weight_decay"] else "l2"
+        suffix = f" (group {i})" if len(groups) > 1 else ""
+        for key, unit in units.items():
+            before = schedulers.read(group[key])
+            try:
+                after = schedulers.convert(rule, unit, before, kappa, key)
+            except ValueError:
+                if unused:  # it has no value there; no parameter follows it
+                    continue
+                raise
+            names = (key,) if isinstance(unit, str) else unit
+            each = zip(names, _tuple(unit), _tuple(before), _tuple(after), strict=True)
+            rows = (Change(f"{name}{suffix}", old, new, rule.units.get(u)) for name, u, old, new in each)
+            yield _group_edit(() if unused else tuple(rows), group, key, after)
+    for group, key in schedulers.places(optimizer):
+        if key not in torch_units:  # what schedulers have stored there
+            after = schedulers.convert(rule, schedulers.UNITS[key], schedulers.read(group[key]), kappa, key)
+            yield _group_edit((), group, key, after)
+
+
+def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after: schedulers.Value) -> Edit:
+    held = group[key] if isinstance(group[key], list | tuple) else (group[key],)
+    if any(is_frozen(one) for one in held):
+        raise TypeError(
+            f"the optimizer's {key} is an inference tensor, which cannot be changed in place; "
+            "replace it by its clone(), made outside of torch.inference_mode()"
+        )
+
+    def save() -> Action:
+        entry, number = group[key], schedulers.read(group[key])
+
+        def restore() -> None:
+            group[key] = entry
+            if schedulers.read(entry) != number:  # a tensor, or a list of them, that has been filled
+                schedulers.write(group, key, number)
+
+        return restore
+
+    return Edit(rows, partial(schedulers.write, group, key, after), save)
+
+
+# ---- schedulers
+
+
+def scheduler_edit(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> Edit:
+    """Return the edit of a scheduler's clock and units."""
+    before, after = schedulers.ticks(scheduler, 1, interval), schedulers.ticks(scheduler, kappa, interval)
+    if before == after:
+        note = "it is stepped as often as before: its clock is not the optimizer's"
+    else:
+        note = "steps of its own clock in one step of the optimizer"
+    change = Change(f"{type(scheduler).__name__} clock", before, after, UNITS["steps"], note=note)
+    apply = schedulers.rescale(scheduler, rule, kappa, interval)
+    return Edit((change,), apply, partial(schedulers.save, scheduler))
+
+
+# ---- attributes: BatchNorm's momentum, the decay of an average of parameters
+
+
+def _set(objects: Sequence[Any], name: str, value: Any) -> None:
+    for one in objects:
+        setattr(one, name, value)
+
+
+def _save_attribute(objects: Sequence[Any], name: str) -> Action:
+    held = [(one, getattr(one, name)) for one in objects]
+
+    def restore() -> None:
+        for one, value in held:
+            if getattr(one, name) != value:  # a setter that has just refused may refuse the old value too
+                setattr(one, name, value)
+
+    return restore
+
+
+def _attribute_edit(change: Change, objects: Sequence[Any], name: str, value: Any) -> Edit:
+    return Edit((change,), partial(_set, objects, name, value), partial(_save_attribute, objects, name))
+
+
+def norm_edits(models: Sequence[Any], rule: Rule, kappa: float) -> Iterator[Edit]:
+    """Yield the edits of BatchNorm's momentum, one for each value that the layers of these models have."""
+    for model in models:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    unit = rule.units.get("batchnorm")
+    together = models[0] if len(models) == 1 else torch.nn.ModuleList(models)  # finds each layer once
+    found = norm_layers(together, refuse_scripted=unit is not None and kappa != 1) if models else {}
+    layers: dict[float, list[Any]] = {}
+    for layer in found.values():
+        if layer.momentum is not None:  # None is a plain average, which needs no conversion
+            layers.setdefault(float(layer.momentum), []).append(layer)
+    for momentum, equal in layers.items():
+        DOMAINS["batchnorm"]("BatchNorm momentum", momentum)
+        after = float(rule.convert("batchnorm", momentum, kappa, "BatchNorm momentum"))
+        change = Change("BatchNorm momentum", momentum, after, unit, note=plural(equal, "layer"))
+        yield _attribute_edit(change, equal, "momentum", after)
+
+
+#: torch's makers of exponential averages, by the attribute of AveragedModel that holds what they make.
+_EMA_MAKERS: dict[str, Callable[[float], Any]] = {"multi_avg_fn": get_ema_multi_avg_fn, "avg_fn": get_ema_avg_fn}
+
+
+def ema_edit(ema: Any, rule: Rule, kappa: float) -> Edit:
+    """Return the edit of the decay of an average of parameters."""
+    if isinstance(ema, AveragedModel):
+        for attribute, maker in _EMA_MAKERS.items():
+            function: Any = getattr(ema, attribute, None)
+            # torch keeps the decay only in the closure of the function that its maker returned.
+            if getattr(function, "__qualname__", "").startswith(f"{maker.__name__}.<locals>."):
+                change = _decay(inspect.getclosurevars(inspect.unwrap(function)).nonlocals["decay"], rule, kappa)
+                return _attribute_edit(change, [ema], attribute, maker(float(change.after or 0.0)))
+        raise TypeError(
+            "ema must be an AveragedModel with an exponential average of torch's (torch.optim.swa_utils."
+            "get_ema_multi_avg_fn or get_ema_avg_fn): an average of equal weights needs no conversion; convert your "
+            "own function yourself"
+        )
+    if not isinstance(getattr(ema, "decay", None), float | int):
+        raise TypeError(
+            f"ema must be an AveragedModel or have a number as its attribute decay, got {type(ema).__name__}"
+        )
+    try:
+        ema.decay = ema.decay
+    except AttributeError as error:
+        raise TypeError(f"the decay of {type(ema).__name__} cannot be set ({error}); convert it yourself") from None
+    change = _decay(ema.decay, rule, kappa)
+    return _attribute_edit(change, [ema], "decay", change.after)
+
+
+def _decay(value: Any, rule: Rule, kappa: float) -> Change:
+    before = DOMAINS["ema"]("EMA decay", float(value))
+    after = float(rule.convert("ema", before, kappa, "EMA decay"))
+    return Change("EMA decay", before, after, rule.units.get("ema"))

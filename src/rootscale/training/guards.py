@@ -1,0 +1,107 @@
+"""Warnings about a conversion that is possible but doubtful, from a look at the optimizer's values and state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from rootscale.format import show
+from rootscale.optimizers import Family
+from rootscale.rules import Rule, shortest_average
+from rootscale.training.edits import group_values
+from rootscale.training.metric import bias_correction
+from rootscale.training.state import Scaled, local
+
+__all__ = ["conversion_warnings", "longest_kappa"]
+
+Thing = TypeVar("Thing")
+
+#: A look at the state takes so many values of so many tensors: few, so that it costs next to nothing.
+_VALUES, _TENSORS = 256, 16
+
+
+def conversion_warnings(
+    optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float, state: Sequence[Scaled]
+) -> list[str]:
+    """Return what there is to warn about: short averages, a dominating eps, a state that leaves its number format."""
+    messages: dict[str, None] = {}
+    for group in optimizer.param_groups:
+        values = group_values(group, family)
+        messages |= dict.fromkeys(rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2")))
+    return [*messages, *_eps_dominates(optimizer, family), *_leaves_format(state)]
+
+
+def longest_kappa(optimizer: torch.optim.Optimizer, family: Family) -> float:
+    """Return the kappa up to which all averages of the optimizer last two steps or more."""
+    values = [group_values(group, family) for group in optimizer.param_groups]
+    betas = [group[unit] for group in values for unit in ("beta1", "beta2") if group.get(unit)]
+    return min(map(shortest_average, betas), default=math.inf)
+
+
+def sample(tensor: Tensor, size: int = _VALUES) -> Tensor:
+    """Return some hundreds of a tensor's values, evenly spaced in memory, as a view: no copy of the tensor is made."""
+    held = local(tensor).detach()
+    if held.dim() > 1 and not held.is_contiguous():
+        held = held.permute(sorted(range(held.dim()), key=held.stride, reverse=True))
+    return held.reshape(-1)[:: max(1, held.numel() // size)]
+
+
+def _some(things: Sequence[Thing]) -> Sequence[Thing]:
+    return things[:: max(1, -(-len(things) // _TENSORS))]
+
+
+def _eps_dominates(optimizer: torch.optim.Optimizer, family: Family) -> list[str]:
+    """A warning where eps, not sqrt(v), sets the size of most steps."""
+    key = family.torch.state_name("v")
+    held = [
+        (state, group)
+        for group in optimizer.param_groups
+        if group.get("eps")
+        for state in (optimizer.state.get(parameter, {}) for parameter in group["params"])
+        if key in state and state[key].numel()
+    ]
+    ratios = []
+    for state, group in _some(held):
+        eps = group["eps"]
+        if family.bias_corrected:  # sqrt(v_hat) > eps, where sqrt(v) > eps * correction
+            eps = eps * bias_correction(state["step"], group["betas"][1])
+        ratios.append(sample(state[key]).float().sqrt().div_(eps).cpu())
+    ratio = torch.cat(ratios) if ratios else torch.empty(0)  # the shards of a rank may be empty
+    below = int((ratio < 1).sum())
+    if below <= len(ratio) / 2:
+        return []
+    smaller = 1 / max(ratio.median().item(), 1e-30)
+    return [
+        f"eps is larger than sqrt(v) in {_share(below, len(ratio))} sampled coordinates: there the steps are those "
+        f"of SGD with learning rate lr / eps; an eps {show(smaller)} times smaller would let v set the size of half "
+        "of them"
+    ]
+
+
+def _leaves_format(state: Sequence[Scaled]) -> list[str]:
+    """A warning for each piece of a half-precision state whose values become 0 or infinite when they are converted."""
+    messages = []
+    for piece in state:
+        short = [tensor for tensor in piece.tensors if tensor.element_size() < 4 and tensor.numel()]
+        if not short or piece.factor == 1:
+            continue
+        values = torch.cat([sample(tensor).cpu() for tensor in _some(short)])
+        values = values[(values != 0) & values.isfinite()]
+        after = values * piece.factor
+        for fate, lost in (("0", int((after == 0).sum())), ("infinite", int(after.isinf().sum()))):
+            if lost:
+                messages.append(
+                    f"{piece.name} is kept in {str(values.dtype).removeprefix('torch.')}, and "
+                    f"{_share(lost, len(values))} sampled values other than 0 become {fate} when multiplied by "
+                    f"{show(piece.factor)}; keep parameters and state in float32 or bfloat16 (torch.autocast computes "
+                    "in half precision all the same), or leave the state unconverted with state=False"
+                )
+    return messages
+
+
+def _share(count: int, n: int) -> str:
+    return f"{count} of {n} ({100 * count / n:.0f} %)"

@@ -1,0 +1,41 @@
+"""Find the layers of a model that average statistics over forward passes."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.jit import ScriptModule
+from torch.nn.modules.batchnorm import _NormBase
+
+__all__ = ["norm_layers"]
+
+
+def norm_layers(model: nn.Module, *, refuse_scripted: bool = True) -> dict[str, _NormBase]:
+    """Return the layers with running statistics by name: BatchNorm of all kinds, InstanceNorm where it tracks them.
+
+    TorchScript compiles a layer's momentum into its code as a constant, so that nobody can change it.
+
+    Args:
+        model: searched with all it holds; a layer that it holds twice is found once.
+        refuse_scripted: whether a layer of TorchScript is an error; False leaves such layers out.
+
+    Raises:
+        TypeError: the model holds a layer with running statistics that was compiled by TorchScript.
+    """
+    found = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, _NormBase):
+            if layer.track_running_stats:
+                found[name] = layer
+        elif refuse_scripted and isinstance(layer, ScriptModule) and _averages(layer):
+            raise TypeError(
+                f"layer {name or '(the model itself)'} is a {layer.original_name} compiled by TorchScript, whose "
+                "momentum is a constant that cannot be changed; give the model as it is before torch.jit.script or "
+                "torch.jit.trace and compile it afterwards, or keep the momentum with rule='without batchnorm'"
+            )
+    return found
+
+
+def _averages(layer: ScriptModule) -> bool:
+    """Whether a layer of TorchScript updates running statistics with a momentum (None is a plain average)."""
+    buffers = {name for name, _ in layer.named_buffers(recurse=False)}
+    return "running_mean" in buffers and getattr(layer, "momentum", 0.1) is not None

@@ -1,0 +1,199 @@
+"""The state of an optimizer at another batch size: every tensor times a factor, in place, all of them or none.
+
+A multiplication cannot be taken back exactly, and copies of a whole state cost too much memory. So every tensor is
+checked for what could make its multiplication fail, the state comes last of all changes, and within it the tensors that
+can still fail come first:
+
+1. Tensors of other classes than torch's own run code that nobody can foresee. Each is copied before it is multiplied,
+   and a failure puts the copies back.
+2. The others, DTensors by their local part, are multiplied without a copy. They have been checked; only a device that
+   breaks can stop them, and then the error says so. Ctrl-C waits until the last of them is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rootscale.changes import Change
+from rootscale.optimizers import Family
+from rootscale.rules import Rule
+from rootscale.training.edits import is_frozen, plural
+
+__all__ = ["Scaled", "StateScaling", "local", "scaled_state"]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A piece of an optimizer's state, such as ``exp_avg_sq``, and the factor that it is multiplied by.
+
+    Args:
+        name: of the piece in the optimizer's state.
+        tensors: one for each parameter that has it.
+        factor: by which all of them are multiplied.
+        change: the row to report.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    factor: float
+    change: Change
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return what this process holds of a DTensor; another tensor is returned as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def scaled_state(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float) -> Iterator[Scaled]:
+    """Yield the pieces of the optimizer's state that have a unit.
+
+    Raises:
+        TypeError: a piece is not a floating-point tensor that can be changed in place.
+    """
+    for name, unit in family.torch_state_units().items():
+        held = tuple(state[name] for state in optimizer.state.values() if name in state)
+        if not held:
+            continue
+        for tensor in held:
+            _check(name, tensor)
+        factor = float(rule.convert(unit, 1.0, kappa))
+        change = Change(f"factor of {name}", 1.0, factor, rule.units.get(unit), note=plural(held, "tensor"))
+        yield Scaled(name, held, factor, change)
+
+
+def _check(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"the optimizer's state {name} must be a tensor, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"the optimizer's state {name} must be a floating-point tensor, got {tensor.dtype}")
+    if is_frozen(tensor):
+        raise TypeError(
+            f"the optimizer's state {name} is an inference tensor, which cannot be changed in place; "
+            "replace it by its clone(), made outside of torch.inference_mode()"
+        )
+    if _is_plain(tensor) and torch._debug_has_internal_overlap(tensor) == 1:
+        raise TypeError(
+            f"the optimizer's state {name} is an expanded tensor, whose entries share memory, so that it cannot be "
+            "changed in place; replace it by its clone()"
+        )
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+
+
+class StateScaling:
+    """The multiplication of all state of a conversion; each place in memory is multiplied once.
+
+    Args:
+        pieces: of all optimizers.
+
+    Raises:
+        ValueError: two tensors of the state share a part of their memory, or all of it with different factors.
+    """
+
+    def __init__(self, pieces: Sequence[Scaled]) -> None:
+        self._others: dict[int, tuple[Tensor, float]] = {}
+        plain: dict[tuple[Any, ...], tuple[str, Tensor, float]] = {}
+        with torch.no_grad():
+            for piece in pieces:
+                for tensor in map(local, piece.tensors):
+                    if not _is_plain(tensor):
+                        self._others[id(tensor)] = (tensor, piece.factor)
+                    elif tensor.numel():
+                        name, _, factor = plain.setdefault(_memory(tensor), (piece.name, tensor, piece.factor))
+                        if factor != piece.factor:
+                            raise ValueError(_shared(name, piece.name))
+        _check_disjoint(plain)
+        batches: dict[Any, tuple[list[Tensor], list[float]]] = {}
+        for _, tensor, factor in plain.values():
+            if factor != 1:  # torch multiplies tensors of one device and type at once
+                tensors, factors = batches.setdefault((tensor.device, tensor.dtype), ([], []))
+                tensors.append(tensor)
+                factors.append(factor)
+        self._batches = list(batches.values())
+
+    def apply_others(self) -> None:
+        """Multiply the tensors of other classes."""
+        for tensor, factor in self._others.values():
+            if factor != 1:
+                tensor.mul_(factor)
+
+    def save_others(self) -> Callable[[], None]:
+        """Return a function that puts the tensors of other classes back, from copies made now."""
+        held = [(tensor, tensor.clone()) for tensor, factor in self._others.values() if factor != 1]
+
+        def restore() -> None:
+            for tensor, copy in held:
+                tensor.copy_(copy)
+
+        return restore
+
+    def finish(self) -> None:
+        """Multiply the rest; an interrupt by the user is raised when that is done."""
+        left = [(tensors, factors, _version(tensors)) for tensors, factors in self._batches]
+        try:
+            _multiply_(left)
+        except KeyboardInterrupt:
+            _multiply_(left)
+            raise
+
+
+def _multiply_(batches: Sequence[tuple[list[Tensor], list[float], int | None]]) -> None:
+    for tensors, factors, version in batches:
+        if version is None or _version(tensors) == version:  # torch counts the changes of a tensor: not done yet
+            torch._foreach_mul_(tensors, factors)
+
+
+def _version(tensors: Sequence[Tensor]) -> int | None:
+    return None if tensors[0].is_inference() else tensors[0]._version
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """Return which entries of which memory a tensor has; aliases are equal."""
+    return (*_storage(tensor), tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+
+
+def _storage(tensor: Tensor) -> tuple[Any, ...]:
+    storage = tensor.untyped_storage()
+    if tensor.device.type == "meta":
+        return tensor.device, storage._cdata
+    return tensor.device, storage.data_ptr()
+
+
+def _check_disjoint(tensors: dict[tuple[Any, ...], tuple[str, Tensor, float]]) -> None:
+    """Refuse tensors that share a part of their memory; those that share all of it are one already."""
+    storages: dict[tuple[Any, ...], list[tuple[int, int, str, Tensor]]] = {}
+    for key, (name, tensor, _) in tensors.items():
+        first = tensor.storage_offset() * tensor.element_size()
+        reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        storages.setdefault(key[:2], []).append((int(first), int(first + reach * tensor.element_size()), name, tensor))
+    for together in storages.values():
+        together.sort(key=lambda one: one[:2])
+        end, taken = -1, ""
+        for i, (first, last, name, tensor) in enumerate(together):
+            if first < end and _overlap(tensor, [other for *_, other in together[:i]]):
+                raise ValueError(_shared(taken, name))
+            end, taken = max(end, last), name
+
+
+def _overlap(tensor: Tensor, others: Sequence[Tensor]) -> bool:
+    """Return whether a tensor shares an entry with others of its storage; columns side by side do not."""
+    if any(other.dtype != tensor.dtype for other in others):
+        return True
+    used = torch.zeros(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=torch.bool)
+    for other in others:
+        used.as_strided(other.shape, other.stride(), other.storage_offset()).fill_(True)
+    return bool(used.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).any())
+
+
+def _shared(one: str, other: str) -> str:
+    return (
+        f"the optimizer's state has tensors that share a part of their memory ({one} and {other}), which cannot be "
+        "converted once each; replace them by their clone()"
+    )

@@ -1,0 +1,137 @@
+"""Which optimizers a conversion is for: their families, their rules and their schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from rootscale.optimizers import Family
+from rootscale.rules import Rule, get_rule
+from rootscale.training import schedulers
+from rootscale.training.adapters import family_of
+
+__all__ = ["Target", "blaming", "common_rule", "find_targets", "match_schedulers", "several"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """An optimizer, its family and its rule; the prefix names it where there are several, and is empty for one."""
+
+    optimizer: torch.optim.Optimizer
+    family: Family
+    rule: Rule
+    prefix: str
+
+
+def several(value: Any) -> list[Any]:
+    """Return the items of a list or tuple, a single thing as a list of one, and nothing for None."""
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def find_targets(optimizer: Any, rule: str | Rule | None) -> list[Target]:
+    """Return the optimizers that were given, each with its family and its rule."""
+    given = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    if not given:
+        raise ValueError(
+            f"optimizer must be an optimizer or a sequence of them, got an empty {type(optimizer).__name__}"
+        )
+    targets: list[Target] = []
+    for i, one in enumerate(given):
+        for j, other in enumerate(targets):
+            if other.optimizer is one:
+                raise ValueError(f"optimizer {i} is optimizer {j} again; give each of them once")
+        prefix = f"optimizer {i}: " if len(given) > 1 else ""
+        with blaming(prefix):
+            family = family_of(one)
+        targets.append(Target(one, family, get_rule(rule, family.name), prefix))
+    _check_shared(targets)
+    return targets
+
+
+def _check_shared(targets: Sequence[Target]) -> None:
+    """Refuse a tensor that several optimizers have as their learning rate, if their rules differ."""
+    holders: dict[int, int] = {}
+    for i, target in enumerate(targets):
+        for group, key in (
+            (group, key) for group in target.optimizer.param_groups for key in target.family.torch.values
+        ):
+            for value in group[key] if isinstance(group[key], list | tuple) else [group[key]]:
+                first = holders.setdefault(id(value), i) if isinstance(value, torch.Tensor) else i
+                rules = targets[first].rule.name, target.rule.name
+                if rules[0] != rules[1]:
+                    raise ValueError(
+                        f"optimizers {first} and {i} share a tensor as their {key}, but their rules are {rules[0]!r} "
+                        f"and {rules[1]!r}; give each a tensor of its own"
+                    )
+
+
+@contextmanager
+def blaming(prefix: str) -> Iterator[None]:
+    """Add to an error which of several optimizers it is about."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not prefix:
+            raise
+        raise type(error)(f"{prefix}{error}") from None
+
+
+def common_rule(targets: Sequence[Target]) -> Rule:
+    """Return the rule for what belongs to no single optimizer: their common one, or the rows in which theirs agree.
+
+    Rules differ only where each optimizer follows its own, and those agree on parameter averages, BatchNorm and clips.
+    """
+    followers: dict[str, list[int]] = {}
+    for i, target in enumerate(targets):
+        followers.setdefault(target.rule.name, []).append(i)
+    rules = {target.rule.name: target.rule for target in targets}
+    first, *others = rules.values()
+    if not others:
+        return first
+    units = {key: unit for key, unit in first.units.items() if all(rule.units.get(key) == unit for rule in others)}
+    return replace(
+        first,
+        key=", ".join(f"{name} ({_some_of(numbers)})" for name, numbers in followers.items()),
+        summary="each optimizer by its own rule; the rows are those in which the rules agree",
+        units=MappingProxyType(units),
+        averaging="paper",  # the key has the names in full
+        left_out=(),
+        holds_for=tuple(dict.fromkeys(target.family.name for target in targets)),
+    )
+
+
+def _some_of(numbers: Sequence[int]) -> str:
+    return f"optimizer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def match_schedulers(targets: Sequence[Target], given: list[Any], interval: Any) -> list[list[tuple[Any, str]]]:
+    """Return the schedulers of each optimizer, with their intervals."""
+    each = isinstance(interval, list | tuple)
+    for one in interval if each else [interval]:
+        if one not in ("step", "epoch"):
+            raise ValueError(f"interval must be 'step' or 'epoch', got {one!r}")
+    intervals = interval if each else [interval] * len(given)
+    if len(intervals) != len(given):
+        raise ValueError(
+            f"interval must be one for all {len(given)} schedulers or one for each of them, got {len(intervals)}"
+        )
+    driving: list[list[tuple[Any, str]]] = [[] for _ in targets]
+    seen: set[int] = set()
+    for scheduler, one in zip(given, intervals, strict=True):
+        if id(scheduler) in seen:
+            raise ValueError(f"{type(scheduler).__name__} was given twice; give each scheduler once")
+        seen.add(id(scheduler))
+        drives = getattr(scheduler, "optimizer", None)
+        owner = next((i for i, target in enumerate(targets) if target.optimizer is drives), None)
+        if owner is None:
+            if len(targets) == 1 or not isinstance(scheduler, LRScheduler):
+                schedulers.check(scheduler, targets[0].optimizer, targets[0].rule, 1)  # says what is wrong with it
+            raise ValueError(f"{type(scheduler).__name__} belongs to none of the {len(targets)} optimizers given")
+        driving[owner].append((scheduler, one))
+    return driving

@@ -1,0 +1,93 @@
+"""Which layers keep running statistics, and those that TorchScript has compiled."""
+
+import pytest
+import torch
+from torch import nn
+
+from rootscale.training import SVAG, rescale_
+from rootscale.training.norms import norm_layers
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+]
+
+
+def net(**options):
+    return nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, **options))
+
+
+def scripted(**options):
+    return torch.jit.script(net(**options))
+
+
+def traced():
+    return torch.jit.trace(net(), torch.ones(4, 3, 2, 2), check_trace=False)
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.98, 0.999))
+
+
+def test_layers_are_found_by_name_and_each_once():
+    shared = nn.BatchNorm1d(3)
+    model = nn.ModuleDict(
+        {
+            "one": shared,
+            "again": shared,
+            "tracked": nn.InstanceNorm1d(3, track_running_stats=True),
+            "batch": nn.BatchNorm1d(3, track_running_stats=False),
+            "instance": nn.InstanceNorm1d(3),
+            "layer": nn.LayerNorm(3),
+            "plain": nn.BatchNorm1d(3, momentum=None),
+        }
+    )
+    assert list(norm_layers(model)) == ["one", "tracked", "plain"]
+
+
+@pytest.mark.parametrize("make", [scripted, traced])
+def test_batchnorm_compiled_by_torchscript_is_refused_by_name(make):
+    model = make()
+    optimizer = adam(model)
+    with pytest.raises(TypeError, match=r"layer 1 is a BatchNorm2d compiled by TorchScript.*without batchnorm"):
+        rescale_(optimizer, 4, model=model)
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+
+
+@pytest.mark.parametrize("options", [{"rule": "without batchnorm"}, {"forward_kappa": 1}])
+def test_a_compiled_batchnorm_whose_momentum_is_kept_is_no_obstacle(options):
+    model = scripted()
+    optimizer = adam(model)
+    if "rule" in options:
+        with pytest.warns(match="does not keep the dynamics"):
+            rescale_(optimizer, 4, model=model, **options)
+    else:
+        rescale_(optimizer, 4, model=model, **options)
+    assert optimizer.param_groups[0]["lr"] == 2e-3
+
+
+@pytest.mark.parametrize("options", [{"momentum": None}, {"track_running_stats": False}])
+def test_compiled_layers_without_a_momentum_to_convert_are_accepted(options):
+    model = scripted(**options)
+    assert not norm_layers(model)
+    rescale_(adam(model), 4, model=model)
+
+
+def test_svag_refuses_a_compiled_batchnorm_too():
+    model = scripted()
+    with pytest.raises(TypeError, match="layer 1 is a BatchNorm2d compiled by TorchScript"):
+        SVAG(adam(model), 2, model=model)
+
+
+def test_a_model_compiled_after_its_conversion_has_the_new_momentum():
+    model = net()
+    rescale_(adam(model), 4, model=model)
+    compiled = torch.jit.script(model).train()
+    compiled(torch.ones(4, 3, 2, 2))
+    reference = net()
+    reference[1].momentum = 1 - 0.9**4
+    reference.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        reference[1].running_mean.zero_()
+    reference(torch.ones(4, 3, 2, 2))
+    torch.testing.assert_close(list(compiled.children())[1].running_mean, reference[1].running_mean)
