@@ -11,6 +11,15 @@ from rootscale.cli import main
 ROOT = Path(__file__).parents[2]
 
 
+ARM = dict.fromkeys(("label", "kind", "plan", "changes", "trajectory", "comparison", "guards", "causes"))
+CHECK = {"task": "t", "switch_at": 0, "warm": None, "made": {}}
+#: Valid JSON with the wrong content.
+WRONG = [
+    3, [], {"a": 1}, CHECK, {**CHECK, "arms": {}}, {**CHECK, "arms": []}, {**CHECK, "arms": [3]},
+    {**CHECK, "arms": [{"label": "B = 4"}]}, {**CHECK, "arms": [ARM]}, {**CHECK, "arms": [{**ARM, "plan": 3}]},
+]  # fmt: skip
+
+
 @pytest.fixture
 def folder(tmp_path):
     return few(make_check(), "train loss").save(tmp_path / "runs")
@@ -64,6 +73,11 @@ def test_a_folder_that_holds_no_whole_check_is_one_line(folder, tmp_path, capsys
     assert f"cannot read {folder / 'arm-1.npz'}: No such file" in error_of(capsys, folder, *out)
     (folder / "check.json").write_text('{"arms": []}')
     assert "does not hold a whole check" in error_of(capsys, folder, *out)
+    for record in WRONG:
+        (folder / "check.json").write_text(json.dumps(record))
+        error = error_of(capsys, folder, *out)
+        assert f"{folder} does not hold a whole check: " in error
+        assert "Error" not in error.partition("whole check: ")[2]  # no name of an exception: it says what is wrong
     assert not (tmp_path / "out.html").exists()
 
 

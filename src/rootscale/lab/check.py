@@ -145,7 +145,7 @@ class Check:
             raise ValueError(f"{folder / 'check.json'} is not a saved check: {error}") from None
         need_keys("a check", record, ("task", "switch_at", "warm", "arms", "made"))
         if not isinstance(record["arms"], list) or not record["arms"]:
-            raise ValueError(f"'arms' of {folder / 'check.json'} must be a list with the base first")
+            raise ValueError("'arms' of a check must be a list, with the base first")
         arms = [_read_arm(folder, arm) for arm in record["arms"]]
         warm = None if record["warm"] is None else Trajectory.load(folder / record["warm"])
         return cls(record["task"], arms[0], tuple(arms[1:]), record["switch_at"], record["made"], warm)
