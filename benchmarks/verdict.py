@@ -31,9 +31,9 @@ from rich.table import Table
 
 from rootscale.files import write_json
 from rootscale.format import plus_minus
-from rootscale.lab import Settings, Setup, Task, Variant, grid, pool, sweep
-from rootscale.lab.check import LOSSES
+from rootscale.lab import Forked, Here, Observer, Settings, Setup, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
+from rootscale.lab.result import LOSSES
 from rootscale.paper.tasks import digits
 from rootscale.stats import binomial_limit
 from rootscale.trajectory import Trajectory
@@ -67,10 +67,10 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         (4, 16),
         {
             "the square root rule": RULE,
-            "no state": {"keep": ("v", "step_counter")},
+            "no state": {"rule": "without v, step_counter"},
             "state zeroed": {"zero_state": True},
-            "no beta1": {"keep": ("beta1",)},
-            "no beta2": {"keep": ("beta2",)},
+            "no beta1": {"rule": "without beta1"},
+            "no beta2": {"rule": "without beta2"},
             "linear": {"rule": "linear"},
             "learning rate only": {"rule": "sqrt-eta"},
             "nothing": {"rule": "none"},
@@ -80,25 +80,25 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         digits(batchnorm=True, samples=43_008),
         12_288,
         (4, 16),
-        {"the square root rule": RULE, "BatchNorm left alone": {"keep": ("batchnorm",)}},
+        {"the square root rule": RULE, "BatchNorm left alone": {"rule": "without batchnorm"}},
     ),
     "digits with an EMA": lambda: Problem(
         digits(ema=0.999, samples=40_000),
         12_000,
         (4, 16),
-        {"the square root rule": RULE, "EMA left alone": {"keep": ("ema",)}},
+        {"the square root rule": RULE, "EMA left alone": {"rule": "without ema"}},
     ),
     "digits with weight decay": lambda: Problem(
         digits(weight_decay=0.1, samples=40_000),
         12_000,
         (4, 16),
-        {"the square root rule": RULE, "decay left alone": {"keep": ("decoupled_decay",)}},
+        {"the square root rule": RULE, "decay left alone": {"rule": "without decoupled_decay"}},
     ),
     "digits with a warm-up, from scratch": lambda: Problem(
         digits(warmup=8_000, samples=40_000),
         0,
         (4, 4),
-        {"the square root rule": RULE, "warm-up left alone": {"keep": ("warmup",)}},
+        {"the square root rule": RULE, "warm-up left alone": {"rule": "without warmup"}},
     ),
 }
 
@@ -166,10 +166,14 @@ def main() -> None:
             entries = {entry: problem.variant(entry) for entry in problem.entries}
             variants, folder = [Variant(), *entries.values()], args.runs / name.replace(" ", "-")
             runs = sweep(
-                problem.task, variants, range(total), settings, folder,
-                together=400 if cpu else total, workers=pool.default_workers() if cpu else 1,
-                on_progress=partial(tell, progress, bar),
-            )  # fmt: skip
+                problem.task,
+                variants,
+                seeds=range(total),
+                settings=settings,
+                store=folder,
+                execute=Forked(together=400) if cpu else Here(total),
+                observe=Observer(partial(tell, progress, bar)),
+            )
             base = runs.trajectories[Variant()]
             results[f"{name}: null pairs"] = judge(base, base, args.repetitions, args.seeds, shift=args.seeds)
             for entry, variant in entries.items():

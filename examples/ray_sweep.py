@@ -3,8 +3,9 @@
     pip install 'rootscale[ray]'
     python examples/ray_sweep.py [--address auto]
 
-Every run is a Ray task. If a worker is lost, its run goes on elsewhere from its checkpoint. The folder has to lie on a
-file system that all nodes see; what is finished there is not run again, on Ray or off it.
+The work is split to fill the CPUs of the cluster. If a worker is lost, its runs are resumed elsewhere from their
+checkpoints. The folder has to lie on a file system that all nodes see; finished runs in it are not made again, on Ray or
+elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 from torch import nn
 
 from rootscale import Adam, Plan
-from rootscale.lab import Task, check
+from rootscale.integrations.ray import OnRay
+from rootscale.lab import Measure, Task, check
 
 
 def task() -> Task:
@@ -40,7 +42,7 @@ def main() -> None:
     parser.add_argument("--address", help="of the cluster; default: a new one on this machine")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = check(task(), [2], seeds=8, points=10, folder=folder, engine="ray", address=args.address)
+        found = check(task(), [2], seeds=8, measure=Measure(points=10), store=folder, execute=OnRay(args.address))
     print(found["B = 8"].comparison)
 
 

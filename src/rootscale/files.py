@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import platform
+import re
 import shlex
 import sys
 import tempfile
@@ -14,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["command_line", "load_file", "locked", "need_folder", "whole", "write_json"]
+__all__ = ["command_line", "load_file", "locked", "need_folder", "remove_temporary", "whole", "write_json"]
 
 #: Options that say where files lie, or when to stop: they decide nothing about a result.
 PLACES = ("--data", "--minutes", "--out", "--pages", "--pretrained", "--report", "--runs", "--text")
@@ -29,7 +31,8 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path)
     special = path.exists() and not path.is_file() and not path.is_dir()
-    handle, name = tempfile.mkstemp(dir=None if special else path.parent, prefix=f".{path.stem}-", suffix=".tmp")
+    prefix = f".{path.stem}-{_node()}-{os.getpid()}-"
+    handle, name = tempfile.mkstemp(dir=None if special else path.parent, prefix=prefix, suffix=".tmp")
     os.close(handle)
     try:
         yield Path(name)
@@ -46,6 +49,36 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def remove_temporary(folder: str | os.PathLike[str], all_processes: bool = False) -> None:
+    """Remove the temporary files that processes left when they were killed while they wrote.
+
+    Args:
+        folder: where; folders in it are not looked at.
+        all_processes: remove those of running processes and of other machines too, for who holds a lock on the folder.
+    """
+    for path in Path(folder).glob(".*.tmp"):
+        owner = re.fullmatch(r"\..+-(\w*)-(\d+)-\w+\.tmp", path.name)
+        dead = owner is not None and owner[1] == _node() and not _alive(int(owner[2]))
+        if all_processes or dead:
+            path.unlink(missing_ok=True)
+
+
+def _node() -> str:
+    return re.sub(r"\W", "", platform.node())[:32]
+
+
+def _alive(pid: int) -> bool:
+    if sys.platform == "win32":  # there is no way to ask
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def need_folder(path: Path, what: str, option: str) -> None:

@@ -90,7 +90,7 @@ class Noise:
         return f"{text} ({self._source()})"
 
     def _source(self) -> str:
-        return f"{self.steps} steps"
+        return f"{self.steps} steps" if self.steps else "exact"
 
 
 def dominated_share(points: Array, size: float) -> Interval | None:
@@ -175,7 +175,8 @@ def advise(plan: Plan, noise: Noise) -> Advice:
         if beta:
             limits[f"kappa (1 - {name}) < 1/2, with {name} = {show(beta)}"] = shortest_average(beta)
     limit = min(limits, key=lambda key: limits[key])
-    return Advice(limits[limit], limits[limit] * size, limit)
+    kappa, largest = (float(f"{value:.12g}") for value in (limits[limit], limits[limit] * size))  # 80, not 80 + 1e-14
+    return Advice(kappa, largest, limit)
 
 
 # -- where noise dominates along a run --------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-import importlib
+"""The check: its verdicts and causes, what is saved, and the command."""
+
 import json
-import os
+import multiprocessing
 import subprocess
 import sys
-import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +14,28 @@ from torch import nn
 
 from rootscale import SGD, Adam, Plan
 from rootscale.cli import main
-from rootscale.lab import Check, Settings, Variant, check, load_task
-from rootscale.lab.pool import available, run_all
+from rootscale.cli.run_check import _folder_name
+from rootscale.lab import (
+    Check,
+    Forked,
+    Here,
+    Judge,
+    Measure,
+    Observer,
+    Settings,
+    Store,
+    Variant,
+    causes,
+    check,
+    checks,
+    load_task,
+    sweep,
+)
+from rootscale.lab.execute import can_fork
 from rootscale.paper.tasks import digits
 
-lab_check = importlib.import_module("rootscale.lab.check")  # the package has a function of that name
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+HERE = Here()
 
 TASK = """
 import torch
@@ -38,12 +56,22 @@ wrong = 3
 """
 
 
+def points(n, **more):
+    return {"measure": Measure(points=n, **more), "execute": HERE}
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A check of a small task: the rule, a wrong rule and SVAG."""
+    """A check of a small task: the rule, SVAG and a wrong rule."""
     folder = tmp_path_factory.mktemp("check")
-    wrong = Variant(8, "none", name="nothing")
-    return check(make(), [2], ells=[2], seeds=6, switch_at=200, variants=[wrong], points=6, folder=folder), folder
+    variants = [2, Variant(ell=2), Variant(8, "none", name="nothing")]
+    return check(make(), variants, seeds=6, switch_at=200, **points(6), store=folder), folder
+
+
+@pytest.fixture(scope="module")
+def scratch():
+    """The digits from scratch, at 16 times the batch size."""
+    return check(digits(samples=6_400), [16], seeds=4, **points(4))
 
 
 def test_a_check_compares_every_arm_with_the_base(small):
@@ -62,6 +90,115 @@ def test_a_check_compares_every_arm_with_the_base(small):
     assert found["SVAG ell = 2"].plan.steps == 4 * PLANS["adam"].steps
     assert found.switch_at == 200
     assert found.warm.meta["samples"][-1] == 200
+    with pytest.raises(KeyError, match="no arm 'x'; there are"):
+        found["x"]
+
+
+def test_the_rule_is_the_same_and_a_wrong_one_different_on_digits():
+    found = check(digits(samples=6_000), [4, Variant(4, "none")], seeds=5, switch_at=4_000, **points(4, noise=False))
+    assert found["B = 16"].verdict == "same"
+    assert found["B = 16, none"].verdict == "different"
+    assert found.verdict == "different"
+    assert "rule 'none' does not convert eta, beta1, beta2, eps" in found["B = 16, none"].causes[0]
+
+
+def test_from_scratch_the_noise_does_not_dominate_and_the_check_says_so(scratch):
+    arm = scratch["B = 64"]
+    assert arm.verdict == "different"
+    assert "the noise hardly dominates the gradient until" in arm.causes[0]
+    assert "and the batch is 64" in arm.causes[0]
+
+
+def test_a_check_without_a_known_cause_says_how_far_one_may_go(scratch):
+    base = scratch.base.trajectory
+    unknown = replace(base, values={name: v for name, v in base.values.items() if name != "noise scale"})
+    arm = scratch["B = 64"]
+    (cause,) = causes.causes_of(digits(samples=6_400), Variant(16), arm, unknown, Settings(grid=(0, 6_400)))
+    assert "none of the known causes is seen" in cause
+    largest = max(abs(gap.largest[0]) for gap in arm.comparison.decisive)
+    assert f"kappa = {1 + 15 * 0.05 / largest:.2g} may be within the tolerance" in cause
+
+
+def test_causes_name_batchnorm_few_steps_and_guards():
+    plan = Plan(Adam(2e-3, 0.96, 0.99), batch_size=4, steps=300, batchnorm_momentum=0.1)
+    found = check(make(plan, mlp_batchnorm), [16], seeds=4, **points(5), judge=Judge(tolerance=1e-3))
+    text = "\n".join(found["B = 64"].causes)
+    assert "BatchNorm normalises with the statistics of the batch: those of 4 samples make another model" in text
+    assert "only 19 steps are left after the change" in text
+    assert "kappa * (1 - beta1) = 0.64" in text
+
+
+def test_divergence_is_a_difference():
+    task = replace(
+        make(Plan(SGD(eta=0.01), batch_size=4, steps=600), lambda: nn.Linear(6, 3).double()),
+        loss=lambda outputs, y: (outputs - nn.functional.one_hot(y, 3)).square().sum(-1),
+    )
+    found = check(task, [64], seeds=6, **points(4))
+    arm = found["B = 256"]
+    assert arm.comparison.diverged == (6, 0)
+    assert arm.verdict == "different"
+    assert arm.causes[0].startswith("6 of 6 runs diverged, the first after ")
+
+
+def test_a_base_that_diverges_is_a_cause_and_gives_no_advice(small):
+    found, _ = small
+    arm, base = found["B = 8"], found.base.trajectory
+    lost = replace(base, meta={**base.meta, "diverged_at": [40, None, 40, None, None, None]})
+    assert "2 of 6 runs of the base diverged" in causes.causes_of(make(), Variant(2), arm, lost, Settings(grid=(0, 4)))
+    gaps = {name: replace(gap, gap=0 * gap.gap) for name, gap in arm.comparison.gaps.items()}
+    assert list(causes._advice(Variant(4), replace(arm.comparison, gaps=gaps))) == []
+
+
+def test_users_choose_what_decides_and_a_function_that_does_not_move_is_left_out():
+    task = replace(make(), functions={"three": lambda model: 3.0})
+    found = check(task, [2], seeds=4, **points(4), judge=Judge(decide_by=["parameter norm"]))
+    assert found["B = 8"].comparison.deciding == ("parameter norm",)
+    assert "three" not in found["B = 8"].comparison.gaps
+    assert any("three" in note and "flat" in note for note in found["B = 8"].comparison.notes)
+
+
+@pytest.mark.skipif(not can_fork(), reason="this process cannot be forked: JAX is loaded")
+def test_processes_give_what_one_gives():
+    options = {"seeds": 4, "switch_at": 80, "stop": 240, "measure": Measure(points=3)}
+    alone, pooled = (check(make(), [2], **options, execute=execute) for execute in (Here(together=2), Forked(2)))
+    one, other = alone["B = 8"].trajectory, pooled["B = 8"].trajectory
+    for name in one.names:
+        assert one.values[name] == pytest.approx(other.values[name], rel=1e-9), name
+
+
+def test_mistakes_are_explained_before_anything_is_run(monkeypatch):
+    monkeypatch.setattr(checks, "sweep", lambda *args, **kwargs: pytest.fail("a run was made"))
+    for variants, options, message in (
+        ([], {}, r"nothing to compare: give a batch size that is not the plan's \(a kappa, or a Variant\)"),
+        ([1], {}, "nothing to compare"),
+        ([2], {"seeds": 3}, "at least 4 seeds are needed for a verdict, got 3"),
+        ([2], {"switch_at": 600}, "switch_at must lie in the run of 600 samples, got 600"),
+        ([2], {"stop": 700}, "stop must lie in the run of 600 samples, got 700"),
+        ([2], {"judge": Judge(decide_by=["loss"])}, "the verdict cannot rest on 'loss'; there are 'train loss'"),
+        ([2, Variant(2, "sqrt", name="B = 8")], {}, "two runs are called 'B = 8': give one of the variants a name"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check(make(), variants, **options)
+    with pytest.raises(ValueError, match="need a tolerance above 0 and a level between 0 and 1, got 0.05 and 95"):
+        Judge(level=95)
+    with pytest.raises(ValueError, match="need a tolerance above 0"):
+        Judge(tolerance=0.0)
+
+
+def test_damaged_files_of_runs_are_named(small, tmp_path):
+    task = make()
+    options = {"seeds": 4, "switch_at": 200, **points(4), "store": Store(tmp_path)}
+    check(task, [2], **options)
+    (start,) = (path.parent for path in (tmp_path / "runs").glob("*/*/checkpoint.pt"))
+    for name in ("trajectory.npz", "checkpoint.pt"):
+        kept = (start / name).read_bytes()
+        (start / name).write_bytes(b"")
+        with pytest.raises(ValueError, match=rf"{name} is .*damaged: .*; remove it, and the run is made again"):
+            check(task, [2, 4], **options)
+        (start / name).write_bytes(kept)
+
+
+# -- what is saved ---------------------------------------------------------------------------------------------------
 
 
 def test_a_check_is_kept_whole_and_read_again(small):
@@ -82,104 +219,103 @@ def test_a_check_is_kept_whole_and_read_again(small):
     assert {"command", "versions", "hardware", "seeds", "seconds"} <= set(record["made"])
 
 
-def test_the_rule_is_the_same_and_a_wrong_one_different_on_digits():
-    wrong = Variant(4, "none")
-    found = check(digits(samples=18_000), [4], seeds=8, switch_at=12_000, variants=[wrong], points=10)
-    assert found["B = 16"].verdict == "same"
-    assert found["B = 16, none"].verdict == "different"
-    assert found.verdict == "different"
-    assert "rule 'none' does not convert eta, beta1, beta2, eps" in found["B = 16, none"].causes[0]
+def test_a_check_that_is_saved_again_leaves_nothing_of_the_old_one(small, tmp_path):
+    found, _ = small
+    found.save(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    replace(found, others=found.others[:1], warm=None).save(tmp_path)
+    now = {path.name for path in tmp_path.iterdir()}
+    assert len(now) == 3
+    assert now & names == {"check.json"}
+    assert len(Check.load(tmp_path).others) == 1
 
 
-def test_from_scratch_the_noise_does_not_dominate_and_the_check_says_so():
-    found = check(digits(samples=12_800), [16], seeds=8, points=8)
-    arm = found["B = 64"]
-    assert arm.verdict == "different"
-    assert "noise dominates " in arm.causes[0]
-    assert "and the batch is 64" in arm.causes[0]
+def test_a_check_with_the_names_of_older_versions_is_read_and_replaced(small, tmp_path):
+    found, _ = small
+    found.save(tmp_path)
+    record = json.loads((tmp_path / "check.json").read_text())
+    for i, arm in enumerate(record["arms"]):
+        (tmp_path / arm["trajectory"]).rename(tmp_path / f"arm-{i}.npz")
+        arm["trajectory"] = f"arm-{i}.npz"
+    (tmp_path / record["warm"]).rename(tmp_path / "warm.npz")
+    record["warm"] = "warm.npz"
+    (tmp_path / "check.json").write_text(json.dumps(record))
+    assert Check.load(tmp_path).verdict == found.verdict
+    found.save(tmp_path)
+    assert not (tmp_path / "arm-0.npz").exists()
+    assert not (tmp_path / "warm.npz").exists()
 
 
-def test_causes_name_batchnorm_few_steps_and_guards():
-    plan = Plan(Adam(2e-3, 0.96, 0.99), batch_size=4, steps=300, batchnorm_momentum=0.1)
-    found = check(make(plan, mlp_batchnorm), [16], seeds=6, points=5, tolerance=1e-3)
-    causes = "\n".join(found["B = 64"].causes)
-    assert "BatchNorm normalises with the statistics of the batch: those of 4 samples make another model" in causes
-    assert "only 19 steps are left after the change" in causes
-    assert "kappa * (1 - beta1) = 0.64" in causes
+def _save(check, folder, barrier, times):
+    for _ in range(times):
+        barrier.wait()
+        check.save(folder)
 
 
-def test_a_check_without_a_known_cause_says_how_far_one_may_go():
-    found = check(digits(samples=12_800), [16], seeds=6, points=6, noise=False)
-    assert "gradient norm" not in found.base.trajectory.names
-    (cause,) = found["B = 64"].causes
-    assert "none of the known causes is seen" in cause
-    largest = max(abs(gap.largest.gap) for gap in found["B = 64"].comparison.decisive)
-    assert f"kappa = {1 + 15 * 0.05 / largest:.2g} may be within the tolerance" in cause
-
-
-def test_divergence_is_a_difference():
-    task = replace(
-        make(Plan(SGD(eta=0.01), batch_size=4, steps=600), lambda: nn.Linear(6, 3).double()),
-        loss=lambda outputs, y: (outputs - nn.functional.one_hot(y, 3)).square().sum(-1),
+def test_of_two_checks_that_are_saved_at_once_one_remains_whole_and_readers_see_one(small, tmp_path):
+    if not can_fork():
+        pytest.skip("this process cannot be forked: JAX is loaded")
+    found, _ = small
+    one = replace(found, task="one", others=found.others[:1])
+    shifted = {name: values + 1 for name, values in found.base.trajectory.values.items()}
+    other = replace(
+        found, task="other", base=replace(found.base, trajectory=replace(found.base.trajectory, values=shifted))
     )
-    found = check(task, [64], seeds=6, points=4)
-    arm = found["B = 256"]
-    assert arm.comparison.diverged == (6, 0)
-    assert arm.verdict == "different"
-    assert arm.causes[0].startswith("6 of 6 runs diverged, the first after ")
+    expected = {"one": found.base.trajectory.values["train loss"], "other": shifted["train loss"]}
+    one.save(tmp_path)
+    context, times = multiprocessing.get_context("fork"), 60
+    barrier = context.Barrier(2)
+    saving = [context.Process(target=_save, args=(check, tmp_path, barrier, times)) for check in (one, other)]
+    for process in saving:
+        process.start()
+    reads = 0
+    while any(process.is_alive() for process in saving) or not reads:
+        read = Check.load(tmp_path)
+        assert len(read.others) == (1 if read.task == "one" else 3)
+        assert np.array_equal(read.base.trajectory.values["train loss"], expected[read.task])
+        reads += 1
+    for process in saving:
+        process.join()
+        assert process.exitcode == 0
+    assert len(Check.load(tmp_path).others) in (1, 3)
 
 
-def test_users_choose_what_decides(small):
-    found = check(make(), [2], seeds=6, points=4, functions=["parameter norm"])
-    assert found["B = 8"].comparison.deciding == ("parameter norm",)
-    with pytest.raises(ValueError, match="the verdict cannot rest on 'loss'; there are 'train loss'"):
-        check(make(), [2], seeds=6, points=4, functions=["loss"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: [], "expected an object with 'arms', got list"),
+        (lambda record: {}, "'arms' is missing; expected a list"),
+        (lambda record: {**record, "arms": []}, "'arms' must have at least the base, got none"),
+        (lambda record: {**record, "arms": [3]}, "expected an object with 'label', got int"),
+        (lambda record: {**record, "switch_at": "soon"}, "'switch_at' must be a whole number, got \"soon\""),
+        (lambda record: {**record, "made": None}, "'made' must be an object, got null"),
+        (
+            lambda record: {**record, "arms": [{**record["arms"][0], "plan": {"a": 1}}]},
+            "'plan' is not one that was saved",
+        ),
+        (
+            lambda record: {**record, "arms": [{**record["arms"][1], "comparison": {"gaps": 1}}]},
+            "'comparison' is not one that was saved",
+        ),
+        (lambda record: {**record, "warm": "no.npz"}, "no.npz, which is not there"),
+    ],
+)
+def test_wrong_content_of_a_saved_check_is_named_in_one_line(small, tmp_path, change, message, capsys):
+    small[0].save(tmp_path)
+    record = json.loads((tmp_path / "check.json").read_text())
+    (tmp_path / "check.json").write_text(json.dumps(change(record)))
+    assert main(["report", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'check.json'} " in error
+    assert message in error
+    assert error.count("\n") == 1
 
 
-@pytest.fixture
-def forks():
-    if not available():
-        pytest.skip("this process cannot be forked: a test before this one has loaded JAX")
-
-
-@pytest.mark.usefixtures("forks")
-def test_processes_give_what_one_gives(tmp_path):
-    alone = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3, workers=1)
-    pooled = check(make(), [2, 4], seeds=6, switch_at=200, points=5, together=3, workers=2, folder=tmp_path)
-    for one, other in zip(alone.others, pooled.others, strict=True):
-        for name in one.trajectory.names:
-            assert np.array_equal(one.trajectory.values[name], other.trajectory.values[name])
-
-
-@pytest.mark.usefixtures("forks")
-def test_the_error_of_a_process_reaches_the_user():
-    def broken():
-        raise ValueError("no such weights")
-
-    def job(tell, stop):
-        broken()
-
-    with pytest.raises(ValueError, match="no such weights"):
-        run_all([job, lambda tell, stop: stop.wait(20)], 2, lambda number, share: None, threading.Event())
-
-    def dies(tell, stop):
-        os._exit(7)
-
-    with pytest.raises(RuntimeError, match="died with exit code 7"):
-        run_all([dies], 2, lambda number, share: None, threading.Event())
-
-
-def test_mistakes_are_explained():
-    with pytest.raises(ValueError, match="nothing to compare: give kappas, ells or variants"):
-        check(make())
-    with pytest.raises(ValueError, match="at least 4 seeds are needed for a verdict, got 3"):
-        check(make(), [2], seeds=3)
-    with pytest.raises(ValueError, match="switch_at must lie in the run of 600 samples, got 600"):
-        check(make(), [2], switch_at=600)
-    with pytest.raises(ValueError, match="stop must lie in the run of 600 samples, got 700"):
-        check(make(), [2], stop=700)
-    with pytest.raises(KeyError, match="no arm 'x'; there are"):
-        check(make(), [2], seeds=4, points=3)["x"]
+def test_what_is_no_json_is_no_saved_check(tmp_path):
+    for raw in (b"{", b"\xff\xfe"):
+        (tmp_path / "check.json").write_bytes(raw)
+        with pytest.raises(ValueError, match=r"check.json is not a saved check"):
+            Check.load(tmp_path)
 
 
 # -- on the command line ---------------------------------------------------------------------------------------------
@@ -197,7 +333,7 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
     code = main([*words, "--workers", "1", "--tolerance", "0.9"])
     text = capsys.readouterr()
     assert code == 0
-    assert "mine <b>: runs from scratch, each compared with B = 4 (4 seeds each)" in text.out
+    assert "mine <b> from scratch, compared with B = 4" in text.out
     assert "same" in text.out
     assert "finished B = 8 (2 of 2)" in text.err
     assert str(out / "report.html") in text.out.replace("\n", "")
@@ -215,7 +351,10 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("{file}:wrong --to 8", "must be a rootscale.lab.Task or a function that makes one, got int"),
         ("{file}x.py:task --to 8", "there is no file"),
         ("no_such_module:task --to 8", "cannot import 'no_such_module'"),
-        ("{file}:task", "nothing to compare"),
+        ("{file}:task", "nothing to compare with batch size 4: give others with --to, or SVAG with --ell; for example"),
+        ("{file}:task --to 4 --ell 1", "nothing to compare with batch size 4"),
+        ("fm --to 64", "TASK must be file.py:name, module:name, or one of digits, mnist, cifar10; got 'fm'"),
+        ("mnist --to 64", "MNIST needs the folder that holds it: set the environment variable ROOTSCALE_DATA to it"),
         ("{file}:task --to 8 --switch-at soon", "--switch-at takes samples or a share such as 25%, got 'soon'"),
         ("{file}:task --to 8 --keep nothing", "rule 'sqrt' has no row 'nothing' to leave out"),
         ("{file}:task --to 8 --seeds 2", "at least 4 seeds are needed"),
@@ -229,7 +368,8 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("{file}:task --to 8 --report nowhere/x.html", "there is no folder nowhere for the report"),
     ],
 )
-def test_mistakes_end_in_one_line(task_file, tmp_path, capsys, words, message):
+def test_mistakes_end_in_one_line(task_file, tmp_path, capsys, monkeypatch, words, message):
+    monkeypatch.delenv("ROOTSCALE_DATA", raising=False)
     assert main(["check", *words.format(file=task_file).split(), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -241,7 +381,7 @@ def test_a_share_of_the_run_is_a_switch(task_file, tmp_path, capsys):
     words = ["check", f"{task_file}:task", "--to", "8", "--seeds", "4", "--points", "3", "--workers", "1"]
     more = ["--eval-samples", "7", "--micro", "3"]
     main([*words, *more, "--switch-at", "25%", "--stop", "50%", "--out", str(tmp_path / "out")])
-    assert "runs switched after 200 samples" in capsys.readouterr().out
+    assert "after a switch at 200 samples" in capsys.readouterr().out
     for path in (tmp_path / "out" / "runs").rglob("run.json"):
         settings = json.loads(path.read_text())["settings"]
         assert (settings["eval_samples"], settings["micro"]) == (7, 3)
@@ -252,29 +392,36 @@ def test_ready_made_tasks_have_short_names():
     assert load_task("rootscale.paper.tasks:digits").name == "digits"
 
 
+@pytest.mark.parametrize("name", ["..", "../outside", "/tmp/outside", "a/../../b", ".hidden", "...", ""])
+def test_the_folder_of_a_task_lies_in_the_folder_of_runs(name):
+    place = (Path("/base/runs") / _folder_name(name)).resolve()
+    assert place.parent == Path("/base/runs")
+
+
+def test_rules_on_the_command_line_are_made_of_three_options(task_file, tmp_path, capsys):
+    words = ["check", f"{task_file}:task", "--to", "8", "--seeds", "4", "--points", "2", "--stop", "80"]
+    rule = ["--rule", "sqrt", "--averaging", "power", "--keep", "beta2", "eps"]
+    main([*words, *rule, "--workers", "1", "--out", str(tmp_path / "out")])
+    (arm,) = Check.load(tmp_path / "out").others
+    assert arm.label == "B = 8, sqrt with power without beta2, eps"
+    assert arm.plan.optimizer.beta1 == pytest.approx(0.98**2)
+    assert arm.plan.optimizer.beta2 == 0.999
+
+
 def test_tensorboard_gets_every_point_once_also_after_a_resume(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    from rootscale.lab import Settings, sweep
+    from rootscale.integrations.tensorboard import EventFiles
 
-    def stop(label, run, runs, share):
+    def stop(label, job, jobs, share):
         if share > 0.5:
             raise RuntimeError("stopped")
 
     settings = Settings(grid=(0, 160, 320, 480))
+    options = {"seeds": [0, 1], "settings": settings, "store": Store(tmp_path, checkpoint_every=0), "execute": HERE}
     with pytest.raises(RuntimeError, match="stopped"):
-        sweep(
-            make(),
-            [Variant()],
-            [0, 1],
-            settings,
-            tmp_path,
-            workers=1,
-            tensorboard=True,
-            checkpoint_every=0,
-            on_progress=stop,
-        )
-    found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, tensorboard=True).trajectories[Variant()]
-    (place,) = tmp_path.iterdir()
+        sweep(make(), [Variant()], **options, observe=Observer(stop, measured=EventFiles()))
+    found = sweep(make(), [Variant()], **options, observe=Observer(measured=EventFiles())).trajectories[Variant()]
+    (place,) = tmp_path.glob("*/*/")
     events = accumulator.EventAccumulator(str(place))
     events.Reload()
     scalars = sorted(events.Scalars("train loss"), key=lambda event: event.step)  # two files within one second
@@ -289,47 +436,3 @@ def test_the_demo_says_what_it_found(tmp_path):
     assert "the square root rule" in found.stdout
     assert "noise scale" in found.stdout
     assert (tmp_path / "demo" / "report.html").exists()
-
-
-def test_what_is_refused_is_refused_before_anything_is_run(monkeypatch):
-    monkeypatch.setattr(lab_check, "sweep", lambda *args, **kwargs: pytest.fail("a run was made"))
-    task = make()
-    for options, message in (
-        ({"level": 95}, "need a tolerance above 0 and a level between 0 and 1, got 0.05 and 95"),
-        ({"tolerance": 0.0}, "need a tolerance above 0"),
-        ({"functions": ["loss"]}, "the verdict cannot rest on 'loss'; there are 'train loss'"),
-        (
-            {"variants": [Variant(2, "with power", name="B = 8")]},
-            "two runs are called 'B = 8': give one of the variants a name",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check(task, [2], seeds=4, points=4, **options)
-
-
-def test_a_function_that_does_not_move_is_left_out_and_the_check_goes_on():
-    found = check(replace(make(), functions={"three": lambda model: 3.0}), [2], seeds=4, points=4)
-    assert "three" not in found["B = 8"].comparison.gaps
-    assert any("three" in note and "flat" in note for note in found["B = 8"].comparison.notes)
-
-
-def test_damaged_files_of_runs_are_named(tmp_path):
-    check(make(), [2], seeds=4, points=4, switch_at=200, folder=tmp_path, workers=1)
-    for name in ("trajectory.npz", "checkpoint.pt"):
-        (start,) = (path.parent for path in (tmp_path / "runs").glob("*/checkpoint.pt"))
-        damaged = start / name
-        kept = damaged.read_bytes()
-        damaged.write_bytes(b"")
-        with pytest.raises(ValueError, match=rf"{name} is .*damaged: .*; remove it, and the run is made again"):
-            check(make(), [2, 4], seeds=4, points=4, switch_at=200, folder=tmp_path, workers=1)
-        damaged.write_bytes(kept)
-
-
-def test_a_base_that_diverges_is_a_cause_and_gives_no_advice():
-    found = check(make(), [2], seeds=6, points=4)
-    arm, base = found["B = 8"], found.base.trajectory
-    lost = replace(base, meta={**base.meta, "diverged_at": [40, None, 40, None, None, None]})
-    causes = list(lab_check._causes(make(), Variant(2), arm, lost, Settings(grid=(0, 4))))
-    assert "2 of 6 runs of the base diverged" in causes
-    gaps = {name: replace(gap, gap=0 * gap.gap) for name, gap in arm.comparison.gaps.items()}
-    assert list(lab_check._otherwise(Variant(4), replace(arm.comparison, gaps=gaps))) == []

@@ -1,3 +1,5 @@
+"""Sweeps: what is stored, found again, resumed and split."""
+
 import json
 import multiprocessing
 import os
@@ -8,53 +10,118 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from problems import make, mlp
+from problems import make
 
 from rootscale.files import locked
-from rootscale.lab import Run, Settings, Setup, Variant, identity, sweep
-from rootscale.lab.identity import describe
-from rootscale.lab.pool import available
-from rootscale.lab.sweep import BusyError, finished
-from rootscale.paper.tasks import Normalise
+from rootscale.lab import (
+    BusyError,
+    Deadline,
+    Forked,
+    Here,
+    Observer,
+    Run,
+    Settings,
+    Setup,
+    Store,
+    UnfinishedError,
+    Variant,
+    finished,
+    sweep,
+)
+from rootscale.lab.execute import can_fork
 from rootscale.trajectory import Trajectory
 
-SETTINGS = Settings(grid=(0, 160, 320, 480))
-SWITCH = Settings(grid=(160, 320, 480), switch_at=160)
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+SETTINGS = Settings(grid=(0, 80, 160))
+SWITCH = Settings(grid=(80, 160, 240), switch_at=80)
 VARIANTS = [Variant(), Variant(4), Variant(4, "linear"), Variant(ell=2)]
+TWO, FOUR = [0, 1], [0, 1, 2, 3]
 
 
-def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.npz"))}
+def run(task, variants, seeds, settings, store=None, execute=None, **observe):
+    """A sweep, in this process if nothing else is said."""
+    return sweep(
+        task, variants, seeds=seeds, settings=settings, store=store, execute=execute or Here(),
+        observe=Observer(**observe),
+    )  # fmt: skip
 
 
-def equal(a, b):
+def equal(a, b, close=False):
     assert a.trajectories.keys() == b.trajectories.keys()
     for variant, one in a.trajectories.items():
         other = b.trajectories[variant]
         assert one.meta["seeds"] == other.meta["seeds"]
         for name in one.names:
-            assert np.array_equal(one.values[name], other.values[name]), (variant, name)
+            if close:
+                assert one.values[name] == pytest.approx(other.values[name], rel=1e-9), (variant, name)
+            else:
+                assert np.array_equal(one.values[name], other.values[name]), (variant, name)
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, SWITCH])
-def test_a_sweep_with_a_folder_gives_what_one_without_gives_and_skips_what_is_finished(tmp_path, settings):
-    kept = sweep(make(), VARIANTS, [0, 1, 2], settings, tmp_path, together=2)
-    equal(kept, sweep(make(), VARIANTS, [0, 1, 2], settings, together=2, workers=1))
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
-    again = sweep(make(), VARIANTS, [0, 1, 2], settings, tmp_path, together=2)
-    equal(again, kept)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")} == before
-    assert not list(tmp_path.rglob("*.tmp"))
+def times(folder, pattern="*.npz"):
+    return {path: path.stat().st_mtime_ns for path in Path(folder).rglob(pattern)}
 
 
-def test_all_variants_of_a_switch_start_from_one_warm_start(tmp_path):
-    found = sweep(make(), VARIANTS, [0, 1], SWITCH, tmp_path)
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A folder with a sweep of four variants from a switch, three seeds in groups of two, and what it gave."""
+    folder = tmp_path_factory.mktemp("stored")
+    return folder, run(make("everything"), VARIANTS, [0, 1, 2], SWITCH, folder, Here(together=2))
+
+
+@pytest.fixture
+def copied(stored, tmp_path):
+    shutil.copytree(stored[0], tmp_path / "copy")
+    return tmp_path / "copy", stored[1]
+
+
+def test_a_sweep_with_a_folder_gives_what_one_without_gives_and_finished_runs_are_only_read(stored):
+    folder, kept = stored
+    equal(kept, run(make("everything"), VARIANTS, [0, 1, 2], SWITCH, None, Here(together=2)))
+    before = times(folder)
+    jobs = []
+    equal(run(make("everything"), VARIANTS, [0, 1, 2], SWITCH, folder, progress=lambda *said: jobs.append(said)), kept)
+    assert times(folder) == before
+    assert not jobs
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_a_run_is_found_again_in_whatever_group_of_seeds_it_was_made(copied):
+    folder, kept = copied
+    before = times(folder)
+    swept = run(make("everything"), VARIANTS[:2], [2, 0], SWITCH, folder, Here(together=16))
+    assert times(folder) == before
+    for variant in VARIANTS[:2]:
+        one, other = swept.trajectories[variant], kept.trajectories[variant]
+        assert one.meta["seeds"] == [2, 0]
+        assert np.array_equal(one.values["train loss"], other.values["train loss"][[2, 0]])
+        assert 0 < one.meta["seconds"] < other.meta["seconds"]
+
+
+def test_a_warm_start_serves_other_groups_than_it_was_made_in(copied):
+    folder, kept = copied
+    apart = run(make("everything"), [Variant(2)], [0, 1, 2], SWITCH, None, Here(together=1))
+    before = times(folder, "checkpoint.pt")
+    together = run(make("everything"), [Variant(2)], [0, 1, 2], SWITCH, folder, Here(together=3))
+    equal(together, apart, close=True)
+    assert times(folder, "checkpoint.pt") == before, "the states of groups 0-1 and 2 were put together"
+
+
+@pytest.mark.parametrize("kind", ["adam", "everything"])
+def test_the_result_does_not_depend_on_the_groups(kind):
+    task = make(kind)
+    apart, together = (run(task, VARIANTS, TWO, SWITCH, None, Here(together)) for together in (1, 2))
+    equal(apart, together, close=True)
+
+
+def test_all_variants_of_a_switch_start_from_one_warm_start(stored):
+    _, found = stored
     starts = [trajectory.values["train loss"][:, 0] for trajectory in found.trajectories.values()]
     for start in starts[1:]:
         assert np.array_equal(start, starts[0])
@@ -63,8 +130,9 @@ def test_all_variants_of_a_switch_start_from_one_warm_start(tmp_path):
 
 
 def test_a_run_folder_describes_itself_and_is_read_without_this_package(tmp_path):
-    sweep(make("everything"), [Variant(4)], [3, 4], SETTINGS, tmp_path)
-    (place,) = tmp_path.iterdir()
+    run(make("everything"), [Variant(4)], [3, 4], SETTINGS, Store(tmp_path, command="make it"))
+    (place,) = tmp_path.glob("*/*/")
+    assert place.name == "seeds-3-4"
     assert sorted(path.name for path in place.glob("[!.]*")) == ["run.json", "trajectory.csv", "trajectory.npz"]
     facts = json.loads((place / "run.json").read_text())
     assert facts["status"] == "finished"
@@ -73,159 +141,35 @@ def test_a_run_folder_describes_itself_and_is_read_without_this_package(tmp_path
     assert facts["plan"]["batch_size"] == 16
     assert {"torch", "rootscale", "python", "numpy"} <= set(facts["versions"])
     assert facts["hardware"]
-    assert facts["command"]
+    assert facts["command"] == "make it"
     with np.load(place / "trajectory.npz") as arrays:
         loss = arrays["values/train loss"]
     table = np.genfromtxt(place / "trajectory.csv", delimiter=",", names=True, deletechars="")
-    assert table["train_loss"].reshape(2, 4) == pytest.approx(loss)
-    assert table["samples"].reshape(2, 4)[0].tolist() == [0, 160, 320, 480]
-    assert table["seed"].reshape(2, 4)[:, 0].tolist() == [3, 4]
+    assert table["train_loss"].reshape(2, 3) == pytest.approx(loss)
+    assert table["samples"].reshape(2, 3)[0].tolist() == [0, 80, 160]
+    assert table["seed"].reshape(2, 3)[:, 0].tolist() == [3, 4]
 
 
-def test_what_decides_the_result_decides_the_folder():
-    task = make()
-    changed = {
-        "plan": make("rmsprop"),
-        "data": replace(task, train=(task.train.inputs + 1, task.train.targets)),
-        "model": make(model=lambda: mlp().requires_grad_(False)),
-        "loss": replace(task, loss=lambda outputs, y: outputs.square().mean(-1)),
-        "metrics": replace(task, metrics={}),
-    }
-    for what, other in changed.items():
-        assert describe(other) != describe(task), what
-    assert describe(make()) == describe(task)
+# -- stopping and resuming -------------------------------------------------------------------------------------------
 
 
-class Halved:
-    """A loss of one's own, as an object."""
-
-    def __init__(self, by, hidden=None):
-        self.by, self.hidden = by, hidden
-
-    def __call__(self, outputs, y):
-        return torch.nn.functional.cross_entropy(outputs, y, reduction="none") / self.by
-
-
-class Own(torch.nn.Module):
-    """A net of one's own."""
-
-    def __init__(self, activation=torch.relu):
-        super().__init__()
-        self.layer, self.activation = torch.nn.Linear(6, 3), activation
-
-    def forward(self, x):
-        return self.activation(self.layer(x))
-
-
-def closure(factor):
-    return lambda outputs, y: factor * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
-
-
-FACTOR = 2.0
-
-
-def of_a_global(outputs, y):
-    return FACTOR * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
-
-
-def rows(changed):
-    y = torch.zeros(10_000, dtype=torch.long)
-    y[changed] = 1
-    return torch.ones(10_000, 6, dtype=torch.float64), y
-
-
-CROSS = partial(torch.nn.CrossEntropyLoss, reduction="none")
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"loss": CROSS()}, {"loss": CROSS(label_smoothing=0.5)}),
-        ({"loss": CROSS()}, {"loss": CROSS(weight=torch.tensor([1.0, 2.0, 1.0]))}),
-        ({"loss": Halved(2)}, {"loss": Halved(2.5)}),
-        ({"loss": Halved(2)}, {"loss": Halved(2, hidden={"a": torch.ones(2)})}),
-        ({"loss": closure(1.0)}, {"loss": closure(0.5)}),
-        ({"prepare": Normalise((0.0,), (1.0,))}, {"prepare": Normalise((5.0,), (9.0,))}),
-        ({"prepare": torch.relu}, {"prepare": torch.tanh}),
-        ({"prepare": np.exp}, {"prepare": np.log}),
-        ({"train": rows(0)}, {"train": rows(9_999)}),
-        ({"model": Own}, {"model": partial(Own, torch.tanh)}),
-        ({"model": lambda: torch.nn.Dropout(0.5)}, {"model": lambda: torch.nn.Dropout(0.1)}),
-        ({"model": lambda: torch.nn.ReLU()}, {"model": lambda: torch.nn.Tanh()}),
-    ],
-)
-def test_values_decide_the_folder_as_code_does(one, other):
-    task = make()
-    assert describe(replace(task, **one)) != describe(replace(task, **other))
-    assert describe(replace(task, **one)) == describe(replace(task, **one))
-
-
-def test_equal_values_are_equal_whether_or_not_they_are_one_object():
-    task, half = make(), (0.5, 0.25)
-    again = tuple(float(x) for x in half)
-    assert again is not half
-    one, other = (replace(task, prepare=Normalise(half, second)) for second in (half, again))
-    assert describe(one) == describe(other)
-    around = {"a": half}
-    around["self"] = around
-    assert describe(replace(task, loss=Halved(2, around))) != describe(replace(task, loss=Halved(2, {"a": half})))
-
-
-def test_a_global_that_a_loss_refers_to_decides_the_folder(monkeypatch):
-    task = make()
-    before = describe(replace(task, loss=of_a_global))
-    monkeypatch.setitem(globals(), "FACTOR", 3.0)
-    assert describe(replace(task, loss=of_a_global)) != before
-
-
-def test_an_argument_that_a_newer_library_adds_changes_nothing(monkeypatch):
-    def older(self, p=0.5, inplace=False):
-        torch.nn.Module.__init__(self)
-        self.p, self.inplace = p, inplace
-
-    def newer(self, p=0.5, inplace=False, more=None):
-        older(self, p, inplace)
-        self.more = more
-
-    found = []
-    for init in (older, newer):
-        monkeypatch.setattr(torch.nn.Dropout, "__init__", init)
-        identity._arguments.cache_clear()
-        found.append(describe(replace(make(), model=lambda: torch.nn.Dropout(0.3)))["model"])
-    identity._arguments.cache_clear()
-    assert found[0] == found[1]
-
-
-def test_a_model_is_made_once_to_describe_tasks_that_share_it():
-    made = []
-
-    def model(width, extra=None):
-        made.append(width)
-        return torch.nn.Linear(6, width).double()
-
-    tasks = [make(plan, model=partial(model, width)) for plan in ("adam", "rmsprop") for width in (3, 4)]
-    descriptions = [describe(task)["model"] for task in tasks]
-    assert made == [3, 4]
-    assert descriptions[0] == descriptions[2] != descriptions[1]
-    assert describe(make(model=partial(model, 3, extra=[])))["model"] == descriptions[0], "a list cannot be looked up"
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(tmp_path):
-    if not available():
+def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(stored, tmp_path):
+    if not can_fork():
         pytest.skip("this process cannot be forked: a test before this one has loaded JAX")
-    task, arguments = make("everything"), (VARIANTS, [0, 1, 2], SWITCH)
-    began = time.monotonic()
-    expected = sweep(task, *arguments, tmp_path / "whole", together=2)
-    length = time.monotonic() - began
+    task, folder = make("everything"), tmp_path / "killed"
     context, moments = multiprocessing.get_context("fork"), random.Random(0)
+    store = Store(folder, checkpoint_every=0.0)
+    store.fingerprints.of(task, [0, 1, 2])  # once, and not in every process
+    began = time.monotonic()
+    run(task, VARIANTS, [0, 1, 2], SWITCH, None, Here(together=2))
+    length = time.monotonic() - began
 
     def work():
-        sweep(task, *arguments, tmp_path / "killed", together=2, workers=1, checkpoint_every=0.0)
+        run(task, VARIANTS, [0, 1, 2], SWITCH, store, Here(together=2))
 
     kills = 0
     while kills < 20:
-        before = files(tmp_path / "killed")
+        before = {path: path.read_bytes() for path in folder.rglob("*.npz")}
         process = context.Process(target=work)
         process.start()
         process.join(moments.uniform(0.02, length / 6))
@@ -233,107 +177,198 @@ def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(tmp_path):
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             kills += 1
-        elif kills < 20:  # done before the twentieth kill: take something away that it has to do again
+        else:  # done before the twentieth kill: take something away that it has to do again
             assert process.exitcode == 0
-            next((tmp_path / "killed").rglob("trajectory.npz")).unlink()
+            next(folder.rglob("trajectory.npz")).unlink()
             continue
-        now = files(tmp_path / "killed")
+        now = {path: path.read_bytes() for path in folder.rglob("*.npz")}
         assert before.items() <= now.items()
         for path in now:
-            Trajectory.load(tmp_path / "killed" / path)
-    equal(sweep(task, *arguments, tmp_path / "killed", together=2), expected)
+            Trajectory.load(path)
+    equal(run(task, VARIANTS, [0, 1, 2], SWITCH, store, Here(together=2)), stored[1])
+    assert not list(folder.rglob("*.tmp")), "what a killed process was writing is removed"
 
 
-def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_goes_on_from_it(tmp_path):
+def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_resumes_from_it(stored, tmp_path):
     task = make("everything")
 
-    def interrupt(label, run, runs, share):
-        if run == 2 and share > 0.5:
+    def interrupt(label, job, jobs, share):
+        if job == 3 and share > 0.5:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path, workers=1, on_progress=interrupt)
-    (begun,) = [path for path in tmp_path.iterdir() if not (path / "trajectory.npz").exists()]
-    assert (begun / "checkpoint.pt").exists()
+        run(task, VARIANTS, [0, 1, 2], SWITCH, tmp_path, Here(together=2), progress=interrupt)
+    (cut,) = [path for path in tmp_path.glob("*/*/") if not (path / "trajectory.npz").exists()]
+    assert (cut / "checkpoint.pt").exists()
     shares = []
-    resumed = sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path, workers=1, on_progress=lambda *said: shares.append(said))
-    assert shares[0][1] == 2
+    resumed = run(
+        task, VARIANTS, [0, 1, 2], SWITCH, tmp_path, Here(together=2), progress=lambda *said: shares.append(said)
+    )
     assert shares[0][3] > 0.5
-    equal(resumed, sweep(task, VARIANTS, [0, 1], SWITCH))
+    equal(resumed, stored[1])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def names(folder):
-    return {"warm": next(folder.glob("*/checkpoint.pt")).parent.name, "run": next(folder.glob("b-16-s*")).name}
+def test_a_group_that_was_stopped_is_resumed_as_it_was_also_where_fewer_seeds_are_wanted(tmp_path):
+    def interrupt(label, job, jobs, share):
+        if share > 0.5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make(), [Variant()], FOUR, SETTINGS, tmp_path, progress=interrupt)
+    shares = []
+    found = run(
+        make(), [Variant()], [1], SETTINGS, tmp_path, Here(together=1), progress=lambda *said: shares.append(said[3])
+    )
+    assert shares[0] > 0.5
+    assert found.trajectories[Variant()].meta["seeds"] == [1]
+    assert [path.name for path in tmp_path.glob("*/*/")] == ["seeds-0-3"]
+
+
+@pytest.mark.parametrize("execute", [Here, Forked])
+def test_a_deadline_stops_a_sweep_with_a_checkpoint(stored, tmp_path, execute):
+    task, store = make("everything"), Store(tmp_path)
+    store.fingerprints.of(task, TWO)
+    long = Settings(grid=(0, 400_000))
+    plan = replace(task.plan, steps=200_000)
+    with pytest.raises(
+        UnfinishedError, match="the deadline passed before all runs were finished; the same call resumes"
+    ):
+        run(replace(task, plan=plan), [Variant()], TWO, long, store, execute(deadline=Deadline.after(0.5)))
+    places = list(tmp_path.glob("*/*/"))
+    assert places
+    for place in places:
+        assert 0 <= torch.load(place / "checkpoint.pt", weights_only=True)["step"] < 200_000
+        assert json.loads((place / "run.json").read_text())["status"] == "running"
+
+
+def test_a_deadline_that_has_passed_makes_nothing_and_still_reads(stored, tmp_path):
+    folder, kept = stored
+    over = Here(deadline=Deadline.after(0))
+    equal(run(make("everything"), VARIANTS, [0, 1, 2], SWITCH, folder, over), kept)
+    with pytest.raises(UnfinishedError):
+        run(make(), [Variant()], TWO, SETTINGS, tmp_path, over)
+    assert not list(tmp_path.iterdir())
+
+
+# -- several processes -----------------------------------------------------------------------------------------------
+
+
+def test_work_is_split_to_fill_the_workers_and_no_further():
+    class Counted(Here):
+        def __init__(self, workers, together):
+            super().__init__(together)
+            object.__setattr__(self, "count", workers)
+            object.__setattr__(self, "made", [])
+
+        def workers(self):
+            return self.count
+
+        def run(self, jobs, *rest):
+            self.made.append([len(job.wanted.seeds) for job in jobs])
+            super().run(jobs, *rest)
+
+    for workers, together, expected in (
+        (2, 16, [[8, 8]]),
+        (8, 16, [[2] * 8]),
+        (64, 16, [[1] * 16]),
+        (1, 16, [[8, 8]]),
+        (1, 3, [[3, 3, 2] * 2]),
+    ):
+        execute = Counted(workers, together)
+        run(make(), VARIANTS[:2], range(8), Settings(grid=(0, 16)), None, execute)
+        assert execute.made == expected, (workers, together)
+
+
+def places_of(folder):
+    return {
+        "warm": next(folder.glob("*/*/checkpoint.pt")).parent.relative_to(folder),
+        "run": next(folder.glob("b-16-*/*/run.json")).parent.relative_to(folder),
+    }
+
+
+@pytest.fixture(scope="module")
+def one_made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    return folder, run(make(), [Variant(4)], [0], SWITCH, folder)
 
 
 @pytest.mark.parametrize("what", ["warm", "run"])
-def test_a_run_that_another_process_makes_is_waited_for_and_read(tmp_path, what):
-    asked = make(), [Variant(4)], [0], SWITCH
-    made = sweep(*asked, tmp_path / "made", workers=1)
-    places = names(tmp_path / "made")
-    before = ["warm", "run"][: ["warm", "run"].index(what)]
-    for name in before:
-        shutil.copytree(tmp_path / "made" / places[name], tmp_path / "new" / places[name])
-    held, told = ExitStack(), []
-    assert held.enter_context(locked(tmp_path / "new" / places[what] / ".lock"))
+def test_a_run_that_another_process_makes_is_waited_for_and_read(one_made, tmp_path, what):
+    made, expected = one_made
+    places = places_of(made)
+    if what == "run":
+        shutil.copytree(made / places["warm"], tmp_path / places["warm"])
+    shutil.copytree(made / places[what], tmp_path / places[what])
+    (tmp_path / places[what] / "trajectory.npz").unlink()
+    held, shares = ExitStack(), []
+    assert held.enter_context(locked(tmp_path / places[what] / ".lock"))
 
-    def finish(label, run, runs, share):
-        told.append(share)
-        if len(told) == 3:  # as the other process would
-            shutil.copytree(tmp_path / "made" / places[what], tmp_path / "new" / places[what], dirs_exist_ok=True)
+    def finish(label, job, jobs, share):
+        shares.append(share)
+        if len(shares) == 3:  # as the other process would
+            shutil.copy(made / places[what] / "trajectory.npz", tmp_path / places[what])
             held.close()
 
-    equal(sweep(*asked, tmp_path / "new", workers=1, on_progress=finish), made)
-    assert told[:3] == [0, 0, 0]
-    assert (len(told) == 3) == (what == "run"), "after a warm start, the run itself is made"
+    equal(run(make(), [Variant(4)], [0], SWITCH, tmp_path, progress=finish), expected)
+    assert shares[:3] == [0, 0, 0]
+    assert (shares[3:] == [1.0]) == (what == "run"), "after a warm start, the run itself is made"
 
 
-def test_a_run_that_another_process_makes_is_an_error_where_it_is_not_to_be_waited_for(tmp_path):
-    asked = make(), [Variant(4)], [0], SWITCH
-    sweep(*asked, tmp_path / "made", workers=1)
-    places = names(tmp_path / "made")
-    with (
-        locked(tmp_path / "new" / places["run"] / ".lock"),
-        pytest.raises(BusyError, match=f"another process is making {places['run']}"),
-    ):
-        sweep(*asked, tmp_path / "new", workers=1, wait=False)
-    assert (tmp_path / "new" / places["warm"] / "trajectory.npz").exists()
-    sweep(*asked, tmp_path / "new", workers=1, wait=False)
-    assert finished(*asked, tmp_path / "new")
+def test_a_run_that_another_process_makes_in_another_group_is_an_error_where_the_store_does_not_wait(tmp_path):
+    asked = make(), [Variant(4)]
+    run(*asked, TWO, SETTINGS, tmp_path)
+    (place,) = tmp_path.glob("*/*/")
+    (place / "trajectory.npz").unlink()
+    store = Store(tmp_path, wait=False)
+    with locked(place / ".lock"), pytest.raises(BusyError, match="another process is making B = 16"):
+        run(*asked, [1], SETTINGS, store)
+    run(*asked, [1], SETTINGS, store)
+    assert finished(*asked, seeds=TWO, settings=SETTINGS, store=store)
 
 
-def test_waiting_for_another_process_can_be_interrupted(tmp_path):
-    asked = make(), [Variant(4)], [0], SETTINGS
-    sweep(*asked, tmp_path / "made", workers=1)
-    (place,) = (tmp_path / "made").iterdir()
-    with locked(tmp_path / "new" / place.name / ".lock"), pytest.raises(KeyboardInterrupt):
-        sweep(*asked, tmp_path / "new", workers=1, on_progress=lambda *said: os.kill(os.getpid(), signal.SIGINT))
-    assert not finished(*asked, tmp_path / "new")
+def test_waiting_for_another_process_can_be_interrupted(one_made, tmp_path):
+    made, _ = one_made
+    shutil.copytree(made, tmp_path / "new")
+    (place,) = (tmp_path / "new").glob("b-16-*/*/")
+    (place / "trajectory.npz").unlink()
+    with locked(place / ".lock"), pytest.raises(KeyboardInterrupt):
+        run(
+            make(), [Variant(4)], [0], SWITCH, tmp_path / "new",
+            progress=lambda *said: os.kill(os.getpid(), signal.SIGINT),
+        )  # fmt: skip
+    assert not finished(make(), [Variant(4)], seeds=[0], settings=SWITCH, store=tmp_path / "new")
 
 
-def test_whether_a_sweep_is_finished_is_known_without_running_it(tmp_path):
-    asked = (make(), VARIANTS[:2], [0, 1, 2], SWITCH, tmp_path)
-    assert not finished(*asked, together=2)
-    assert not list(tmp_path.iterdir())
-    sweep(*asked, together=2, workers=1)
-    assert finished(*asked, together=2)
-    assert not finished(*asked, together=3)
-    assert not finished(make(), VARIANTS[:3], *asked[2:], together=2)
-    for path in tmp_path.rglob("trajectory.npz"):  # the warm starts are runs too
+def test_whether_a_sweep_is_finished_is_known_without_running_it(copied, tmp_path):
+    folder, _ = copied
+    task = make("everything")
+
+    def done(variants=VARIANTS, seeds=(0, 1, 2), store=folder):
+        return finished(task, variants, seeds=seeds, settings=SWITCH, store=store)
+
+    assert done()
+    assert not done(store=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert not done(seeds=(0, 3))
+    assert not done([Variant(8)])
+    for path in list(folder.rglob("trajectory.npz"))[:6]:  # the warm starts are runs too
         path.rename(path.with_suffix(".away"))
-        assert not finished(*asked, together=2)
+        assert not done()
         path.with_suffix(".away").rename(path)
 
 
-def test_without_variants_a_sweep_makes_the_warm_starts(tmp_path):
-    made = sweep(make(), (), [0, 1], SWITCH, tmp_path, workers=1)
+def test_without_variants_a_sweep_makes_the_warm_starts(tmp_path, stored):
+    task = make("everything")
+    made = run(task, (), [0, 1, 2], SWITCH, tmp_path, Here(together=2))
     assert made.trajectories == {}
-    assert made.warm.replicas == 2
-    assert finished(make(), (), [0, 1], SWITCH, tmp_path)
-    (place,) = tmp_path.iterdir()
-    assert (place / "checkpoint.pt").exists()
-    equal(sweep(make(), VARIANTS, [0, 1], SWITCH, tmp_path, workers=1), sweep(make(), VARIANTS, [0, 1], SWITCH))
+    assert made.warm.replicas == 3
+    assert finished(task, (), seeds=[0, 1, 2], settings=SWITCH, store=tmp_path)
+    assert len(list(tmp_path.rglob("checkpoint.pt"))) == 2
+    equal(run(task, VARIANTS, [0, 1, 2], SWITCH, tmp_path, Here(together=2)), stored[1])
+
+
+# -- models ----------------------------------------------------------------------------------------------------------
 
 
 def learned(swept):
@@ -351,106 +386,116 @@ def same(a, b):
         assert all(torch.equal(value, b[key][name]) for name, value in state.items()), key
 
 
-@pytest.mark.parametrize("kind", ["adam", "everything"])
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_models_that_are_kept_are_those_at_the_end_of_a_run(tmp_path, kind, workers):
-    task, variants = make(kind), [Variant(), Variant(4)]
-    found = sweep(task, variants, [0, 1, 2], SETTINGS, tmp_path, together=2, workers=workers, keep_models=True)
+@pytest.mark.parametrize("execute", [Here(together=2), Forked(2, together=2)])
+def test_models_that_are_kept_are_those_at_the_end_of_a_run(tmp_path, execute):
+    task, variants = make("everything"), [Variant(), Variant(4)]
+    found = run(task, variants, [0, 1, 2], SETTINGS, Store(tmp_path, keep_models=True), execute)
     for variant in variants:
         for seeds in ([0, 1], [2]):
-            run = Run(task, variant, seeds, SETTINGS)
-            run.finish()
+            alone = Run(task, variant, seeds, SETTINGS)
+            alone.finish()
             for r, seed in enumerate(seeds):
                 path, replica = found.models[variant, seed]
-                assert path.parent.parent == tmp_path
-                same({0: torch.load(path, weights_only=True)[replica]}, {0: dict(run.learner.replica(r).state_dict())})
+                assert path.is_relative_to(tmp_path)
+                same(
+                    {0: torch.load(path, weights_only=True)[replica]}, {0: dict(alone.learner.replica(r).state_dict())}
+                )
     assert not list(tmp_path.rglob("checkpoint.pt"))
 
 
-def test_the_models_of_an_interrupted_sweep_are_those_of_one_that_was_not(tmp_path):
-    task = make("everything")
-
-    def interrupt(label, run, runs, share):
-        if run == 2 and share > 0.5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path / "cut", workers=1, keep_models=True, on_progress=interrupt)
-    cut, whole = (sweep(task, VARIANTS, [0, 1], SWITCH, tmp_path / name, keep_models=True) for name in ("cut", "whole"))
-    assert len(cut.models) == 2 * len(VARIANTS)
-    same(learned(cut), learned(whole))
-
-
-@pytest.mark.parametrize("settings", [SETTINGS, SWITCH])
-def test_models_can_be_asked_for_later(tmp_path, settings):
-    before = sweep(make(), VARIANTS, [0, 1], settings, tmp_path, workers=1)
+def test_models_can_be_asked_for_later(copied, tmp_path):
+    folder, before = copied
+    task, store = make("everything"), Store(folder, keep_models=True)
     assert before.models == {}
-    assert not list(tmp_path.rglob("model.pt"))
-    assert finished(make(), VARIANTS, [0, 1], settings, tmp_path)
-    assert not finished(make(), VARIANTS, [0, 1], settings, tmp_path, keep_models=True)
-    after = sweep(make(), VARIANTS, [0, 1], settings, tmp_path, workers=1, keep_models=True)
+    assert not list(folder.rglob("model.pt"))
+    asked = {"seeds": [0, 1, 2], "settings": SWITCH}
+    assert finished(task, VARIANTS, **asked, store=folder)
+    assert not finished(task, VARIANTS, **asked, store=store)
+    after = run(task, VARIANTS, [0, 1, 2], SWITCH, store, Here(together=16))
     equal(after, before)
-    assert finished(make(), VARIANTS, [0, 1], settings, tmp_path, keep_models=True)
-    same(learned(after), learned(sweep(make(), VARIANTS, [0, 1], settings, tmp_path / "new", keep_models=True)))
-    changed = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    sweep(make(), VARIANTS, [0, 1], settings, tmp_path, workers=1, keep_models=True)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == changed, "they are there now"
+    assert finished(task, VARIANTS, **asked, store=store)
+    new = Store(tmp_path / "new", keep_models=True)
+    same(learned(after), learned(run(task, VARIANTS, [0, 1, 2], SWITCH, new, Here(together=2))))
+    changed = times(folder, "*")
+    run(task, VARIANTS, [0, 1, 2], SWITCH, store)
+    assert times(folder, "*") == changed, "they are there now"
 
 
 def test_a_model_is_made_from_the_last_checkpoint_where_there_is_one(tmp_path):
-    run = Run(make(), Variant(), [0], SETTINGS)
-    run.finish()
-    sweep(make(), [Variant()], [0], SETTINGS, tmp_path)
-    (place,) = tmp_path.iterdir()
-    torch.save(run.state_dict(), place / "checkpoint.pt")
+    alone = Run(make(), Variant(), [0], SETTINGS)
+    alone.finish()
+    run(make(), [Variant()], [0], SETTINGS, tmp_path)
+    (place,) = tmp_path.glob("*/*/")
+    torch.save(alone.state_dict(), place / "checkpoint.pt")
     shares = []
-    found = sweep(
-        make(), [Variant()], [0], SETTINGS, tmp_path, workers=1, keep_models=True,
-        on_progress=lambda *said: shares.append(said),
+    found = run(
+        make(), [Variant()], [0], SETTINGS, Store(tmp_path, keep_models=True),
+        progress=lambda *said: shares.append(said[3]),
     )  # fmt: skip
-    assert not shares, "no step was made"
-    same(learned(found), {(Variant(), 0): dict(run.learner.replica(0).state_dict())})
+    assert shares == [1.0], "no step was made"
+    same(learned(found), {(Variant(), 0): dict(alone.learner.replica(0).state_dict())})
+
+
+# -- divergence ------------------------------------------------------------------------------------------------------
+
+
+def limited(settings, loss):
+    return replace(settings, setup=Setup(max_loss=loss))
 
 
 def test_what_diverged_has_no_model_and_is_not_run_again_for_one(tmp_path):
-    settings = replace(SETTINGS, setup=Setup(max_loss=1e-9))
-    found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, workers=1, keep_models=True)
+    store = Store(tmp_path, keep_models=True)
+    found = run(make(), [Variant()], TWO, limited(SETTINGS, 1e-9), store)
     assert found.models == {}
     assert not list(tmp_path.rglob("model.pt"))
-    shares = []
-    sweep(
-        make(), [Variant()], [0, 1], settings, tmp_path, workers=1, keep_models=True,
-        on_progress=lambda *said: shares.append(said),
-    )  # fmt: skip
-    assert not shares
+    jobs = []
+    run(make(), [Variant()], TWO, limited(SETTINGS, 1e-9), store, progress=lambda *said: jobs.append(said))
+    assert not jobs
 
 
-def test_a_run_of_which_some_replicas_diverged_has_the_models_of_the_others(tmp_path):
-    start = sweep(make(), [Variant()], [0, 1], SETTINGS).trajectories[Variant()].values["train loss"][:, 0]
-    settings = replace(SETTINGS, setup=Setup(max_loss=float(start.mean())))
-    found = sweep(make(), [Variant()], [0, 1], settings, tmp_path, keep_models=True)
+@pytest.mark.parametrize("together", [1, 2])
+def test_replicas_that_diverged_before_the_switch_stay_lost_in_every_group(tmp_path, together):
+    start = run(make(), [Variant()], TWO, SETTINGS).trajectories[Variant()].values["train loss"][:, 0]
     kept = int(start.argmin())
+    settings = limited(SWITCH, float(start.mean()))
+    found = run(make(), [Variant(4)], TWO, settings, Store(tmp_path, keep_models=True), Here(together))
     ((key, (path, replica)),) = found.models.items()
-    assert key == (Variant(), kept)
-    models = torch.load(path, weights_only=True)
-    assert replica == kept
-    assert models[kept] is not None
-    assert models[1 - kept] is None
+    assert key == (Variant(4), kept)
+    assert torch.load(path, weights_only=True)[replica] is not None
+    lost = np.isnan(found.trajectories[Variant(4)].values["train loss"])
+    assert lost[1 - kept].all()
+    assert not lost[kept].any()
+
+
+def test_a_switch_that_no_replica_reaches_is_refused():
+    with pytest.raises(ValueError, match="all 2 runs diverged before the switch at 80 samples, the first after 0"):
+        run(make(), [Variant(4)], TWO, limited(SWITCH, 1e-9), None, Here(together=1))
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
 
 
 def test_a_sweep_can_run_outside_the_main_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.append(sweep(make(), [Variant()], [0], SETTINGS)))
+    thread = threading.Thread(target=lambda: found.append(run(make(), [Variant()], [0], SETTINGS)))
     thread.start()
     thread.join()
     assert len(found) == 1
 
 
-def test_mistakes_are_explained():
+def test_mistakes_are_explained(tmp_path):
     with pytest.raises(ValueError, match=r"seeds must differ from each other, got \[0, 0\]"):
-        sweep(make(), VARIANTS, [0, 0], SETTINGS)
-    with pytest.raises(ValueError, match="models are kept in the folder of the runs: give one"):
-        sweep(make(), VARIANTS, [0], SETTINGS, keep_models=True)
+        run(make(), VARIANTS, [0, 0], SETTINGS)
+    with pytest.raises(ValueError, match="at least one seed is needed, got none"):
+        run(make(), VARIANTS, [], SETTINGS)
     with pytest.raises(ValueError, match="variants must differ"):
-        sweep(make(), [Variant(4), Variant(4)], [0], SETTINGS)
+        run(make(), [Variant(4), Variant(4)], [0], SETTINGS)
+    with pytest.raises(ValueError, match="together must be at least 1, got 0"):
+        Here(together=0)
+    with pytest.raises(ValueError, match="processes must be at least 1, got 0"):
+        Forked(0)
+    run(make(), [Variant()], [0], SETTINGS, tmp_path)
+    (record,) = tmp_path.rglob("run.json")
+    record.write_text("{}")
+    with pytest.raises(ValueError, match=r"run.json is damaged: KeyError\('seeds'\); remove its folder"):
+        run(make(), [Variant()], [0], SETTINGS, tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rootscale import Adam, Plan
 from rootscale.gap import Gap
-from rootscale.lab.check import Arm, Check
+from rootscale.lab import Arm, Check
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import Comparison, compare
 

@@ -1,4 +1,4 @@
-"""The arguments of `rootscale check` and `rootscale demo`; torch is imported when one of them runs, not before."""
+"""The arguments of `rootscale check` and `rootscale demo`. Torch is imported when one of them runs, not before."""
 
 from __future__ import annotations
 
@@ -6,35 +6,49 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.rules import RULES
+from rootscale.rules import AVERAGINGS, RULES
 
-__all__ = ["add_parsers"]
+__all__ = ["TASKS", "add_parsers"]
+
+#: Tasks that have a name on the command line.
+TASKS = ("digits", "mnist", "cifar10")
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Adds both commands to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs one."""
+    """Add both commands to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs one."""
+    _add_check(subparsers)
+    _add_demo(subparsers)
+
+
+def _add_check(subparsers: Any) -> None:
     check = subparsers.add_parser(
         "check",
-        help="will this run survive a change of batch size? runs it, and gives a verdict",
+        help="train a task at several batch sizes and decide whether its training stays the same",
         description="Train a task as it is and at other batch sizes, compare the mean trajectories with simultaneous "
-        "confidence bands, and say: same, different or undecided, and why. A check that was stopped goes on where it "
-        "was. Exit code: 0 same, 1 different, 3 undecided.",
+        "confidence bands, and print a verdict: same, different or undecided, and why. The same command resumes a "
+        "check that was stopped. Exit code: 0 same, 1 different, 3 undecided.",
         epilog="example: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25% --out runs/mine",
     )
     check.add_argument(
-        "task", metavar="TASK", help="file.py:name or module:name of a rootscale.lab.Task (or a function that makes "
-        "one); or digits, mnist, cifar10",
+        "task", metavar="TASK", help="file.py:name or module:name of a rootscale.lab.Task, or of a function that makes "
+        f"one; or {', '.join(TASKS)} (the folder that holds the data of the last two is ROOTSCALE_DATA)",
     )  # fmt: skip
     what = check.add_argument_group("what is compared")
-    what.add_argument("--to", type=int, nargs="+", default=[], metavar="B", help="batch sizes")
+    what.add_argument("--to", type=int, nargs="+", default=[], metavar="B", help="batch sizes to compare with")
     what.add_argument(
         "--rule", nargs="+", choices=list(RULES), default=[None], metavar="RULE",
         help="see `rootscale rules`; several are each tried at each batch size; default: the optimizer's own",
     )  # fmt: skip
     what.add_argument(
-        "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are left alone"
+        "--averaging", choices=list(AVERAGINGS), default="paper",
+        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
+    )  # fmt: skip
+    what.add_argument(
+        "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are not converted"
     )
-    what.add_argument("--ell", type=float, nargs="+", default=[], help="SVAG at these ell")
+    what.add_argument(
+        "--ell", type=float, nargs="+", default=[], metavar="ELL", help="SVAG, which simulates the SDE, at these ell"
+    )
     what.add_argument(
         "--switch-at", default="0", metavar="SAMPLES", help="switch in mid-run, after so many samples or a share such "
         "as 25%%; default: from scratch",
@@ -58,12 +72,14 @@ def add_parsers(subparsers: Any) -> None:
         "train loss and the test loss",
     )  # fmt: skip
     run = check.add_argument_group("the runs")
-    run.add_argument("--out", type=Path, metavar="FOLDER", help="keeps runs and result; default: runs/TASK")
+    run.add_argument("--out", type=Path, metavar="FOLDER", help="of the runs and the result; default: runs/TASK")
     run.add_argument("--report", type=Path, metavar="FILE", help="the HTML report; default: report.html in the folder")
     run.add_argument("--device", default="cpu", help="default: %(default)s")
     run.add_argument("--fast", action="store_true", help="CUDA graphs, bfloat16 and torch.compile on a GPU")
     run.add_argument("--micro", type=int, metavar="N", help="most samples of a run through its model at once")
-    run.add_argument("--together", type=int, default=16, help="seeds in one program; default: %(default)s")
+    run.add_argument(
+        "--together", type=int, default=16, metavar="N", help="most seeds in one program; default: %(default)s"
+    )
     run.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core, one on a GPU")
     run.add_argument("--engine", choices=["processes", "ray"], default="processes", help="where; default: %(default)s")
     run.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster; default: a new one on this machine")
@@ -72,6 +88,8 @@ def add_parsers(subparsers: Any) -> None:
     run.add_argument("--tensorboard", action="store_true", help="event files too (needs the extra 'tensorboard')")
     check.set_defaults(handler=_check)
 
+
+def _add_demo(subparsers: Any) -> None:
     demo = subparsers.add_parser(
         "demo",
         help="the check on scikit-learn's digits, in about two minutes",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rootscale.lab.check import Check
+    from rootscale.lab import Check
 
 __all__ = ["add_parsers"]
 
@@ -60,14 +60,9 @@ def _report(args: argparse.Namespace) -> int:
 
 def _load(folder: Path) -> Check:
     """Return the check in a folder; what is wrong with it is one line."""
-    from rootscale.lab.check import Check
+    from rootscale.lab import Check
 
     try:
         return Check.load(folder)
     except OSError as error:
         raise ValueError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} does not hold a whole check: {type(error).__name__}: {error}") from None
-    except ValueError as error:
-        named = str(folder) in str(error)
-        raise ValueError(str(error) if named else f"{folder} does not hold a whole check: {error}") from None

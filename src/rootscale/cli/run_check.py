@@ -1,4 +1,4 @@
-"""What `rootscale check` and `rootscale demo` do."""
+"""What `rootscale check` and `rootscale demo` do, and how they print it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,26 @@ from rich.table import Table
 
 from rootscale.cli.console import console as make_console
 from rootscale.cli.console import progress
+from rootscale.cli.lab import TASKS
 from rootscale.files import command_line, need_folder
 from rootscale.format import percent, show
 from rootscale.gap import Gap
-from rootscale.lab import Variant
-from rootscale.lab.check import Arm, Check, check
-from rootscale.lab.sweep import Progress
-from rootscale.lab.task import load_task
+from rootscale.lab import (
+    Arm,
+    Check,
+    Forked,
+    Here,
+    Judge,
+    Measure,
+    Observer,
+    Setup,
+    Store,
+    Task,
+    Variant,
+    check,
+    load_task,
+)
+from rootscale.lab.execute import Execute
 from rootscale.noise import advise, noise_of
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
@@ -38,41 +51,27 @@ _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """`rootscale check`."""
-    task = load_task(args.task if ":" in args.task else f"rootscale.paper.tasks:{args.task}")
-    size = Fraction(task.plan.batch_size.total)
-    variants = [Variant(to / size, rule_text(rule, left_out=args.keep)) for to in args.to for rule in args.rule]
+    """Run `rootscale check`."""
+    task = _task(args.task)
+    variants = _variants(args, task)
     total = int(task.plan.samples or 0)
-    folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", task.name)
+    folder = args.out or Path("runs") / _folder_name(task.name)
     if args.report is not None:
         need_folder(args.report, "report", "--report")
     console = make_console()
-    with _progress(console) as on_progress:
+    with _observer(console, args.tensorboard) as observe:
         found = check(
             task,
-            ells=args.ell,
+            variants,
             seeds=args.seeds,
             switch_at=_samples("--switch-at", args.switch_at, total),
-            variants=variants,
             stop=None if args.stop is None else _samples("--stop", args.stop, total),
-            points=args.points,
-            functions=args.decide_by,
-            tolerance=args.tolerance,
-            level=args.level,
-            folder=folder,
-            together=args.together,
-            workers=args.workers,
-            engine=args.engine,
-            address=args.address,
-            gpus=args.gpus_per_run,
-            tensorboard=args.tensorboard,
-            on_progress=on_progress,
-            command=command_line("rootscale", sys.argv[1:]),
-            eval_samples=args.eval_samples,
-            device=args.device,
-            micro=args.micro,
-            fast=args.fast,
-            replacement=not args.epochs,
+            measure=Measure(args.points, args.eval_samples),
+            setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
+            judge=Judge(args.tolerance, args.level, args.decide_by),
+            execute=_executor(args),
+            store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
+            observe=observe,
         )
     show_check(found, console)
     _report(found, args.report or folder / "report.html", console)
@@ -80,7 +79,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_demo(args: argparse.Namespace) -> int:
-    """`rootscale demo`: digits, from B = 4 to 16 and 64 in mid-run, by the rule and by wrong ones, and SVAG."""
+    """Run `rootscale demo`: digits, from B = 4 to 16 and 64 in mid-run, by the rule and by wrong ones, and SVAG."""
     task, console = digits(samples=40_000), make_console()
     console.print(
         f"[bold]Digits[/], a net 64-32-10, Adam, batch size 4. After {show(DEMO_SWITCH)} samples the batch size goes "
@@ -97,18 +96,17 @@ def run_demo(args: argparse.Namespace) -> int:
         Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
         Variant(ell=2),
     ]
-    with _progress(console) as on_progress:
+    with _observer(console) as observe:
         found = check(
             task,
-            variants=variants,
+            variants,
             seeds=args.seeds,
             switch_at=DEMO_SWITCH,
-            points=30,
-            functions=["train loss"],  # 360 test images are too few to tell the test losses of independent runs apart
-            folder=args.out,
-            workers=args.workers,
-            on_progress=on_progress,
-            command=f"rootscale demo --seeds {args.seeds}",
+            measure=Measure(points=30),
+            judge=Judge(decide_by=["train loss"]),  # 360 test images are too few to tell independent runs apart
+            execute=Forked(args.workers),
+            store=Store(args.out, command=f"rootscale demo --seeds {args.seeds}"),
+            observe=observe,
         )
     show_noise(found, task.plan, console)
     show_check(found, console)
@@ -116,14 +114,69 @@ def run_demo(args: argparse.Namespace) -> int:
     return 0
 
 
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _task(text: str) -> Task:
+    """Return the task of that name, or the one that ``file.py:name`` or ``module:name`` leads to."""
+    if ":" not in text and text not in TASKS:
+        raise ValueError(f"TASK must be file.py:name, module:name, or one of {', '.join(TASKS)}; got {text!r}")
+    return load_task(text if ":" in text else f"rootscale.paper.tasks:{text}")
+
+
+def _variants(args: argparse.Namespace, task: Task) -> list[Variant]:
+    size = Fraction(task.plan.batch_size.total)
+    rules = [rule_text(rule, args.averaging, args.keep) for rule in args.rule]
+    found = [Variant(to / size, rule) for to in args.to for rule in rules]
+    found = [variant for variant in found if variant.kappa != 1] + [Variant(ell=ell) for ell in args.ell if ell != 1]
+    if not found:
+        raise ValueError(
+            f"nothing to compare with batch size {show(size)}: give others with --to, or SVAG with --ell; "
+            f"for example --to {show(4 * size)}"
+        )
+    return found
+
+
+def _executor(args: argparse.Namespace) -> Execute | None:
+    if args.engine == "ray":
+        from rootscale.integrations.ray import OnRay
+
+        return OnRay(args.address, args.gpus_per_run, together=args.together)
+    if args.workers == 1 or (args.workers is None and not args.device.startswith("cpu")):
+        return Here(args.together)
+    return Forked(args.workers, args.together)
+
+
+def _folder_name(name: str) -> str:
+    """Return the name of a task as that of a folder: no path, and nothing that leads elsewhere.
+
+    >>> _folder_name("../my task"), _folder_name("..")
+    ('my-task', 'task')
+    """
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "task"
+
+
+def _samples(flag: str, text: str, total: int) -> int:
+    """Return a number of samples, given as such or as a share of the run."""
+    try:
+        return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
+    except (OverflowError, ValueError):
+        raise ValueError(f"{flag} takes samples or a share such as 25%, got {text!r}") from None
+
+
+# -- printing --------------------------------------------------------------------------------------------------------
+
+
 def show_noise(found: Check, plan: Plan, console: Console) -> None:
-    """The noise scale when the runs begin, and how far it allows to go."""
+    """Print the noise scale when the runs begin, and how far it allows to go."""
     values = found.base.trajectory.values
     trace = values["Tr Sigma"][:, 0]
     noise = noise_of(np.stack([trace, trace / values["noise scale"][:, 0]], 1))  # |grad f|^2 without bias
     advice = advise(plan, noise)
-    console.print(f"At the start of the comparison the {escape(str(noise)).replace('steps', 'seeds')}.")
-    console.print(f"What that allows: {escape(str(advice))}.\n")
+    console.print(
+        f"At the start of the comparison the noise scale is {escape(str(noise.scale))} samples, with its 95 % interval "
+        f"over {noise.steps} seeds. That allows to go {escape(str(advice))}.\n"
+    )
 
 
 def show_check(found: Check, console: Console) -> None:
@@ -177,25 +230,22 @@ def _report(found: Check, path: Path, console: Console) -> None:
         console.print(f"\nNo report: {escape(str(error))}")
 
 
-def _samples(flag: str, text: str, total: int) -> int:
-    """A number of samples, or a share of the run."""
-    try:
-        return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
-    except (OverflowError, ValueError):
-        raise ValueError(f"{flag} takes samples or a share such as 25%, got {text!r}") from None
-
-
 @contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    """A bar for all runs together; a line for each finished one where there is no terminal."""
+def _observer(console: Console, tensorboard: bool = False) -> Iterator[Observer]:
+    """Show a bar for all runs together; without a terminal, a line for each finished job."""
     shares: dict[int, float] = {}
+    measured = None
+    if tensorboard:
+        from rootscale.integrations.tensorboard import EventFiles
+
+        measured = EventFiles()
     with progress(console) as bar:
 
-        def tell(label: str, run: int, runs: int, share: float) -> None:
-            if share == 1 and shares.get(run) != 1 and not console.is_terminal:
-                print(f"finished {label} ({run + 1} of {runs})", file=sys.stderr, flush=True)
-            shares[run] = share
+        def on_progress(label: str, job: int, jobs: int, share: float) -> None:
+            if share == 1 and shares.get(job) != 1 and not console.is_terminal:
+                print(f"finished {label} ({job + 1} of {jobs})", file=sys.stderr, flush=True)
+            shares[job] = share
             done = sum(value == 1 for value in shares.values())
-            bar(f"{done}/{runs} runs, now {label}", sum(shares.values()) / runs)
+            bar(f"{done}/{jobs} jobs, now {label}", sum(shares.values()) / jobs)
 
-        yield tell
+        yield Observer(on_progress, lambda text: print(f"note: {text}", file=sys.stderr, flush=True), measured)

@@ -1,77 +1,106 @@
-"""Runs of a sweep on a Ray cluster (extra ``ray``): `rootscale.lab.sweep` with ``engine="ray"``.
+"""An executor for sweeps and checks on a Ray cluster (extra ``ray``): ``check(task, [4], execute=OnRay(), store=...)``.
 
-Every run is a Ray task. A run whose worker is lost is started again elsewhere and goes on from its checkpoint; what is
-finished is in the sweep's folder, which all nodes have to see, and is never run twice. So a sweep may be moved between
+Every job is a Ray task. A job whose worker is lost is started again elsewhere and resumes from its checkpoint. Finished
+runs are in the folder of the sweep, which all nodes have to see, and are never made twice: a sweep may be moved between
 Ray and this machine's processes at any time.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rootscale.lab.pool import Job
+from rootscale.lab.execute import TOGETHER, Deadline, Job, Stop, held_interrupts
 
-__all__ = ["run_all"]
+__all__ = ["OnRay"]
+
+#: Between looks at jobs that are under way, in seconds.
+LOOK = 0.5
 
 
-def run_all(
-    jobs: Sequence[Job],
-    folder: Path,
-    on_progress: Callable[[int, float], object],
-    interrupted: threading.Event,
-    *,
-    address: str | None = None,
-    gpus: float = 0.0,
-    retries: int = 3,
-) -> None:
-    """Run all jobs, as many at a time as the cluster has room for.
+@dataclass(frozen=True)
+class OnRay:
+    """Runs jobs on a Ray cluster, as many at a time as it has room for: `rootscale.lab.execute.Execute`.
 
     Args:
-        jobs: as for `rootscale.lab.pool.run_all`.
-        folder: of the sweep; the workers must see it.
-        on_progress: called with the number of a job that is finished, and 1.
-        interrupted: an event that asks to stop; jobs that are under way keep their checkpoints.
         address: of the cluster; None is the one this process is connected to, or a new one on this machine.
-        gpus: that one run takes.
-        retries: how often a run is started again whose worker was lost.
+        gpus: that one job takes.
+        retries: how often a job is started again whose worker was lost.
+        together: most seeds that one job trains in one program.
+        deadline: when jobs stop.
     """
-    try:
-        import ray
-    except ImportError:
-        raise ValueError("a sweep on Ray needs the extra 'ray': pip install 'rootscale[ray]'") from None
-    if not ray.is_initialized():
-        ray.init(address=address, include_dashboard=False, log_to_driver=False)
-    folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    token = folder / ".seen-by-all"
-    token.touch()
-    remote: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=retries)(_work)
-    waiting = {remote.remote(job, str(token)): number for number, job in enumerate(jobs)}
-    try:
-        while waiting:
-            done, _ = ray.wait(list(waiting), timeout=0.5)
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            for reference in done:
-                number = waiting.pop(reference)
-                try:
-                    ray.get(reference)
-                except ray.exceptions.RayTaskError as error:
-                    raise error.cause from None
-                except ray.exceptions.WorkerCrashedError:
-                    raise RuntimeError(f"a run lost its worker more than {retries} times") from None
-                on_progress(number, 1.0)
-    finally:
-        for reference in waiting:
-            ray.cancel(reference, force=True)
-        token.unlink(missing_ok=True)
+
+    address: str | None = None
+    gpus: float = 0.0
+    retries: int = 3
+    together: int = TOGETHER
+    deadline: Deadline = Deadline()
+
+    def workers(self) -> int:
+        """Return how many jobs the cluster has room for: one for each CPU, or as many as share its GPUs."""
+        resources = self._connected().cluster_resources()
+        room = resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)
+        return max(1, math.floor(room))
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        folder: Path,
+        on_progress: Callable[[int, float], object],
+        interrupted: threading.Event | None = None,
+    ) -> None:
+        """Run all jobs; see `rootscale.lab.execute.Execute.run`."""
+        if interrupted is None:
+            with held_interrupts() as event:
+                return self.run(jobs, folder, on_progress, event)
+        ray = self._connected()
+        folder = folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        token = folder / ".seen-by-all"
+        token.touch()
+        stop = Stop(interrupted, self.deadline)
+        remote: Any = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_work)
+        left = None if math.isinf(self.deadline.at) else self.deadline.left  # the clocks of machines differ
+        waiting = {remote.remote(job, str(token), left): number for number, job in enumerate(jobs)}
+        try:
+            while waiting:
+                done, _ = ray.wait(list(waiting), timeout=LOOK)
+                for reference in done:
+                    number = waiting.pop(reference)
+                    self._result(ray, reference)
+                    on_progress(number, 1.0)
+                if interrupted.is_set() or (self.deadline.passed and not done):
+                    stop.end()
+        finally:
+            for reference in waiting:
+                ray.cancel(reference, force=True)
+            token.unlink(missing_ok=True)
+        return None
+
+    def _result(self, ray: Any, reference: Any) -> None:
+        try:
+            ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.WorkerCrashedError:
+            raise RuntimeError(f"a run lost its worker more than {self.retries} times") from None
+
+    def _connected(self) -> Any:
+        try:
+            import ray
+        except ImportError:
+            raise ValueError("a sweep on Ray needs the extra 'ray': pip install 'rootscale[ray]'") from None
+        if not ray.is_initialized():
+            ray.init(address=self.address, include_dashboard=False, log_to_driver=False)
+        return ray
 
 
-def _work(job: Job, token: str) -> None:
-    """On a worker."""
+def _work(job: Job, token: str, seconds: float | None) -> None:
+    """Run a job on a worker."""
     import torch
 
     if not Path(token).exists():
@@ -81,4 +110,4 @@ def _work(job: Job, token: str) -> None:
         )
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
-    job(lambda share: None, threading.Event())
+    job(lambda share: None, Stop(threading.Event(), Deadline.after(seconds)))

@@ -1,13 +1,17 @@
 """Many runs on real data: tasks, runs, sweeps and the check."""
 
-from rootscale.lab.check import Arm, Check, check
+from rootscale.lab.checks import Judge, check
+from rootscale.lab.execute import Deadline, Forked, Here, UnfinishedError
+from rootscale.lab.result import Arm, Check
 from rootscale.lab.run import Run
 from rootscale.lab.settings import Measure, Settings, Setup, grid
-from rootscale.lab.sweep import Sweep, sweep
+from rootscale.lab.store import BusyError, Store
+from rootscale.lab.sweeps import Observer, Sweep, finished, sweep
 from rootscale.lab.task import Data, Task, Tensors, load_task
 from rootscale.lab.variant import Variant
 
 __all__ = [
-    "Arm", "Check", "Data", "Measure", "Run", "Settings", "Setup", "Sweep", "Task", "Tensors", "Variant", "check",
+    "Arm", "BusyError", "Check", "Data", "Deadline", "Forked", "Here", "Judge", "Measure", "Observer", "Run",
+    "Settings", "Setup", "Store", "Sweep", "Task", "Tensors", "UnfinishedError", "Variant", "check", "finished",
     "grid", "load_task", "sweep",
 ]  # fmt: skip

@@ -233,9 +233,7 @@ def _locate(
     """The first layout that is there, and its files; else an error that says where was looked for what."""
     given = folder if folder is not None else os.environ.get(VARIABLE)
     if not given:
-        raise ValueError(
-            f"{name} needs the folder that holds it: give it as an argument, or in the environment variable {VARIABLE}"
-        )
+        raise ValueError(f"{name} needs the folder that holds it: set the environment variable {VARIABLE} to it")
     root = Path(given).expanduser()
     source = "" if folder is not None else f" (from {VARIABLE})"
     if not root.is_dir():
@@ -257,8 +255,8 @@ def _locate(
         for layout in layouts
     )
     raise ValueError(
-        f"{name} is not in {root}{source}; give the folder that holds it as an argument, or in the environment "
-        f"variable {VARIABLE}. Looked there for{looked}"
+        f"{name} is not in {root}{source}; set the environment variable {VARIABLE} to the folder that holds it. "
+        f"Looked there for{looked}"
     )
 
 

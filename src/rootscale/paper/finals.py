@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rootscale.format import percent, plus_minus
 from rootscale.gap import Gap, Largest, Verdict, gaps
-from rootscale.lab.check import Arm
+from rootscale.lab import Arm
 from rootscale.trajectory import Trajectory
 
 __all__ = ["ACCURACY", "MEASURES", "End", "Final", "accuracies", "finals", "format_curve", "format_end", "format_gap"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rootscale.cli.console import progress
 from rootscale.files import locked
-from rootscale.lab import Settings
-from rootscale.lab.sweep import BusyError, Sweep, finished, sweep
+from rootscale.lab import BusyError, Deadline, Here, Observer, Settings, Store, Sweep, UnfinishedError, finished, sweep
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import MEASURES, End, format_end
 from rootscale.paper.stored import refuse_others, store
@@ -29,33 +26,25 @@ Result = TypeVar("Result")
 
 
 class Clock:
-    """Stops a sweep after some time as Ctrl-C would: after a step, with a checkpoint.
+    """Stops sweeps after some time: after a step, with a checkpoint.
 
     Args:
         minutes: that there are; None is any number.
     """
 
     def __init__(self, minutes: float | None) -> None:
-        self.deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-        self.expired = False
+        self.deadline = Deadline.after(None if minutes is None else 60 * minutes)
 
-    def late(self) -> bool:
+    @property
+    def expired(self) -> bool:
         """Whether the time is over."""
-        self.expired = self.expired or time.monotonic() >= self.deadline
-        return self.expired
-
-    def tell(self, *progress: object) -> None:
-        """To be called as a sweep goes on."""
-        if not self.expired and self.late():
-            signal.raise_signal(signal.SIGINT)
+        return self.deadline.passed
 
     def within(self, work: Callable[[], Result]) -> Result | None:
-        """What a sweep gives that tells this clock how it goes on; None where the time was over before its end."""
+        """What a sweep with this deadline gives; None where the time was over before its end."""
         try:
             return work()
-        except KeyboardInterrupt:
-            if not self.expired:
-                raise
+        except UnfinishedError:
             return None
 
 
@@ -77,15 +66,14 @@ class Runs:
     together: int
     clock: Clock
 
-    @property
-    def keep(self) -> dict[str, Any]:
-        return {"keep_models": True} if self.experiment.keep_models else {}
+    @cached_property
+    def store(self) -> Store:
+        """The folder; it computes the fingerprint of a task once."""
+        return Store(self.folder, checkpoint_every=60.0, keep_models=self.experiment.keep_models)
 
     def finished(self, line: Line, seeds: range) -> bool:
         """Whether there is nothing left to run."""
-        return finished(
-            line.task, [line.variant], seeds, self.settings, self.folder, together=self.together, **self.keep
-        )
+        return finished(line.task, [line.variant], seeds=seeds, settings=self.settings, store=self.store)
 
     def sweep(
         self,
@@ -99,17 +87,21 @@ class Runs:
         Args:
             line, seeds: which.
             tell: called with what is to be said more, and how far it is.
-            wait: for another process that is making them; otherwise that is a `rootscale.lab.sweep.BusyError`.
+            wait: for another process that is making them; otherwise that is a `rootscale.lab.BusyError`.
         """
 
         def on_progress(label: str, run: int, runs: int, share: float) -> None:
             tell(" (before the switch)" if run < runs - 1 else "", share)
-            self.clock.tell()
 
         return sweep(
-            line.task, [line.variant], seeds, self.settings, self.folder,
-            together=self.together, workers=1, checkpoint_every=60.0, wait=wait, on_progress=on_progress, **self.keep,
-        )  # fmt: skip
+            line.task,
+            [line.variant],
+            seeds=seeds,
+            settings=self.settings,
+            store=replace(self.store, wait=wait),
+            execute=Here(self.together, self.clock.deadline),
+            observe=Observer(on_progress),
+        )
 
 
 def reproduce(
@@ -168,7 +160,7 @@ def reproduce(
     interrupted: KeyboardInterrupt | None = None
     with progress(console) as bar:
         for number, (seeds, line) in enumerate(work):
-            if clock.late():
+            if clock.expired:
                 break
             what = _what(line, seeds)
 

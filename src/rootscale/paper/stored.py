@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.files import write_json
-from rootscale.lab import Settings
-from rootscale.lab.check import LOSSES, Arm, Check, arm_of
-from rootscale.lab.sweep import Sweep, joined
+from rootscale.lab import Arm, Check, Settings, Sweep
+from rootscale.lab.checks import arm_of
+from rootscale.lab.result import LOSSES
+from rootscale.lab.store import joined
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import MEASURES, Final, finals, format_curve, format_end, format_gap
 from rootscale.trajectory import Trajectory

@@ -126,9 +126,7 @@ def corpus(folder: str | os.PathLike[str] | None = None, name: str | None = None
     """
     given = folder if folder is not None else os.environ.get(VARIABLE)
     if not given:
-        raise ValueError(
-            f"text needs the folder that holds it: give it as an argument, or in the environment variable {VARIABLE}"
-        )
+        raise ValueError(f"text needs the folder that holds it: set the environment variable {VARIABLE} to it")
     root = Path(given).expanduser()
     if not root.is_dir():
         raise ValueError(

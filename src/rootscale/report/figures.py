@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rootscale.gap import Gap
-from rootscale.lab.check import Arm, Check
+from rootscale.lab import Arm, Check
 from rootscale.noise import NOISE_SCALE, scale_curve
 from rootscale.report import words
 from rootscale.report.plotting import need_matplotlib, plain_axes, save_figure

@@ -23,7 +23,7 @@ from rootscale.changes import PROMISE
 from rootscale.files import whole
 from rootscale.format import listed, ranges, show, typeset
 from rootscale.gap import Gap, Largest
-from rootscale.lab.check import Arm, Check
+from rootscale.lab import Arm, Check
 from rootscale.report import words
 from rootscale.report.payload import make_payload, script_json
 from rootscale.report.styles import STYLES, style_of

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from rootscale.lab.check import Arm, Check
+from rootscale.lab import Arm, Check
 from rootscale.noise import scale_curve
 from rootscale.report import words
 from rootscale.report.words import batch_sizes, clock, clock_name, clock_of_gap

@@ -13,7 +13,7 @@ import numpy as np
 from rootscale.format import few_digits, listed, plus_minus, typeset
 from rootscale.format import percent as format_percent
 from rootscale.gap import Gap, Largest
-from rootscale.lab.check import LOSSES, Arm, Check
+from rootscale.lab.result import LOSSES, Arm, Check
 from rootscale.lab.settings import Measure
 from rootscale.noise import NO_GRADIENT, NOISE_SCALE, Dominance, scale_curve
 from rootscale.pairing import Array

@@ -1,4 +1,4 @@
-"""How noisy the gradient is, from what training computes anyway.
+"""Measure how noisy the gradient is, from what training computes anyway.
 
 The gradient of a batch of ``b`` samples has mean ``grad f`` and covariance ``Sigma / b``. A step that adds up several
 parts (micro-batches of accumulation, the ranks of data-parallel training, SVAG's two batches) shows both: with ``G_i``
@@ -14,12 +14,10 @@ any sum of squares: of a parameter group, of ``G / (sqrt(v) + eps)``, of a singl
 from __future__ import annotations
 
 import math
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from torch import distributed as dist
 
 from rootscale.hparams import nonnegative, number, positive
 from rootscale.noise import Noise, dominated_share, noise_of
+from rootscale.training.gradient_hooks import GradientHooks, check_sharded, is_sharded
 from rootscale.training.metric import Metric
 
 __all__ = ["NoiseMeter"]
@@ -126,57 +125,18 @@ class NoiseMeter:
         self._listen = False
         self._held: list[tuple[int, Tensor]] = []
         self._size = 0
-        self._sharded = any(hasattr(p, "to_local") for p in self._parameters)
-        self._hooks: list[Any] = []
+        self._sharded = is_sharded(self._parameters)
         if self._sharded:
-            self._check_sharded(preconditioned or coordinates > 0, model)
-            self._hook_modules(model)  # type: ignore[arg-type]
-        else:
-            self._hooks = [p.register_hook(self._hook(i)) for i, p in enumerate(self._parameters)]  # type: ignore[no-untyped-call]
-
-    def _check_sharded(self, more: bool, model: torch.nn.Module | None) -> None:
-        if self._ranks is None or model is None:
-            raise TypeError(
-                "these parameters are sharded (FSDP2): their gradients are averages over the ranks; "
-                "give process_group= and model= for those of each rank"
-            )
-        if more:
-            raise ValueError(
-                "preconditioned and coordinates need whole second moments and gradients, which no rank of FSDP2 has; "
-                "leave them out"
-            )
-        ranks = dist.get_world_size(self._ranks)
-        for p in self._parameters:
-            mesh: Any = getattr(p, "device_mesh", None)
-            if mesh is None or mesh.ndim != 1 or mesh.size() != ranks:
+            check_sharded(self._parameters, process_group, model)
+            if preconditioned or coordinates > 0:
                 raise ValueError(
-                    f"every parameter must be sharded over the {ranks} ranks of the process group, by fully_shard with "
-                    f"a mesh of one dimension; got {mesh or 'a parameter that is not sharded'}"
+                    "preconditioned and coordinates need whole second moments and gradients, which no rank of FSDP2 "
+                    "has; leave them out"
                 )
-
-    def _hook_modules(self, model: torch.nn.Module) -> None:
-        """FSDP2 puts gathered parameters into the modules when they are called: hook those, once each."""
-        numbers = {id(p): i for i, p in enumerate(self._parameters)}
-        hooked: dict[int, weakref.ref[Tensor]] = {}
-
-        def look(names: dict[str, int], module: torch.nn.Module, inputs: Any) -> None:
-            for name, i in names.items():
-                gathered = getattr(module, name)
-                if not hasattr(gathered, "to_local") and (i not in hooked or hooked[i]() is not gathered):
-                    hooked[i] = weakref.ref(gathered)
-                    self._hooks.append(gathered.register_hook(self._hook(i)))
-
-        found = set()
-        for module in model.modules():
-            names = {n: numbers[id(p)] for n, p in module.named_parameters(recurse=False) if id(p) in numbers}
-            if names:
-                self._hooks.append(module.register_forward_pre_hook(partial(look, names)))
-                found |= set(names.values())
-        if len(found) < len(numbers):
-            raise ValueError(f"model must hold all parameters, got one with {len(found)} of {len(numbers)}")
+        self._hooks = GradientHooks(self._parameters, self._see, model if self._sharded else None)
 
     def _draw(self, number: int, seed: int) -> dict[int, Tensor]:
-        """Coordinates at random without replacement: parameter -> their places in it."""
+        """Draw coordinates without replacement, and return their places in each parameter."""
         sizes = np.array([p.numel() for p in self._parameters])
         number = min(number, int(sizes.sum()))
         ends = np.cumsum(sizes)
@@ -185,15 +145,12 @@ class NoiseMeter:
         offsets = places - (ends - sizes)[owners]
         return {i: torch.tensor(offsets[owners == i], device=self._parameters[i].device) for i in np.unique(owners)}
 
-    def _hook(self, i: int) -> Callable[[Tensor], None]:
-        def see(gradient: Tensor) -> None:
-            if self._open is not None and self._listen:
-                self._held.append((i, gradient))
-                self._size += gradient.numel()
-                if self._size > _HELD:
-                    self._look(self._open)
-
-        return see
+    def _see(self, i: int, gradient: Tensor) -> None:
+        if self._open is not None and self._listen:
+            self._held.append((i, gradient))
+            self._size += gradient.numel()
+            if self._size > _HELD:
+                self._look(self._open)
 
     def _hold_grads(self) -> None:
         grads = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
@@ -201,7 +158,7 @@ class NoiseMeter:
 
     @torch.no_grad()
     def _look(self, part: _Part) -> None:
-        """Take what is needed from the gradients held, and let go of them."""
+        """Keep what is needed of the gradients held, and drop them."""
         held, self._held, self._size = self._held, [], 0
         if not held:
             return
@@ -221,7 +178,7 @@ class NoiseMeter:
                 part.points[i] = gradient.reshape(-1).index_select(0, self._points[i])
 
     def _norms(self, gradients: Iterable[Tensor]) -> tuple[Tensor, ...]:
-        """Norms, in float32 at least, where half precision would overflow."""
+        """Return norms, in float32 at least: half precision would overflow."""
         norms: tuple[Tensor, ...] = torch._foreach_norm(list(gradients), 2, dtype=self._wide)
         return norms
 
@@ -229,7 +186,7 @@ class NoiseMeter:
         return torch.full((), math.nan, dtype=self._wide, device=self._device)
 
     def _squares(self, parts: list[_Part]) -> Tensor:
-        """Of each part: the squared norms of the groups, those in the optimizer's metric, the squared coordinates."""
+        """Return of each part: squared norms of the groups, those in the optimizer's metric, squared coordinates."""
         zero = torch.zeros((), dtype=self._wide, device=self._device)
 
         def by_group(norms: list[dict[int, Tensor]]) -> Tensor:
@@ -250,7 +207,7 @@ class NoiseMeter:
 
     @contextmanager
     def part(self, samples: int, weight: float = 1.0) -> Iterator[None]:
-        """Around the backward of one part of a step.
+        """Open a context for the backward of one part of a step.
 
         Args:
             samples: how many samples it is the mean of.
@@ -273,13 +230,13 @@ class NoiseMeter:
             self._open = None
             self._held, self._size = [], 0
 
-    @torch.no_grad()
     def discard(self) -> None:
-        """Leave the parts of this step out: it did not come to its end."""
+        """Forget the parts of this step, which was broken off."""
         self._parts.clear()
 
+    @torch.no_grad()
     def update(self) -> None:
-        """The parts of a step are complete: take its estimates. Call it before ``.grad`` is changed or cleared."""
+        """Take the estimates of a step whose parts are complete; call it before ``.grad`` is changed or cleared."""
         parts, self._parts = self._parts, []
         ranks = 1 if self._ranks is None else dist.get_world_size(self._ranks)
         if not parts or len(parts) * ranks < 2:
@@ -311,7 +268,7 @@ class NoiseMeter:
         self._solve(message[:-4], whole_squares, *message[-4:])
 
     def _solve(self, seen: Tensor, whole: Tensor, count: Any, inverse: Any, weight: Any, spread: Any) -> None:
-        """The two equations; the sums are numbers, or tensors that are not copied to the CPU: that would wait."""
+        """Solve the two equations; the sums are numbers, or tensors on a device, which are not copied: that would wait."""
         mean, inverse, weight = seen / count, inverse / count, weight**2
         determinant = spread - weight * inverse
         if not isinstance(determinant, Tensor) and math.isclose(spread, weight * inverse, rel_tol=1e-9):
@@ -320,7 +277,7 @@ class NoiseMeter:
         self._steps.append((torch.stack((trace, mean - trace * inverse)), weight / spread))
 
     def _values(self) -> Array:
-        """The estimates of the steps in the window, ``[steps, 2, columns]``."""
+        """Return the estimates of the steps in the window, ``[steps, 2, columns]``."""
         if not self._steps:
             return np.empty((0, 2, self._number))
         values: Array = torch.stack([pair for pair, _ in self._steps]).double().cpu().numpy()
@@ -329,7 +286,7 @@ class NoiseMeter:
     def estimate(
         self, group: int | None = None, *, preconditioned: bool = False, batch_size: float | None = None
     ) -> Noise:
-        """The estimates over the window, of all parameters or of one parameter group.
+        """Return the estimates over the window, of all parameters or of one parameter group.
 
         Args:
             group: the number of a parameter group.
@@ -356,8 +313,7 @@ class NoiseMeter:
 
     def remove(self) -> None:
         """Take the hooks off the parameters."""
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.remove()
 
 
 def _dropped(finite: np.ndarray[Any, np.dtype[np.bool_]]) -> str:

@@ -102,7 +102,7 @@ class StateScaling:
         plain: dict[tuple[Any, ...], tuple[str, Tensor, float]] = {}
         with torch.no_grad():
             for piece in pieces:
-                for tensor in map(local, piece.tensors):
+                for tensor in map(local, piece.tensors if piece.factor != 1 else ()):
                     if not _is_plain(tensor):
                         self._others[id(tensor)] = (tensor, piece.factor)
                     elif tensor.numel():
@@ -111,22 +111,20 @@ class StateScaling:
                             raise ValueError(_shared(name, piece.name))
         _check_disjoint(plain)
         batches: dict[Any, tuple[list[Tensor], list[float]]] = {}
-        for _, tensor, factor in plain.values():
-            if factor != 1:  # torch multiplies tensors of one device and type at once
-                tensors, factors = batches.setdefault((tensor.device, tensor.dtype), ([], []))
-                tensors.append(tensor)
-                factors.append(factor)
+        for _, tensor, factor in plain.values():  # torch multiplies tensors of one device and type at once
+            tensors, factors = batches.setdefault((tensor.device, tensor.dtype), ([], []))
+            tensors.append(tensor)
+            factors.append(factor)
         self._batches = list(batches.values())
 
     def apply_others(self) -> None:
         """Multiply the tensors of other classes."""
         for tensor, factor in self._others.values():
-            if factor != 1:
-                tensor.mul_(factor)
+            tensor.mul_(factor)
 
     def save_others(self) -> Callable[[], None]:
         """Return a function that puts the tensors of other classes back, from copies made now."""
-        held = [(tensor, tensor.clone()) for tensor, factor in self._others.values() if factor != 1]
+        held = [(tensor, tensor.clone()) for tensor, _ in self._others.values()]
 
         def restore() -> None:
             for tensor, copy in held:
@@ -168,18 +166,26 @@ def _storage(tensor: Tensor) -> tuple[Any, ...]:
 
 def _check_disjoint(tensors: dict[tuple[Any, ...], tuple[str, Tensor, float]]) -> None:
     """Refuse tensors that share a part of their memory; those that share all of it are one already."""
-    storages: dict[tuple[Any, ...], list[tuple[int, int, str, Tensor]]] = {}
+    storages: dict[tuple[Any, ...], list[tuple[str, Tensor]]] = {}
     for key, (name, tensor, _) in tensors.items():
-        first = tensor.storage_offset() * tensor.element_size()
-        reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        storages.setdefault(key[:2], []).append((int(first), int(first + reach * tensor.element_size()), name, tensor))
+        storages.setdefault(key[:2], []).append((name, tensor))
     for together in storages.values():
-        together.sort(key=lambda one: one[:2])
-        end, taken = -1, ""
-        for i, (first, last, name, tensor) in enumerate(together):
-            if first < end and _overlap(tensor, [other for *_, other in together[:i]]):
-                raise ValueError(_shared(taken, name))
-            end, taken = max(end, last), name
+        if len(together) == 1:
+            continue
+        together.sort(key=lambda one: _extent(one[1]))
+        end = -1
+        for i, (name, tensor) in enumerate(together):
+            first, last = _extent(tensor)
+            if first < end and _overlap(tensor, [other for _, other in together[:i]]):
+                raise ValueError(_shared(together[i - 1][0], name))
+            end = max(end, last)
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor in its storage, and the one after its last."""
+    entries = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    first = tensor.storage_offset() * tensor.element_size()
+    return int(first), int(first + entries * tensor.element_size())
 
 
 def _overlap(tensor: Tensor, others: Sequence[Tensor]) -> bool:

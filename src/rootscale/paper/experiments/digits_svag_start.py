@@ -27,7 +27,7 @@ from rootscale import Adam, BatchSize, Plan, RMSprop, Schedule
 from rootscale.files import write_json
 from rootscale.format import percent
 from rootscale.gap import gaps
-from rootscale.lab import Settings, Variant, sweep
+from rootscale.lab import Here, Settings, Variant, sweep
 from rootscale.lab.provenance import environment
 from rootscale.lab.settings import grid
 from rootscale.paper.tasks import digits
@@ -49,7 +49,7 @@ def measure(seeds: int) -> Found:
         for start, samples in STARTS.items():
             settings = Settings(grid=grid(STEPS * BATCH, POINTS, samples, [BATCH]), switch_at=samples)
             variants = [Variant(), *(Variant(ell=ell) for ell in ELLS)]
-            made = sweep(task, variants, range(seeds), settings, together=seeds, workers=1).trajectories
+            made = sweep(task, variants, seeds=range(seeds), settings=settings, execute=Here(seeds)).trajectories
             discrete, *others = (made[variant] for variant in variants)
             whole = whole or discrete
             found[name][start] = {}

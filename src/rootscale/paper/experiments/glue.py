@@ -38,9 +38,8 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import command_line, whole, write_json
-from rootscale.lab import Measure, Settings, Setup, Sweep, Task, Variant, sweep
+from rootscale.lab import BusyError, Here, Measure, Settings, Setup, Store, Sweep, Task, Variant, finished, sweep
 from rootscale.lab.provenance import environment
-from rootscale.lab.sweep import BusyError, finished
 from rootscale.paper.data import VARIABLE
 from rootscale.paper.experiment import Experiment, Line, Options, Stored
 from rootscale.paper.experiments import roberta_mlm as mlm
@@ -219,7 +218,7 @@ def _dev_samples(folder: Path, name: str) -> int:
 
 def _pretrained(before: Runs, line: Line, seeds: range) -> Sweep | None:
     """What a run of the pre-training gave, which is read or made; None if there is no time to make it."""
-    if before.clock.late() and not before.finished(line, seeds):
+    if before.clock.expired and not before.finished(line, seeds):
         return None
     return before.clock.within(partial(before.sweep, line, seeds))
 
@@ -227,12 +226,11 @@ def _pretrained(before: Runs, line: Line, seeds: range) -> Sweep | None:
 def _score(plan: Plan, task: Task, seed: int, runs: Path, metric: str, clock: Clock) -> float | None:
     """At the end of a fine-tuning (NaN if it diverged); None if another process is at it, or there is no time."""
     settings = plan.settings(task)
-    if clock.late() and not finished(task, [Variant()], [seed], settings, runs):
+    store = Store(runs, checkpoint_every=60.0, wait=False)
+    if clock.expired and not finished(task, [Variant()], seeds=[seed], settings=settings, store=store):
         return None
-    make = partial(
-        sweep, task, [Variant()], [seed], settings, runs,
-        workers=1, checkpoint_every=60.0, wait=False, on_progress=clock.tell,
-    )  # fmt: skip
+    execute = Here(deadline=clock.deadline)
+    make = partial(sweep, task, [Variant()], seeds=[seed], settings=settings, store=store, execute=execute)
     try:
         swept = clock.within(make)
     except BusyError:

@@ -1,0 +1,90 @@
+"""Why runs at another batch size come out differently, as far as a check can see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rootscale.format import show
+from rootscale.lab.result import Arm
+from rootscale.lab.settings import Settings
+from rootscale.lab.task import Task
+from rootscale.lab.variant import Variant
+from rootscale.noise import noise_cause
+from rootscale.plan import Plan
+from rootscale.rules import default_rule
+from rootscale.trajectory import Trajectory
+from rootscale.verdict import Comparison
+
+__all__ = ["causes_of"]
+
+#: Fewer steps than this after the change are too few for the averages of a run to follow an SDE.
+FEW_STEPS = 100
+#: BatchNorm's statistics of fewer samples are noisy enough to make another model of it.
+BATCHNORM_SAMPLES = 32
+
+
+def causes_of(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: Settings) -> tuple[str, ...]:
+    """Return why an arm differs from the base, likeliest first; where nothing is seen, how far one may go."""
+    assert arm.comparison is not None
+    return tuple(_known(task, variant, arm, base, settings)) or tuple(_advice(variant, arm.comparison))
+
+
+def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: Settings) -> Iterator[str]:
+    """Yield the known causes that apply."""
+    rule = variant.the_rule(task.plan)
+    own = default_rule(task.plan.optimizer.name).averaged(rule.averaging)
+    if variant.ell == 1 and rule.name != own.name:
+        left = [
+            key
+            for key, unit in own.units.items()
+            if key in _used(task.plan, settings) and rule.units.get(key) != unit and unit.form.text != "x"
+        ]
+        if left:
+            yield f"rule {rule.name!r} does not convert {', '.join(left)} as {own.name!r} does"
+    lost = [place for place in arm.trajectory.meta["diverged_at"] if place is not None]
+    if lost:
+        yield f"{len(lost)} of {arm.trajectory.replicas} runs diverged, the first after {show(min(lost))} samples"
+    gone = sum(place is not None for place in base.meta["diverged_at"])
+    if gone:
+        yield f"{gone} of {base.replicas} runs of the base diverged"
+    size = int(arm.plan.batch_size.total)
+    yield from noise_cause(base, size, settings.measure.noise_samples)
+    yield from arm.guards if variant.ell == 1 and rule.name == own.name else ()
+    steps = arm.trajectory.meta["steps"]
+    if steps < FEW_STEPS:
+        yield f"only {steps} steps are left after the change: too few for the SDE to describe them"
+    model = task.model()
+    normalised = any("BatchNorm" in type(module).__name__ for module in model.modules())
+    smallest = min(size, int(task.plan.batch_size.total))
+    if normalised and smallest < BATCHNORM_SAMPLES and variant.kappa != 1:
+        yield (
+            f"BatchNorm normalises with the statistics of the batch: those of {smallest} samples make another model "
+            f"than those of {max(size, int(task.plan.batch_size.total))}, whatever the hyperparameters"
+        )
+
+
+def _advice(variant: Variant, comparison: Comparison) -> Iterator[str]:
+    """Yield the kappa that is probably within the tolerance: without a known cause, the step is too long."""
+    largest, kappa = max(abs(gap.largest.gap) for gap in comparison.decisive), float(max(variant.kappas))
+    if kappa > 1 and largest > comparison.tolerance:
+        safe = 1 + (kappa - 1) * comparison.tolerance / largest
+        yield (
+            "none of the known causes is seen: the steps may be too large for the curvature of the loss; the error of "
+            f"a discretisation grows as kappa - 1, so kappa = {show(float(f'{safe:.2g}'))} may be within the tolerance"
+        )
+
+
+def _used(plan: Plan, settings: Settings) -> set[str]:
+    """Return the rows of the table of units that matter for this plan."""
+    used = {"eta", "beta1", "beta2", "eps"}
+    used |= {"v", "step_counter"} if settings.switch_at else set()
+    used |= {"warmup"} if plan.schedule.warmup else set()
+    used |= {"ema"} if plan.ema is not None else set()
+    used |= {"clip"} if plan.clip is not None else set()
+    used |= {"batchnorm"} if plan.batchnorm_momentum is not None else set()
+    used |= (
+        {"decoupled_decay"}
+        if plan.optimizer.name == "adamw" and getattr(plan.optimizer, "weight_decay", False)
+        else set()
+    )
+    return used

@@ -1,0 +1,176 @@
+"""The check: does a run stay the same when its batch size changes?"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from rootscale.files import command_line
+from rootscale.format import show
+from rootscale.lab.causes import causes_of
+from rootscale.lab.execute import Execute
+from rootscale.lab.probes import STEP_LOSS
+from rootscale.lab.provenance import environment
+from rootscale.lab.result import LOSSES, Arm, Check
+from rootscale.lab.settings import Measure, Settings, Setup, grid
+from rootscale.lab.store import Store, as_store
+from rootscale.lab.sweeps import Observer, Sweep, sweep
+from rootscale.lab.task import Task
+from rootscale.lab.variant import Variant
+from rootscale.trajectory import Trajectory
+from rootscale.verdict import FEWEST, compare, need_levels
+
+__all__ = ["Judge", "arm_of", "check"]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What makes two runs the same.
+
+    Args:
+        tolerance: the share of the range of the base's mean curve within which a gap counts as none.
+        level: of the confidence bands.
+        decide_by: the test functions on which the verdict rests; None is the losses. All others are compared as well,
+            but for the noise scale, and shown with verdicts of their own.
+    """
+
+    tolerance: float = 0.05
+    level: float = 0.95
+    decide_by: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        need_levels(self.tolerance, self.level)
+
+
+def check(
+    task: Task,
+    variants: Sequence[float | Fraction | Variant],
+    *,
+    seeds: int | Sequence[int] = 16,
+    switch_at: int = 0,
+    stop: int | None = None,
+    measure: Measure = Measure(),
+    setup: Setup = Setup(),
+    judge: Judge = Judge(),
+    execute: Execute | None = None,
+    store: Store | str | Path | None = None,
+    observe: Observer | None = None,
+) -> Check:
+    """Run a task as it is and in other ways, and decide whether the trajectories are the same.
+
+    ``check(task, [4, 16])`` compares the batch size of the plan with 4 and 16 times as much.
+
+    Args:
+        task: what is learned.
+        variants: what the task is compared with; a number is a batch size over the plan's, kappa.
+        seeds: how many replicas of each run, or their seeds.
+        switch_at: samples seen before the switch in mid-run; 0 compares runs from scratch.
+        stop: samples seen at the end; None is the whole plan.
+        measure: what is measured along the runs.
+        setup: how they are trained.
+        judge: what makes them the same.
+        execute: what runs them, as for `rootscale.lab.sweep`.
+        store: the folder of the result, or a `Store`; its runs are in ``runs`` below it, so that a check that was
+            stopped is resumed. None keeps nothing.
+        observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
+    """
+    tried = _variants(variants)
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    _refuse(task, tried, numbers, judge)
+    settings = _settings(task, tried, switch_at, stop, measure, setup)
+    place = as_store(store)
+    runs = None if place is None else replace(place, folder=place.folder / "runs")
+    swept = sweep(
+        task, [Variant(), *tried], seeds=numbers, settings=settings, store=runs, execute=execute, observe=observe
+    )
+    base = swept.trajectories[Variant()]
+    arms = tuple(_compared(task, variant, swept, settings, judge) for variant in tried)
+    made = {
+        "command": (place and place.command) or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+        **environment(setup.device),
+        "seeds": numbers,
+        "seconds": round(sum(float(one.meta["seconds"]) for one in _all(swept)), 1),
+        "date": time.strftime("%Y-%m-%d"),
+        "tolerance": judge.tolerance,
+        "level": judge.level,
+    }
+    result = Check(task.name, arm_of(task, Variant(), base), arms, settings.switch_at, made, swept.warm)
+    if place is not None:
+        result.save(place.folder)
+    return result
+
+
+def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
+    """Return the arm of a variant, not yet compared."""
+    plan = variant.plan(task.plan)
+    kind = "base" if variant == Variant() else "svag" if variant.ell != 1 else "batch size"
+    changes = None
+    if kind == "batch size":
+        changes = task.plan.explain(plan.batch_size, variant.the_rule(task.plan)).to_dict()
+    guards = dict.fromkeys([*variant.guards(task.plan), *trajectory.meta.get("guards", ())])
+    return Arm(variant.label(task.plan), kind, plan, changes, trajectory, guards=tuple(guards))
+
+
+def _variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
+    """Return what differs from the plan itself, each once; numbers are kappas."""
+    made = [one if isinstance(one, Variant) else Variant(Fraction(one)) for one in given]
+    found = [variant for variant in dict.fromkeys(made) if variant != Variant()]
+    if not found:
+        raise ValueError(
+            "nothing to compare: give a batch size that is not the plan's (a kappa, or a Variant), or an ell of SVAG"
+        )
+    return found
+
+
+def _refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: Judge) -> None:
+    """Refuse what would be refused after all runs have been made."""
+    if len(seeds) < FEWEST:
+        raise ValueError(f"at least {FEWEST} seeds are needed for a verdict, got {len(seeds)}")
+    splits = ("train",) if task.test is None else ("train", "test")
+    known = [f"{split} {name}" for split in splits for name in ("loss", *task.metrics)]
+    known += [STEP_LOSS, "gradient norm", "Tr Sigma", "parameter norm", *task.functions]
+    for name in judge.decide_by or ():
+        if name not in known:
+            raise ValueError(f"the verdict cannot rest on {name!r}; there are {', '.join(map(repr, known))}")
+    labels = [variant.label(task.plan) for variant in (Variant(), *tried)]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"two runs are called {label!r}: give one of the variants a name, Variant(..., name=...)")
+    for variant in tried:
+        variant.plans(task.plan)
+
+
+def _settings(
+    task: Task, tried: Sequence[Variant], switch_at: int, stop: int | None, measure: Measure, setup: Setup
+) -> Settings:
+    """Return the settings of all runs, on a grid that suits every batch size."""
+    sizes = [int(Fraction(task.plan.batch_size.total) * kappa) for v in (Variant(), *tried) for kappa in v.kappas]
+    total = task.plan.samples
+    assert total is not None
+    stop = int(total) if stop is None else stop
+    if not 0 < stop <= total:
+        raise ValueError(f"stop must lie in the run of {show(total)} samples, got {stop}")
+    if not 0 <= switch_at < stop:
+        raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
+    switch_at = switch_at // sizes[0] * sizes[0]
+    return Settings(grid(stop, measure.points, switch_at, sizes), switch_at, measure, setup)
+
+
+def _compared(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
+    """Return the arm of a variant with its comparison, and the causes where it is different."""
+    base, trajectory = swept.trajectories[Variant()], swept.trajectories[variant]
+    deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in base.names if name in LOSSES]
+    comparison = compare(base, trajectory, tolerance=judge.tolerance, level=judge.level, deciding=deciding)
+    arm = replace(arm_of(task, variant, trajectory), comparison=comparison)
+    if comparison.verdict == "different":
+        arm = replace(arm, causes=causes_of(task, variant, arm, base, settings))
+    return arm
+
+
+def _all(swept: Sweep) -> list[Any]:
+    return [*swept.trajectories.values(), *([] if swept.warm is None else [swept.warm])]

@@ -1,0 +1,174 @@
+"""Batch-size schedules: the batch size as a function of the samples seen.
+
+Everything is a function of a single number, the **position**: how many samples the run has taken, over all ranks. The
+batch that begins at position ``p`` has the size ``B(p)`` of the stage that ``p`` lies in, and takes the positions from
+``p`` to ``p + B(p)`` of an order of samples that knows nothing of batches. So a change of batch size in the middle of
+an epoch neither repeats nor skips a sample, a checkpoint is one number, and ``W`` ranks that take a slice each see what
+one process would.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from rootscale.format import show
+from rootscale.hparams import number
+from rootscale.noise import Noise
+from rootscale.plan import Plan
+from rootscale.rules import Rule, get_rule
+
+__all__ = ["BatchSchedule", "whole"]
+
+Stages = tuple[tuple[int, int], ...]
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number that is at least ``least``, or raise a `ValueError` with the name of the value."""
+    return int(number(name, value, f"a whole number >= {least}", lambda x: x >= least and x == int(x)))
+
+
+class BatchSchedule:
+    """The batch size as a function of the samples seen.
+
+    A batch has the size of the stage in which it **begins**: no batch is cut, so a change comes with the first batch
+    that begins at or after the stage's sample.
+
+    >>> schedule = BatchSchedule([(0, 256), (1_000_000, 1024)])
+    >>> schedule.size(999_999), schedule.size(1_000_000)
+    (256, 1024)
+    >>> print(schedule)
+    256 from the start, 1,024 from sample 1,000,000
+
+    Args:
+        stages: pairs of the sample from which a size holds, the first of them 0, and the size: samples per optimizer
+            step, over all ranks and micro-batches.
+
+    Attributes:
+        share, factor, most: of `from_noise`; ``share`` is None where the stages are fixed.
+    """
+
+    def __init__(self, stages: Iterable[tuple[int, int]]) -> None:
+        self.stages: Stages = tuple((whole("a stage's start", a, 0), whole("batch size", b)) for a, b in stages)
+        starts = [start for start, _ in self.stages]
+        if not starts or starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
+            raise ValueError(
+                "stages must be pairs (sample, batch size) that begin with sample 0 and increase, such as "
+                f"[(0, 256), (1_000_000, 1024)]; got samples {', '.join(map(str, starts)) or 'none'}"
+            )
+        self.share: float | None = None
+        self.factor = 2
+        self.most: int | None = None
+
+    @classmethod
+    def from_noise(cls, start: int, *, share: float = 0.5, factor: int = 2, most: int | None = None) -> BatchSchedule:
+        """A schedule without fixed stages, that `ScheduledRun.grow` extends from measured noise scales.
+
+        The size is ``start * factor^i``, and never more than ``share`` of the noise scale: of the lower end of its
+        interval, so that a poor measurement does not raise it.
+
+        Args:
+            start: the first batch size, which is kept where the noise scale is smaller.
+            share: of the noise scale, in (0, 1]; at 1 the noise of a batch is as long as its gradient.
+            factor: 2 or more, a whole number.
+            most: the largest batch size.
+        """
+        schedule = cls([(0, start)])
+        schedule.share = number("share", share, "in (0, 1]", lambda x: 0 < x <= 1)
+        schedule.factor = whole("factor", factor, 2)
+        schedule.most = None if most is None else whole("most", most, start)
+        return schedule
+
+    @classmethod
+    def instead_of_decay(
+        cls, plan: Plan, *, most: int, factor: int = 2, by_batch: float = 1.0, rule: str | Rule | None = None
+    ) -> BatchSchedule:
+        """The batch size raised where the plan lowers its learning rate; the trajectory is that of the plan.
+
+        The run with its decaying learning rate, converted by the rule to ``kappa`` times its batch size, has the same
+        SDE, whatever ``kappa`` is; its learning rate is ``sqrt(kappa)`` times the decayed one. This schedule chooses,
+        where the learning rate has fallen to ``1/q`` of its peak, the largest ``kappa = factor^i`` with
+
+            sqrt(kappa) <= q^by_batch      (``kappa <= q^by_batch`` by SGD's linear rule).
+
+        So with ``by_batch=1`` the batch takes all of the decay: where the plan halves its learning rate, Adam's batch
+        becomes four times as large and its learning rate stays. With ``by_batch=1/2`` both share it: the batch is
+        doubled and the learning rate divided by ``sqrt(2)``. **Keep the scheduler that decays**: `ScheduledRun`
+        converts it, with everything else (``docs/batch-schedules.md`` has the derivation).
+
+        Args:
+            plan: its batch size, schedule and length; the batch grows from the end of the warm-up on.
+            most: the largest batch size; learning rates that fall to 0 would raise it without end.
+            factor: by which the batch size grows, 2 or more, a whole number.
+            by_batch: the share of the decay (of its logarithm) that the batch size takes, in (0, 1].
+            rule: None is that of the plan's optimizer.
+
+        >>> from rootscale import Adam, Plan, Schedule
+        >>> plan = Plan(Adam(1e-3), 64, steps=300, schedule=Schedule("multistep", milestones=[100, 200], gamma=0.5))
+        >>> print(BatchSchedule.instead_of_decay(plan, most=1024))
+        64 from the start, 256 from sample 6,400, 1,024 from sample 12,800
+        >>> print(BatchSchedule.instead_of_decay(plan, most=1024, by_batch=1 / 2))
+        64 from the start, 128 from sample 6,400, 256 from sample 12,800
+        """
+        base = whole("the plan's batch size", plan.batch_size.total)
+        chosen = get_rule(rule, plan.optimizer.name)
+        factor, most = whole("factor", factor, 2), whole("most", most, base)
+        by_batch = number("by_batch", by_batch, "in (0, 1]", lambda x: 0 < x <= 1)
+        peak, stages = plan.optimizer.eta, {0: base}
+        for i in range(1, math.floor(math.log(most / base, factor) + 1e-9) + 1):
+            raised = float(chosen.convert("eta", 1.0, float(factor) ** i))
+            step = _first_step_below(plan, peak * raised ** (-1 / by_batch) * (1 + 1e-9))
+            if step is not None:
+                stages[step * base] = base * factor**i
+        return cls(stages.items())
+
+    def __str__(self) -> str:
+        words = [
+            f"{show(size)} from {f'sample {show(start)}' if start else 'the start'}" for start, size in self.stages
+        ]
+        if self.share is not None:
+            most = "" if self.most is None else f", {show(self.most)} at most"
+            words.append(f"then times {self.factor} up to a share {show(self.share)} of the noise scale{most}")
+        return ", ".join(words)
+
+    def size(self, position: int) -> int:
+        """The size of the batch that begins at this position."""
+        return self.stages[bisect_right(self.stages, position, key=lambda stage: stage[0]) - 1][1]
+
+    def walk(self, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """The batches that begin from ``position`` to before ``end``, as ``(position, size, number of batches)``."""
+        while position < end:
+            size = self.size(position)
+            limit = min([end, *(start for start, _ in self.stages if start > position)])
+            batches = -(-(limit - position) // size)
+            yield position, size, batches
+            position += batches * size
+
+    def larger(self, noise: Noise, now: int) -> int:
+        """The size that this noise scale allows, from the size ``now``: ``now * factor^i``."""
+        if self.share is None:
+            raise ValueError("this schedule has fixed stages; one that grows is made by BatchSchedule.from_noise")
+        bound = min(self.share * noise.scale.low, math.inf if self.most is None else self.most)
+        while now * self.factor <= bound:
+            now *= self.factor
+        return now
+
+    def extend(self, start: int, size: int) -> None:
+        """Add a stage after the others."""
+        self.stages = BatchSchedule([*self.stages, (start, size)]).stages
+
+
+def _first_step_below(plan: Plan, eta: float) -> int | None:
+    """The first step after the warm-up whose learning rate is at most ``eta``; None where the plan has none."""
+    low = math.ceil(plan.schedule.warmup)
+    high = math.ceil(plan.total_steps) if plan.total_steps is not None else max(low, 1)
+    if plan.total_steps is None:  # no end: look ahead until it is low enough, or for longer than any run
+        while plan.learning_rate(high) > eta and high < 2**40:
+            high *= 2
+        high += 1
+    if high <= low or plan.learning_rate(high - 1) > eta:
+        return None
+    return low + bisect_left(range(low, high), -eta, key=lambda step: -plan.learning_rate(step))

@@ -1,0 +1,156 @@
+"""The batches of a schedule, as a sampler of torch: samples in one unbroken order, whatever the batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.utils.data import Sampler
+
+from rootscale.batch_size import BatchSize
+from rootscale.training.batch_schedule import BatchSchedule, whole
+from rootscale.training.positions import BLOCK, Blocks, generator, samples
+
+__all__ = ["ScheduledSampler"]
+
+
+class _Order:
+    """Sample numbers by position: a pure function of the seed, so that nothing has to be saved to resume."""
+
+    def __init__(self, n: int, seed: int, shuffle: bool, replacement: bool) -> None:
+        self.n, self.seed, self.shuffle, self.replacement = n, seed, shuffle, replacement
+        self._blocks = Blocks(BLOCK if replacement else n, self._draw)
+
+    def indices(self, start: int, stop: int) -> list[int]:
+        found: list[int] = self._blocks.between(start, stop).tolist()
+        return found
+
+    def _draw(self, block: int) -> torch.Tensor:
+        if not self.shuffle and not self.replacement:
+            return torch.arange(self.n)
+        return samples(self.n, self.replacement, generator(self.seed, int(self.replacement), block))
+
+
+class ScheduledSampler(Sampler[list[int]]):
+    """The ``batch_sampler`` of a `torch.utils.data.DataLoader` whose batch size follows a schedule.
+
+    >>> sampler = ScheduledSampler(10, BatchSchedule([(0, 2), (4, 4)]), shuffle=False)
+    >>> list(sampler), list(sampler)
+    ([[0, 1], [2, 3], [4, 5, 6, 7], [8, 9, 0, 1]], [[2, 3, 4, 5], [6, 7, 8, 9]])
+
+    - **One pass** of the loader has the batches that begin in the present epoch. No batch is short and no sample is
+      dropped: the last batch of an epoch is filled up from the next one, which then goes on from there.
+    - **Order**: shuffled anew for every epoch, or in order (``shuffle=False``), or each sample drawn independently
+      (``replacement=True``, as the theory wants it). It depends on the seed and on the position alone, not on batch
+      sizes, ranks or workers.
+    - **Ranks** take slices of the same positions: ``W`` ranks see exactly what one process with the same batch sees. So
+      draws with replacement are independent across ranks and equal in law to those of one process, because they are the
+      same draws.
+    - **Accumulation**: a rank's share of a batch that is larger than ``micro`` comes in several equal micro-batches.
+    - **Workers and prefetching**: batches are handed out ahead of training. `ScheduledRun` keeps count of those that
+      were trained on, and decides changes only for batches that were not handed out yet.
+
+    Args:
+        n: samples in the data.
+        schedule: of the batch size over all ranks.
+        micro: the most samples in one backward on one rank; None for no limit.
+        seed: of the order; the same on all ranks.
+        shuffle, replacement: the order, as above.
+        rank, world_size: by default those of `torch.distributed` where it is initialised, or 0 and 1.
+        epoch: samples in one pass of the loader, if not ``n``.
+
+    Attributes:
+        position: of the next batch that has not been handed out.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        schedule: BatchSchedule,
+        *,
+        micro: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        replacement: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        ready = dist.is_available() and dist.is_initialized()
+        self.n, self.schedule = whole("n", n), schedule
+        self.micro = None if micro is None else whole("micro", micro)
+        self.world_size = whole(
+            "world_size", (dist.get_world_size() if ready else 1) if world_size is None else world_size
+        )
+        self.rank = whole("rank", (dist.get_rank() if ready else 0) if rank is None else rank, 0)
+        if self.rank >= self.world_size:
+            raise ValueError(f"rank must be below world_size={self.world_size}, got {self.rank}")
+        self.epoch = self.n if epoch is None else whole("epoch", epoch)
+        self.position = 0
+        self._order = _Order(self.n, whole("seed", seed, 0), shuffle, replacement)
+        for _, size in schedule.stages:
+            self.layout(size)
+
+    def layout(self, size: int) -> BatchSize:
+        """How a batch of this size is cut: samples in a micro-batch, micro-batches (accumulation), ranks.
+
+        >>> print(ScheduledSampler(100, BatchSchedule([(0, 64)]), micro=16, rank=0, world_size=2).layout(64))
+        64 (16 micro x 2 accumulation x 2 workers)
+        """
+        share, rest = divmod(size, self.world_size)
+        if rest:
+            raise ValueError(
+                f"batch size {size} cannot be shared equally by {self.world_size} ranks; "
+                f"{share * self.world_size or self.world_size} or {(share + 1) * self.world_size} can"
+            )
+        if self.micro is None or share <= self.micro:
+            return BatchSize(share, 1, self.world_size)
+        accumulation = next(a for a in range(-(-share // self.micro), share + 1) if share % a == 0)
+        if 2 * (share // accumulation) <= self.micro:
+            step = self.micro * self.world_size
+            raise ValueError(
+                f"batch size {size} is {share} samples on each of {self.world_size} ranks, which cannot be cut into "
+                f"equal micro-batches of {self.micro} or a little less; "
+                f"{size // step * step} or {(size // step + 1) * step} can"
+            )
+        return BatchSize(share // accumulation, accumulation, self.world_size)
+
+    def pass_end(self, position: int) -> int:
+        """Before which position the last batch of the present pass begins."""
+        return (position // self.epoch + 1) * self.epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        position = self.position
+        end = self.pass_end(position)
+        while position < end:
+            size = self.schedule.size(position)
+            layout = self.layout(size)
+            micro, share = int(layout.micro), size // self.world_size
+            first = position + self.rank * share
+            position = self.position = position + size  # from here on the size of this batch is settled
+            for start in range(first, first + share, micro):
+                yield self._order.indices(start, start + micro)
+
+    def __len__(self) -> int:
+        """Micro-batches in the pass that begins now, as far as the schedule is known."""
+        walk = self.schedule.walk(self.position, self.pass_end(self.position))
+        return sum(batches * self.layout(size).accumulation for _, size, batches in walk)
+
+    def _identity(self) -> dict[str, Any]:
+        order = self._order
+        return {"n": order.n, "seed": order.seed, "shuffle": order.shuffle, "replacement": order.replacement}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of what was **handed out**; with workers, save `ScheduledRun.state_dict` instead."""
+        return {"position": self.position, "order": self._identity()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue; the data and the order must be the same, or samples would be repeated and others left out."""
+        if state_dict["order"] != self._identity():
+            raise ValueError(
+                f"the checkpoint's samples are in another order: it has {state_dict['order']}, "
+                f"this sampler {self._identity()}"
+            )
+        self.position = state_dict["position"]

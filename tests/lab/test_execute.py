@@ -1,0 +1,90 @@
+"""Executors: errors, interrupts and deadlines of jobs."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from rootscale.lab import Deadline, Forked, Here, UnfinishedError
+from rootscale.lab.execute import can_fork, default_executor
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+forks = pytest.mark.skipif(not can_fork(), reason="this process cannot be forked: JAX is loaded")
+
+
+def silent(number, share):
+    pass
+
+
+def waits(tell, stop):
+    while not stop.asked:
+        time.sleep(0.01)
+    stop.end()
+
+
+def broken(tell, stop):
+    raise ValueError("no such weights")
+
+
+@forks
+def test_the_error_of_a_process_reaches_the_user_and_stops_the_others(tmp_path):
+    with pytest.raises(ValueError, match="no such weights"):
+        Forked(2).run([broken, waits], tmp_path, silent)
+    with pytest.raises(RuntimeError, match="died with exit code 7"):
+        Forked(2).run([lambda tell, stop: os._exit(7)], tmp_path, silent)
+
+
+@forks
+def test_an_error_that_cannot_be_pickled_reaches_the_user_as_its_text(tmp_path):
+    class Odd(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} and {two}")
+
+    def odd(tell, stop):
+        raise Odd(1, 2)
+
+    with pytest.raises(RuntimeError, match="Odd: 1 and 2"):
+        Forked(2).run([odd], tmp_path, silent)
+
+
+@pytest.mark.parametrize("execute", [Here, pytest.param(Forked, marks=forks)])
+def test_jobs_see_the_deadline_and_no_other_is_started(tmp_path, execute):
+    def leaves_a_trace(tell, stop):
+        (tmp_path / "started").touch()
+
+    with pytest.raises(UnfinishedError):
+        jobs = [waits, waits, waits, leaves_a_trace]
+        execute(deadline=Deadline.after(0.2)).run(jobs, tmp_path, silent)
+    assert not (tmp_path / "started").exists() or execute(together=1).workers() > 3
+
+
+@pytest.mark.parametrize("execute", [Here(), pytest.param(Forked(2), marks=forks)])
+def test_an_interrupt_reaches_all_jobs(tmp_path, execute):
+    event = threading.Event()
+    threading.Timer(0.2, event.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        execute.run([waits, waits], tmp_path, silent, event)
+
+
+@pytest.mark.parametrize("execute", [Here(), pytest.param(Forked(2), marks=forks)])
+def test_progress_is_that_of_every_job(tmp_path, execute):
+    found = []
+    jobs = [lambda tell, stop, i=i: (tell(0.5), tell(1.0)) for i in range(3)]
+    execute.run(jobs, tmp_path, lambda number, share: found.append((number, share)))
+    assert sorted(found) == [(i, share) for i in range(3) for share in (0.5, 1.0)]
+
+
+def test_a_deadline_counts_from_now():
+    assert Deadline.after(None).left == float("inf")
+    assert not Deadline.after(60).passed
+    assert 59 < Deadline.after(60).left <= 60
+    assert Deadline.after(0).passed
+    assert Deadline.after(0).left == 0
+
+
+def test_the_default_is_a_process_for_each_core_but_for_a_gpu():
+    assert default_executor("cuda") == Here()
+    assert default_executor("cpu") == (Forked() if can_fork() else Here())
+    if can_fork():
+        assert Forked().workers() == len(os.sched_getaffinity(0))
