@@ -27,7 +27,7 @@ from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArgu
 
 from rootscale.lab import Setup, Task
 from rootscale.lab.learner import make_learner
-from rootscale.paper.language import gpt
+from rootscale.paper.language import Pretraining, gpt
 from rootscale.paper.text import Tokens, Vocabulary
 
 #: Bytes, or about as many words as WikiText-2 has.
@@ -114,7 +114,7 @@ def main() -> None:
     found: dict[str, float] = {}
     for name in args.texts:
         for batch in args.batch_sizes:
-            task = gpt(text(VOCABULARIES[name], length), model=model, length=length, epochs=1, batch_size=batch)
+            task = gpt(text(VOCABULARIES[name], length), model=model, length=length, training=Pretraining("", batch, 1))
             ways: dict[str, Callable[[], float]] = {
                 "Trainer": partial(trainer_rate, task, batch, args.device, args.seconds, False),
                 "the lab": lab_rate(task, batch, args.device, args.seconds),

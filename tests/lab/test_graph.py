@@ -9,6 +9,7 @@ import torch
 from rootscale import Adam, Plan, RMSprop, Schedule
 from rootscale.lab import Measure, Run, Settings, Setup, Variant
 from rootscale.lab.learner_graph import GraphLearner, SideBySide
+from rootscale.paper.data import patterns
 from rootscale.paper.tasks import generated
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -27,7 +28,7 @@ VARIANTS = {
 
 def make(optimizer="adam", **options):
     plan = Plan(OPTIMIZERS[optimizer], 16, steps=60, schedule=Schedule("cosine", warmup=10), **options)
-    return generated(plan=plan, train=1024, size=16, augment=True)
+    return generated(patterns(1024, size=16), plan=plan, augment=True)
 
 
 def run(task, variant, settings, seeds=(3,), learner=None):
@@ -92,11 +93,12 @@ def test_a_resumed_run_goes_on_as_it_was():
 
 def language(dropout):
     pytest.importorskip("transformers")
-    from rootscale.paper.language import gpt
+    from rootscale.paper.language import Pretraining, gpt
     from rootscale.paper.text import chain, from_text
 
     made = from_text(chain(30, 40_000), name="chain")
-    return gpt(made, model="gpt-tiny", length=16, epochs=1, batch_size=16, dropout=dropout, eta=3e-3, reference=16)
+    training = Pretraining("", 16, 1, eta=3e-3, reference=16)
+    return gpt(made, model="gpt-tiny", length=16, dropout=dropout, training=training)
 
 
 @pytest.mark.parametrize("micro", [None, 8])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rootscale.cli import main
 from rootscale.paper import data
 
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
@@ -122,11 +123,11 @@ def test_the_folder_may_come_from_the_environment_and_an_argument_goes_first(tmp
         data.cifar10()
 
 
-def test_without_a_folder_both_ways_to_give_it_are_named():
-    with pytest.raises(
-        ValueError, match=r"CIFAR-10 needs the folder .* argument, .* environment variable ROOTSCALE_DATA"
-    ):
+def test_without_a_folder_the_variable_and_the_option_are_named(capsys):
+    with pytest.raises(ValueError, match=r"no folder to read CIFAR-10 from: set .* ROOTSCALE_DATA .* as --data"):
         data.cifar10()
+    assert main(["check", "mnist", "--to", "64"]) == 2  # the command has no option for it
+    assert "no folder to read MNIST from: set the environment variable ROOTSCALE_DATA" in capsys.readouterr().err
 
 
 def test_where_nothing_is_found_every_layout_and_its_folders_are_named(tmp_path):
@@ -181,15 +182,15 @@ def test_by_default_a_file_of_cifar10_must_have_10_000_images(tmp_path):
 def test_wrong_contents_are_named(tmp_path):
     folder = written(tmp_path, "packed", write_packed)
     np.save(folder / "test_labels.npy", np.arange(3, dtype=np.uint8))
-    with pytest.raises(ValueError, match=r"test_labels.npy must have 4 whole numbers, got uint8 of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"test_labels.npy: there must be 4 labels, got an array of shape \(3,\)"):
         data.cifar10(folder, rows=4)
     np.save(folder / "test_labels.npy", np.array([0, 1, 2, 10]))
-    with pytest.raises(ValueError, match=r"test_labels.npy must have labels from 0 to 9, got 0 to 10"):
+    with pytest.raises(ValueError, match=r"test_labels.npy: labels must be whole numbers from 0 to 9, got 0 to 10"):
         data.cifar10(folder, rows=4)
     folder = written(tmp_path, "pickles", write_pickles)
     for labels in (["cat"] * 4, [0.5] * 4):
         (folder / "data_batch_1").write_bytes(python2({"data": np.zeros((4, 3072), np.uint8), "labels": labels}))
-        with pytest.raises(ValueError, match=r"data_batch_1 must have labels from 0 to 9, got values of type "):
+        with pytest.raises(ValueError, match=r"data_batch_1: labels must be whole numbers from 0 to 9, got values of "):
             data.cifar10(folder, rows=4)
     (folder / "data_batch_1").write_bytes(python2({"data": np.zeros((4, 100), np.uint8), "labels": [0] * 4}))
     with pytest.raises(ValueError, match=r"data_batch_1 must have uint8 data of shape \(4, 3072\).*got .* \(4, 100\)"):
@@ -352,7 +353,7 @@ def test_wrong_files_of_tiny_imagenet_20_are_named(tmp_path):
         data.tiny_imagenet20(tmp_path)
     write_tiny(tmp_path)
     (tmp_path / "classes.txt").write_text("0\tn01\ttabby cat\n")
-    with pytest.raises(ValueError, match=r"train.npz must have labels from 0 to 0, got 0 to 1"):
+    with pytest.raises(ValueError, match=r"train.npz: labels must be whole numbers from 0 to 0, got 0 to 1"):
         data.tiny_imagenet20(tmp_path)
     write_tiny(tmp_path)
     with np.load(tmp_path / "val.npz") as file:

@@ -7,30 +7,28 @@ import numpy as np
 import pytest
 import torch
 
-from rootscale.lab import Measure, Run, Settings, Setup, Variant, sweep
-from rootscale.lab.identity import describe
+from rootscale.lab import Here, Measure, Run, Settings, Setup, Store, Variant, sweep
+from rootscale.lab.fingerprint import Fingerprints, differences
 from rootscale.lab.task import Tensors
 from rootscale.paper.language import (
     GLUE,
     GPTS,
     Point,
-    Score,
-    Windows,
-    encoder_net,
+    Pretraining,
     glue,
     gpt,
-    gpt_net,
-    hash_uniforms,
-    hide,
     micro_batch,
     read_glue,
     recipe_plan,
     roberta,
-    roberta_net,
-    token_loss,
     windows,
 )
 from rootscale.paper.language.glue_data import encode_texts, encoded_glue
+from rootscale.paper.language.glue_scores import Score
+from rootscale.paper.language.gpt_task import gpt_net, token_loss
+from rootscale.paper.language.masking import hash_uniforms, hide
+from rootscale.paper.language.roberta_task import encoder_net, roberta_net
+from rootscale.paper.language.text_windows import Windows
 from rootscale.paper.text import Tokens, Vocabulary, chain, from_text
 
 pytest.importorskip("transformers")
@@ -51,7 +49,14 @@ def words():
 
 
 def tiny(words, **changes):
-    return gpt(words, **{"model": "gpt-tiny", "length": 16, "epochs": 1, "batch_size": 4, "eta": 5e-2, **changes})
+    return made(gpt, words, {"model": "gpt-tiny", "length": 16}, {"epochs": 1, "batch_size": 4, "eta": 5e-2}, changes)
+
+
+def made(make, words, options, training, changes):
+    """A task with some of its options, or of its training, changed."""
+    training = {**training, **{name: value for name, value in changes.items() if hasattr(Pretraining, name)}}
+    options = {**options, **{name: value for name, value in changes.items() if not hasattr(Pretraining, name)}}
+    return make(words, **options, training=Pretraining(**training))
 
 
 # -- data ------------------------------------------------------------------------------------------------------------
@@ -203,9 +208,9 @@ def test_replicas_train_together_as_they_do_alone(words):
 
 def test_what_decides_a_run_is_seen_by_the_sweep(words):
     tasks = [tiny(words), tiny(words, dropout=0.0), tiny(words, length=8), tiny(from_text(chain(20, 6000, seed=1)))]
-    descriptions = [str(describe(task)) for task in tasks]
-    assert len(set(descriptions)) == 4
-    assert str(describe(tiny(words))) == descriptions[0]
+    first, *others = (Fingerprints().of(task, [0]) for task in tasks)
+    assert all(differences(first, other) for other in others)
+    assert not differences(first, Fingerprints().of(tiny(words), [0]))
 
 
 def test_as_many_sequences_at_once_as_the_vocabulary_allows():
@@ -220,8 +225,8 @@ def test_as_many_sequences_at_once_as_the_vocabulary_allows():
 
 
 def masked(words, **changes):
-    options = {"model": "roberta-tiny", "length": 18, "epochs": 1, "batch_size": 4, "reference": 4, "eta": 1e-2}
-    return roberta(words, **{**options, **changes})
+    training = {"epochs": 1, "batch_size": 4, "reference": 4, "eta": 1e-2}
+    return made(roberta, words, {"model": "roberta-tiny", "length": 18}, training, changes)
 
 
 def test_roberta_has_the_hyperparameters_of_the_papers_table():
@@ -303,9 +308,8 @@ def test_roberta_large_has_the_papers_size():
     assert sum(p.numel() for p in net.parameters()) == pytest.approx(355e6, rel=0.01)
 
 
-@pytest.mark.parametrize("prenorm", [True, False])
-def test_padding_is_not_seen(words, prenorm):
-    net = encoder_net(30, "roberta-tiny", 12, 0.1, prenorm).eval()
+def test_padding_is_not_seen(words):
+    net = encoder_net(30, "roberta-tiny", 12, 0.1).eval()
     tokens = torch.randint(30, (2, 12))
     there = torch.arange(12) < torch.tensor([[7], [12]])
     other = torch.where(there, tokens, (tokens + 1) % 30)
@@ -404,9 +408,10 @@ def test_inputs_are_as_long_as_the_longest_text_needs(sentences):
     assert (task.train.inputs.shape[1], task.test.inputs.shape[1]) == (48, 48)
     assert task.model().encoder.net.config.max_position_embeddings == 128
     assert task.model()(task.test.inputs).shape == (1, 2)
-    assert glue("CoLA", sentences, vocabulary, length=20, **options).test.inputs.shape[1] == 20
-    with pytest.raises(ValueError, match="length must be 8 to 128, the positions of the pre-trained encoder, got 130"):
-        glue("CoLA", sentences, vocabulary, length=130, **options)
+    short = {**options, "positions": 20}
+    assert glue("CoLA", sentences, vocabulary, **short).test.inputs.shape[1] == 20
+    with pytest.raises(ValueError, match="positions must be at least 8, got 7"):
+        glue("CoLA", sentences, vocabulary, **{**options, "positions": 7})
 
 
 def test_a_file_that_holds_no_models_is_refused(sentences, tmp_path):
@@ -465,7 +470,10 @@ def test_fine_tuning_starts_from_the_pretrained_encoder_and_learns(sentences, tm
     vocabulary = text_of_pretraining.vocabulary
     before = masked(text_of_pretraining, epochs=2)
     settings = Settings(grid=(0, int(before.plan.samples)), measure=Measure(noise=False))
-    pretrained = sweep(before, [Variant(2)], [3, 4], settings, tmp_path / "runs", together=1, keep_models=True).models
+    pretrained = sweep(
+        before, [Variant(2)], seeds=[3, 4], settings=settings, execute=Here(1),
+        store=Store(tmp_path / "runs", keep_models=True),
+    ).models  # fmt: skip
     options = {"point": Point(16, 1e-2, 8), "model": "roberta-tiny", "positions": 18}
     task = glue("CoLA", sentences, vocabulary, pretrained=pretrained[Variant(2), 4], **options)
     held = torch.load(pretrained[Variant(2), 4][0], weights_only=True)[0]

@@ -8,6 +8,7 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from rootscale.paper import models
+from rootscale.training import rescale_
 
 #: Every model that needs no other package, with the shape of an image.
 CASES = {
@@ -15,6 +16,10 @@ CASES = {
     "mlp with BatchNorm": (lambda: models.mlp((12, 5, 3), momentum=0.02), (12,)),
     "conv": (lambda: models.convnet(width=3), (3, 16, 16)),
     "conv with BatchNorm": (lambda: models.convnet(width=3, channels=1, momentum=0.1), (1, 28, 28)),
+    "conv with grouped BatchNorm": (
+        lambda: models.group_batchnorm(models.convnet(width=3, momentum=0.1), 1),
+        (3, 16, 16),
+    ),
     "vgg16": (models.vgg16, (3, 32, 32)),
     "resnet56": (models.resnet56, (3, 32, 32)),
 }
@@ -178,3 +183,64 @@ def test_resnet50_of_a_library_is_made_to_fit(monkeypatch, name):
 @pytest.mark.skipif(not any(map(importlib.util.find_spec, models.RESNET50)), reason="no library with ResNet-50")
 def test_resnet50_has_the_published_size():
     assert count(models.resnet50()) == 25_557_032
+
+
+def grouped(group=4, features=3):
+    layer = models.GroupedBatchNorm2d(features, group, momentum=0.3).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([1.0, 0.5, 2.0]))
+        layer.bias.copy_(torch.tensor([0.0, 1.0, -1.0]))
+    return layer
+
+
+def test_grouped_batchnorm_normalises_each_group_as_a_batch_of_its_own():
+    layer = grouped()
+    x = inputs((3, 5, 5), 12).double().contiguous(memory_format=torch.channels_last).requires_grad_()
+    plain = nn.BatchNorm2d(3, momentum=0.3).double()
+    plain.load_state_dict(layer.state_dict())
+    out = layer(x)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    weights = inputs((3, 5, 5), 12).double().sin()
+    (grad,) = torch.autograd.grad((out * weights).sum(), x, retain_graph=True)
+    means, variances = [], []
+    for part in (slice(0, 4), slice(4, 8), slice(8, 12)):
+        plain.running_mean.zero_(), plain.running_var.fill_(1)
+        y = x[part].detach().requires_grad_()
+        expected = plain(y)
+        torch.testing.assert_close(out[part], expected, rtol=1e-12, atol=1e-12)
+        (own,) = torch.autograd.grad((expected * weights[part]).sum(), y)
+        torch.testing.assert_close(grad[part], own, rtol=1e-10, atol=1e-12)
+        means.append(plain.running_mean.clone())
+        variances.append(plain.running_var.clone())
+    torch.testing.assert_close(layer.running_mean, torch.stack(means).mean(0), rtol=1e-12, atol=0)
+    torch.testing.assert_close(layer.running_var, torch.stack(variances).mean(0), rtol=1e-12, atol=0)
+    assert layer.num_batches_tracked == 1
+
+
+def test_a_batch_that_is_no_multiple_of_the_group_is_one_group_and_evaluation_has_none():
+    for size, training in ((4, True), (6, True), (8, False)):
+        layer = grouped().train(training)
+        plain = nn.BatchNorm2d(3, momentum=0.3).double().train(training)
+        plain.load_state_dict(layer.state_dict())
+        x = inputs((3, 2, 2), size).double()
+        assert torch.equal(layer(x), plain(x))
+        assert all(torch.equal(a, b) for a, b in zip(layer.buffers(), plain.buffers(), strict=True))
+
+
+def test_grouped_batchnorm_runs_in_bfloat16_with_statistics_in_float32():
+    layer = grouped().float()
+    x = inputs((3, 5, 5), 8)
+    expected = layer(x)
+    out = layer(x.bfloat16())
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), expected, rtol=0.02, atol=0.02)
+
+
+def test_grouping_replaces_every_layer_and_the_rule_converts_its_momentum():
+    model = models.group_batchnorm(models.convnet(width=3, momentum=0.1), 16)
+    layers = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert [type(layer) for layer in layers] == [models.GroupedBatchNorm2d] * 3
+    assert {layer.group for layer in layers} == {16}
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.99, 0.999))
+    rescale_(optimizer, 4, model=model)
+    assert [layer.momentum for layer in layers] == pytest.approx([1 - 0.9**4] * 3)

@@ -1,11 +1,7 @@
-import io
 import json
 import math
-import os
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -15,25 +11,27 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from rootscale import Adam, Plan
 from rootscale.cli import main
 from rootscale.files import locked
-from rootscale.lab import Arm, Check, Settings, Task, Variant
+from rootscale.lab import Arm, Check, Deadline, Settings, Task, Variant
 from rootscale.lab.task import Tensors
 from rootscale.paper import experiments as experiments_package
-from rootscale.paper import parts, results, running
+from rootscale.paper import parts, results, running, work
 from rootscale.paper import stored as kept_results
 from rootscale.paper.data import Images
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments import FILES, experiments
-from rootscale.paper.finals import End, accuracies, finals, told_gap
+from rootscale.paper.finals import End, accuracies, final_values, told_gap
+from rootscale.paper.work import How, Watch
 from rootscale.trajectory import Trajectory
 
 ALL = list(experiments())
 #: Those on images; test_reproduce_language.py has the others.
 MADE_OF_LINES = [name for name in ALL if name.startswith("cifar10")]
+#: Those that compare a part of the run.
+PARTS = ("cifar10-svag-adam-warm", "cifar10-svag-rmsprop-warm")
 
 
 @pytest.fixture
@@ -117,24 +115,28 @@ def test_results_of_other_settings_are_not_written_over(smoke, capsys, monkeypat
     assert "holds results of other settings (epochs 4): give another --out" in capsys.readouterr().err
 
 
-def test_stopped_after_some_time_it_goes_on_to_the_same_end(tmp_path, monkeypatch):
+def test_stopped_after_some_time_it_resumes_to_the_same_end(tmp_path, monkeypatch):
     whole = running.reproduce(tiny(), Options(epochs=1, seeds=2), tmp_path / "whole", tmp_path / "whole-runs")
     assert whole
+    looks = 0
 
-    class Clock(running.Clock):
-        """Runs out after so many looks at it."""
+    class Soon(Deadline):
+        """Passes after so many looks at it."""
 
-        left = 0
+        @property
+        def passed(self):
+            nonlocal looks
+            looks -= 1
+            return looks < 0
 
-        def late(self):
-            self.expired = self.expired or Clock.left <= 0
-            Clock.left -= 1
-            return self.expired
+        @classmethod
+        def after(cls, seconds):
+            return cls()
 
-    monkeypatch.setattr(running, "Clock", Clock)
+    monkeypatch.setattr(running, "Deadline", Soon)
     calls = 0
     while True:
-        Clock.left, calls = 15, calls + 1
+        looks, calls = 15, calls + 1
         if running.reproduce(tiny(), Options(epochs=1, seeds=2), tmp_path / "cut", tmp_path / "cut-runs"):
             break
         assert calls < 50
@@ -167,7 +169,7 @@ def test_four_seeds_are_compared_and_fewer_get_no_verdict(tmp_path):
 def test_seeds_trained_together_end_as_they_do_alone(tmp_path):
     for together in (1, 3):
         out = tmp_path / str(together)
-        assert running.reproduce(tiny(), Options(epochs=1, seeds=4), out, tmp_path / "runs", together=together)
+        assert running.reproduce(tiny(), Options(epochs=1, seeds=4), out, tmp_path / "runs", How(together=together))
     alone, side_by_side = stored(tmp_path / "1"), stored(tmp_path / "3")
     for label, trajectory in alone.items():
         assert side_by_side[label].meta["seeds"] == [0, 1, 2, 3]
@@ -177,15 +179,14 @@ def test_seeds_trained_together_end_as_they_do_alone(tmp_path):
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
-    real, calls = running.sweep, []
+    real = work.sweep
 
     def sweep(*args, **kwargs):
-        calls.append(args[1])
-        if calls == [[Variant()], [Variant(Fraction(2))]]:
+        if args[1] == [Variant(Fraction(2))]:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(running, "sweep", sweep)
+    monkeypatch.setattr(work, "sweep", sweep)
     with pytest.raises(KeyboardInterrupt):
         running.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
     assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == ["doubled, seed 0"]
@@ -193,15 +194,15 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
 
 
 def runs_in(folder):
-    return sorted(path.parent.name.rpartition("-seeds")[0] for path in folder.rglob("trajectory.npz"))
+    return sorted(path.parent.parent.name.rpartition("-")[0] for path in folder.rglob("trajectory.npz"))
 
 
 def test_only_some_lines_are_made_and_all_that_are_finished_are_collected(tmp_path):
     asked = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
-    assert running.reproduce(*asked, only=["doub"])
+    assert running.reproduce(*asked, How(only=("doub",)))
     assert not (tmp_path / "out").exists(), "there is no base yet to compare with"
     assert runs_in(tmp_path / "runs") == ["b-4", "b-4", "b-8", "b-8"], "two warm starts, two runs"
-    assert running.reproduce(*asked, only=["kept"])
+    assert running.reproduce(*asked, How(only=("kept",)))
     assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
     assert json.loads((tmp_path / "out" / "experiment.json").read_text())["missing"] == []
     assert running.reproduce(tiny(), asked[1], tmp_path / "alone", tmp_path / "others")
@@ -219,13 +220,19 @@ def test_a_text_that_is_a_label_stands_for_that_line_alone():
         running._asked(lines, ["B = 4", "B = 5"])
 
 
-def test_a_terminal_has_a_bar_and_lines_above_it(tmp_path):
-    said = Console(file=io.StringIO(), width=100, force_terminal=True, force_interactive=True)
-    running.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs", console=said)
-    text = said.file.getvalue()
-    assert "doubled, seed 0 " in text
-    assert "100%" in text
-    assert "2 of 2: doubled, seed 0: test accuracy " in text
+def test_a_watcher_hears_of_every_run_once_and_how_far_all_are(tmp_path):
+    shares, ends = [], []
+    watch = Watch(lambda name, share: shares.append(share), lambda *what: ends.append(what))
+    asked = tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs"
+    assert running.reproduce(*asked, watch=watch)
+    assert [end[:3] for end in ends] == [(1, 2, "kept, seed 0"), (2, 2, "doubled, seed 0")]
+    assert all(re.fullmatch(r"test accuracy \d+\.\d\d %, \d s", end[3]) for end in ends)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    ends.clear()
+    assert running.reproduce(*asked, watch=watch)
+    assert all(end[3].endswith(" (made before)") for end in ends)
+    assert len(ends) == 2
 
 
 def test_results_name_the_hardware_and_versions_of_the_runs_and_not_of_who_collects_them(tmp_path, monkeypatch):
@@ -234,11 +241,11 @@ def test_results_name_the_hardware_and_versions_of_the_runs_and_not_of_who_colle
         monkeypatch.setattr("rootscale.lab.run.environment", lambda device: found)
 
     place = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
-    for hardware, only in (("a GPU", ["kept"]), ("another", ["doubled"])):
+    for hardware, only in (("a GPU", "kept"), ("another", "doubled")):
         elsewhere(hardware)
-        running.reproduce(*place, only=only)
+        running.reproduce(*place, How(only=(only,)))
     elsewhere("a desk")
-    assert running.reproduce(*place, minutes=0) is True
+    assert running.reproduce(*place, How(minutes=0)) is True
     record = kept_results.record_of(tmp_path / "out")
     assert record["hardware"] == "a GPU; another"
     assert record["versions"] == {"torch": "9.9", "python": "3.99"}
@@ -246,78 +253,63 @@ def test_results_name_the_hardware_and_versions_of_the_runs_and_not_of_who_colle
 
 def test_in_no_time_nothing_is_run_and_what_is_finished_is_collected(tmp_path):
     options, runs = Options(epochs=1, seeds=2), tmp_path / "runs"
-    assert not running.reproduce(tiny(), options, tmp_path / "none", runs, minutes=0)
+    assert not running.reproduce(tiny(), options, tmp_path / "none", runs, How(minutes=0))
     assert not (tmp_path / "none").exists()
     assert runs_in(runs) == []
-    running.reproduce(tiny(), options, tmp_path / "first", runs, only=["kept"])
+    running.reproduce(tiny(), options, tmp_path / "first", runs, How(only=("kept",)))
     there = runs_in(runs)
-    assert not running.reproduce(tiny(), options, tmp_path / "part", runs, minutes=0)
+    assert not running.reproduce(tiny(), options, tmp_path / "part", runs, How(minutes=0))
     assert list(stored(tmp_path / "part")) == ["kept"]
     missing = ["doubled, seed 0", "doubled, seed 1"]
     assert json.loads((tmp_path / "part" / "experiment.json").read_text())["missing"] == missing
     assert runs_in(runs) == there
     running.reproduce(tiny(), options, tmp_path / "first", runs)
-    assert running.reproduce(tiny(), options, tmp_path / "all", runs, minutes=0)
+    assert running.reproduce(tiny(), options, tmp_path / "all", runs, How(minutes=0))
     assert list(stored(tmp_path / "all")) == ["kept", "doubled"]
 
 
 @pytest.mark.parametrize("what", ["doubled", "before the switch"])
 def test_a_run_that_another_process_makes_is_left_to_it(tmp_path, what):
     asked = tiny(), Options(epochs=1, seeds=1)
-    assert running.reproduce(*asked, tmp_path / "elsewhere", tmp_path / "made")
-    (held,) = tmp_path.glob("made/b-8-*" if what == "doubled" else "made/*/checkpoint.pt")
-    name = held.name if what == "doubled" else held.parent.name
-    said = Console(file=io.StringIO(), width=200)
-    with locked(tmp_path / "runs" / name / ".lock"):
-        assert not running.reproduce(*asked, tmp_path / "out", tmp_path / "runs", minutes=0.01, console=said)
+    assert running.reproduce(*asked, tmp_path / "elsewhere", tmp_path / "runs")
+    (held,) = tmp_path.glob("runs/b-8-*/seeds-0" if what == "doubled" else "runs/b-4-*/seeds-0/checkpoint.pt")
+    held = held if what == "doubled" else held.parent
+    for path in [held / "trajectory.npz"] if what == "doubled" else list(tmp_path.rglob("runs/*/*/trajectory.npz")):
+        path.unlink()  # as if it were not finished
+    (tmp_path / "elsewhere" / "experiment.json").unlink()
+    ends = []
+    with locked(held / ".lock"):
+        how, watch = How(minutes=None if what == "doubled" else 0.005), Watch(ended=lambda *what: ends.append(what))
+        assert not running.reproduce(*asked, tmp_path / "out", tmp_path / "runs", how, watch)
     if what == "doubled":
-        assert "2 of 2: doubled, seed 0: left to another process" in said.file.getvalue()
+        assert ends[-1] == (2, 2, "doubled, seed 0", "left to another process, which is making it")
         assert list(stored(tmp_path / "out")) == ["kept"]
     else:  # it was waited for, as long as there was time
-        assert runs_in(tmp_path / "runs") == []
+        assert ends == []
     assert running.reproduce(*asked, tmp_path / "out", tmp_path / "runs")
     assert list(stored(tmp_path / "out")) == ["kept", "doubled"]
 
 
-def test_two_processes_share_an_experiment(tmp_path, monkeypatch, capsys):
-    words = "reproduce cifar10-vgg16-adam --smoke --epochs 2 --out results".split()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    begun = [
-        subprocess.Popen(
-            [sys.executable, "-m", "rootscale", *words, "--only", *only], cwd=tmp_path, env=environment,
-            stdout=subprocess.PIPE, text=True,
-        )
-        for only in (["B = 16"], ["B = 64", "B = 256"])
+def test_two_processes_make_what_one_makes(tmp_path):
+    asked, ends = (tiny(), Options(epochs=1, seeds=2)), []
+    watch = Watch(ended=lambda *what: ends.append(what[:3]))
+    assert running.reproduce(*asked, tmp_path / "shared", tmp_path / "runs", How(processes=2), watch)
+    assert sorted(ends) == [
+        (1, 4, "kept, seed 0"), (2, 4, "doubled, seed 0"), (3, 4, "kept, seed 1"), (4, 4, "doubled, seed 1"),
     ]  # fmt: skip
-    told = [process.communicate(timeout=120)[0] for process in begun]
-    assert [process.returncode for process in begun] == [0, 0]
-    assert ["1 of 1: B = 16, seed 0" in text for text in told] == [True, False]
-    assert all("finished what --only asks for" in text for text in told)
-    # Both end about now; who came last had seen all.
-    assert json.loads((tmp_path / "results" / "experiment.json").read_text())["missing"] == []
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 0
-    assert capsys.readouterr().out.count("made before") == 3
-    assert list(stored(tmp_path / "results")) == ["B = 16", "B = 64", "B = 256"]
+    assert running.reproduce(*asked, tmp_path / "alone", tmp_path / "others")
+    for label, trajectory in stored(tmp_path / "alone").items():
+        for name in trajectory.names:
+            assert np.array_equal(stored(tmp_path / "shared")[label].values[name], trajectory.values[name])
 
 
-def test_models_are_kept_where_the_experiment_says_so(tmp_path, monkeypatch):
-    seen = []
-
-    def listened(name, real, task, variants, *args, keep_models=None, **kwargs):
-        if variants:
-            seen.append((name, keep_models))
-        return real(task, variants, *args, **kwargs)
-
-    for name in ("sweep", "finished"):
-        monkeypatch.setattr(running, name, partial(listened, name, getattr(running, name)))
+def test_models_are_kept_where_the_experiment_says_so(tmp_path):
     for keep in (False, True):
         experiment = replace(tiny(), keep_models=keep)
         asked = experiment, Options(epochs=1, seeds=1), tmp_path / str(keep), tmp_path / f"runs-{keep}"
         running.reproduce(*asked)
-        running.reproduce(*asked, minutes=0)
-        assert set(seen) == {(name, True if keep else None) for name in ("sweep", "finished")}
-        seen.clear()
+        models = sorted(path.parents[1].name.rpartition("-")[0] for path in asked[3].rglob("model.pt"))
+        assert models == (["b-4", "b-8"] if keep else [])
 
 
 def test_a_script_is_told_where_and_how_long(tmp_path, monkeypatch):
@@ -340,7 +332,7 @@ def test_a_script_is_told_where_and_how_long(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="mine has no options but --smoke, --device, --data and --seeds, got --eps"):
         experiment.options(eps=1e-3)
     with pytest.raises(ValueError, match="drop --only"):
-        running.reproduce(experiment, options, tmp_path, tmp_path, only=["x"])
+        running.reproduce(experiment, options, tmp_path, tmp_path, How(only=("x",)))
 
 
 def test_epochs_may_be_a_part_and_whole_ones_are_integers(cifar10):
@@ -375,17 +367,18 @@ def test_lines_of_an_experiment_have_different_names_and_valid_plans(name, small
     for line in lines:
         plan = line.variant.plan(line.task.plan)
         assert max(int(line.task.plan.batch_size.total * kappa) for kappa in line.variant.kappas) <= steps
-        assert line.task.plan.samples == settings.grid[-1]
-        assert plan.samples == settings.grid[-1] * line.variant.ell**2
+        assert name in PARTS or line.task.plan.samples == settings.grid[-1]
+        assert plan.samples == line.task.plan.samples * line.variant.ell**2
 
 
 def test_defaults_are_those_of_the_paper(cifar10):
-    for name, epochs in (("cifar10-vgg16-adam", 500), ("cifar10-resnet56-rmsprop", 100)):
+    for name in ("cifar10-vgg16-adam", "cifar10-resnet56-rmsprop"):
         lines, _ = experiments()[name].lines(experiments()[name].options())
-        assert [int(line.variant.plan(line.task.plan).batch_size.total) for line in lines] == [256, 1024, 4096, 16384]
+        sizes = [int(line.variant.plan(line.task.plan).batch_size.total) for line in lines]
+        assert sizes == [256, 1024, 4096, 8192, 16384]
         plan = lines[0].task.plan
         assert (plan.optimizer.eta, plan.optimizer.eps, plan.optimizer.weight_decay) == (1e-3, 1e-8, 1e-4)
-        assert plan.steps == epochs * 195
+        assert plan.steps == 500 * 195
         assert lines[1].variant.plan(plan).batchnorm_momentum == pytest.approx(1 - 0.9**4)
 
 
@@ -406,19 +399,24 @@ def test_the_switch_is_at_two_fifths_and_the_ramp_goes_on_from_there(cifar10):
     assert all((at - settings.switch_at) % 16384 == 0 for at, _ in ramp.ramp)
 
 
-@pytest.mark.parametrize(("optimizer", "share"), [("adam", 0.5), ("rmsprop", 0.75)])
-def test_svag_starts_at_the_beginning_or_before_the_learning_rate_falls(optimizer, share, cifar10):
-    for name, expected in ((f"cifar10-svag-{optimizer}", 0), (f"cifar10-svag-{optimizer}-warm", share)):
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_svag_starts_at_the_beginning_or_after_the_warm_up(optimizer, cifar10):
+    epoch = 195 * 256
+    for name, start, stop in (
+        (f"cifar10-svag-{optimizer}", 0, 2 * epoch),
+        (f"cifar10-svag-{optimizer}-warm", 30 * epoch, 32 * epoch),
+    ):
         lines, settings = experiments()[name].lines(experiments()[name].options())
-        assert settings.switch_at / settings.grid[-1] == pytest.approx(expected, abs=1e-3)
+        assert (settings.switch_at, settings.grid[0], settings.grid[-1]) == (start, start, stop)
         assert [line.variant.ell for line in lines] == [1, 2, 4]
-        plan = lines[0].task.plan
-        assert min(plan.schedule.milestones) * 256 > settings.switch_at
+    plan = lines[0].task.plan
+    assert plan.schedule.warmup * 256 < settings.switch_at
+    assert min(plan.schedule.milestones) * 256 > settings.grid[-1]
 
 
 def test_unfinished_ablations_tell_what_there_is():
     runs = [arm("B = 256", [0.9]), arm("B = 2,048; sqrt: eta", [0.8], size=2048, loss=[1.5])]
-    words = experiments()["cifar10-ablations"].words(finals(runs, 100))
+    words = experiments()["cifar10-ablations"].words(final_values(runs, 100))
     assert words.endswith(". B = 2,048: sqrt: eta 50.0 % (-10.0 ± 5.0 points)")
 
 
@@ -432,7 +430,7 @@ def test_ablations_tell_the_rank_of_the_rule_the_papers_others_and_the_ends():
         "linear: eta, beta1, beta2": 1.4,
     }
     others = [arm(f"B = 2,048; {label}", [0.9], size=2048, loss=[loss]) for label, loss in losses.items()]
-    words = experiments()["cifar10-ablations"].words(finals([arm("B = 256", [0.9]), *others], 100))
+    words = experiments()["cifar10-ablations"].words(final_values([arm("B = 256", [0.9]), *others], 100))
     same = "(+0.0 ± 4.2 points)"
     assert words.partition("B = 2,048: ")[2] == (
         f"the whole rule sqrt: eta, eps, beta1, beta2 20.0 % {same}, 2 of 6; sqrt: eta, eps, beta1 30.0 % {same}; "
@@ -445,16 +443,18 @@ def test_the_papers_form_of_adam_is_compared_with_torchs_and_with_itself():
     sizes = {"B = 256": (256, 0.88, 0.87), "B = 4,096": (4096, 0.86, 0.84)}
     runs = [arm(f"v_{{k+1}} (torch), {label}", [torchs], size=size) for label, (size, torchs, _) in sizes.items()]
     words = experiments()["cifar10-vk"].words
-    assert words(finals(runs, 10_000)).endswith("B = 4,096: 86.00 ± 0.35 %")
+    assert words(final_values(runs, 10_000)).endswith("B = 4,096: 86.00 ± 0.35 %")
     runs += [arm(f"v_k (paper), {label}", [papers], size=size) for label, (size, _, papers) in sizes.items()]
-    told = words(finals(runs, 10_000)).partition("; ")[2]
+    told = words(final_values(runs, 10_000)).partition("; ")[2]
     assert told == "v_k less v_{k+1}: -1.0 ± 0.5 points; under v_k, B = 4,096 less B = 256: -3.0 ± 0.5 points"
-    assert words(finals(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
+    assert words(final_values(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
 
 
 def test_svag_that_has_only_begun_tells_what_there_is():
     words = experiments()["cifar10-svag-adam-warm"].words
-    assert words(finals([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
+    assert (
+        words(final_values([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
+    )
 
 
 def test_ablations_scale_what_their_name_says_and_batchnorm_always(cifar10):
@@ -485,12 +485,13 @@ def test_paper_batchnorm_leaves_its_momentum_alone(name, cifar10):
 def test_the_command_that_is_recorded_gives_the_options_back(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     experiment, seen = experiments()[name], []
-    monkeypatch.setattr(running, "reproduce", lambda experiment, options, *args, **kwargs: seen.append(options))
+    monkeypatch.setattr(running, "reproduce_all", lambda works, *_: seen.append(works[0].options) or [True])
     changes = [{}, {"smoke": True}]
     if experiment.lines is not None:
         changes.append({"epochs": 0.25})
         changes.append({"eps": 1e-30, "epochs": 7, "seeds": 5, "batch_sizes": (512, 2048), "paper_batchnorm": True})
-        assert experiment.folder(experiment.options(**changes[-1])) == f"{name}-eps-1e-30-paper-batchnorm"
+        recipe = "" if experiment.defaults.recipe == "house" else f"-{experiment.defaults.recipe}"
+        assert experiment.folder(experiment.options(**changes[-1])) == f"{name}-eps-1e-30{recipe}-paper-batchnorm"
     elif "epochs" in experiment.takes:
         changes.append({"epochs": 0.25, "seeds": 5})
     for change in changes:
@@ -547,7 +548,7 @@ def arm(label, accuracy, seeds=None, size=256, loss=None):
 
 
 def test_one_seed_has_the_binomial_error():
-    base, other = finals([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
+    base, other = final_values([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
     assert base.accuracy == End(0.9, pytest.approx(0.003))
     assert other.accuracy.gap == pytest.approx(-0.02)
     assert other.accuracy.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
@@ -555,7 +556,7 @@ def test_one_seed_has_the_binomial_error():
 
 
 def test_one_seed_has_no_error_of_the_loss():
-    base, other = finals([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
+    base, other = final_values([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
     assert base.end("train loss") == End(1.0)
     assert other.end("train loss") == End(1.5, None, 0.5, None)
     assert told_gap("train loss", other.end("train loss")) == "+0.500, one seed"
@@ -564,7 +565,7 @@ def test_one_seed_has_no_error_of_the_loss():
 
 def test_several_seeds_have_the_error_of_paired_differences():
     losses = [1.0, 1.2, 1.4]
-    base, other = finals(
+    base, other = final_values(
         [arm("a", [0.90, 0.92, 0.94], loss=losses), arm("b", [0.91, 0.89], seeds=[2, 1], loss=[1.7, 1.3])], 100
     )
     assert base.accuracy.se == pytest.approx(0.02 / math.sqrt(3))
@@ -575,7 +576,7 @@ def test_several_seeds_have_the_error_of_paired_differences():
 
 
 def test_diverged_runs_are_counted_and_left_out():
-    _, part, gone = finals(
+    _, part, gone = final_values(
         [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)],
         100,
     )
@@ -586,14 +587,14 @@ def test_diverged_runs_are_counted_and_left_out():
 
 
 def test_a_base_that_diverged_leaves_no_gap():
-    _, other = finals([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
+    _, other = final_values([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
     assert (other.accuracy.value, other.accuracy.gap) == (0.9, None)
     assert told_gap("test accuracy", other.accuracy) == "not known"
 
 
 def test_a_seed_whose_base_diverged_is_left_out_of_the_gap_of_curves():
     base = arm("a", [0.9, np.nan], loss=[1.0, np.nan])
-    found = finals([base, arm("b", [0.8, 0.7], loss=[1.5, 9.0])], 100)
+    found = final_values([base, arm("b", [0.8, 0.7], loss=[1.5, 9.0])], 100)
     assert found[1].curves["train loss"] == (pytest.approx(0.5), None)
     assert found[1].accuracy.gap == pytest.approx(-0.1)
     assert accuracies(found) == "a: 90.00 ± 3.00 % (1 of 2 diverged), b: 75.00 ± 5.00 %"
@@ -602,27 +603,27 @@ def test_a_seed_whose_base_diverged_is_left_out_of_the_gap_of_curves():
 def test_the_claim_of_three_points_is_judged_up_to_8192():
     experiment = experiments()["cifar10-vgg16-adam"]
     runs = [arm("B = 256", [0.93]), arm("B = 4,096", [0.91], size=4096), arm("B = 16,384", [0.80], size=16384)]
-    assert experiment.words(finals(runs, 10_000)).endswith(
+    assert experiment.words(final_values(runs, 10_000)).endswith(
         "gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points; its appendix claims them beyond 8,192 too: "
         "B = 16,384 -13.0 ± 0.5 points"
     )
-    assert experiment.words(finals(runs[:2], 10_000)).endswith("within the paper's 3 points")
+    assert experiment.words(final_values(runs[:2], 10_000)).endswith("within the paper's 3 points")
     runs[1] = arm("B = 4,096", [0.89], size=4096)
-    assert "-4.0 ± 0.4 points, beyond the paper's 3 points; its" in experiment.words(finals(runs, 10_000))
+    assert "-4.0 ± 0.4 points, beyond the paper's 3 points; its" in experiment.words(final_values(runs, 10_000))
     runs[1] = arm("B = 4,096", [np.nan], size=4096)
-    assert "B = 4,096: diverged" in experiment.words(finals(runs, 10_000))
+    assert "B = 4,096: diverged" in experiment.words(final_values(runs, 10_000))
 
 
 # -- what is made of stored results ----------------------------------------------------------------------------------
 
 
 def test_results_of_a_smaller_run_than_planned_say_so_and_name_the_command(tmp_path):
-    entry = next(entry for entry in results.entries(tmp_path) if entry.folder.name == "cifar10-vgg16-rmsprop")
+    entry = next(entry for entry in results.entries(tmp_path) if entry.folder.name == "cifar10-vgg16-rmsprop-authors")
     made = entry.options.to_dict()
     assert entry.short_of(made) == ""
     made |= {"epochs": 100, "batch_sizes": [256, 1024]}
     assert entry.short_of(made) == (
-        ". Made with epochs 100 instead of 500; batch sizes 256, 1,024 instead of 256, 1,024, 4,096, 16,384; "
+        ". Made with epochs 100 instead of 500; batch sizes 256, 1,024 instead of 256, 1,024, 4,096, 8,192, 16,384; "
         "*missing:* `rootscale reproduce cifar10-vgg16-rmsprop --device cuda`"
     )
 
@@ -630,7 +631,7 @@ def test_results_of_a_smaller_run_than_planned_say_so_and_name_the_command(tmp_p
 def test_results_that_are_not_finished_say_what_is_missing_and_name_the_command(tmp_path, monkeypatch):
     experiment = replace(tiny(), name="cifar10-vk")
     place = tmp_path / "cifar10-vk"
-    running.reproduce(experiment, Options(epochs=1, seeds=2), place, tmp_path / "runs", only=["kept"])
+    running.reproduce(experiment, Options(epochs=1, seeds=2), place, tmp_path / "runs", How(only=("kept",)))
     monkeypatch.setattr(results, "experiments", lambda: {"cifar10-vk": experiment})
     results.build(tmp_path, None)
     (row,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if "cifar10-vk/" in line]
@@ -652,7 +653,9 @@ def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missi
     assert text.endswith("\n\nThe end.\n")
     assert "stale" not in text
     table, _, noise = text.partition("Where the noise dominates")
-    assert re.search(r"^\| VGG-16, Adam, 4 epochs( \| \d+ %: [-+.\d]+ ± [.\d]+ points){2} \|$", noise, re.MULTILINE)
+    assert re.search(
+        r"^\| VGG-16, Adam, recipe house, 4 epochs( \| \d+ %: [-+.\d]+ ± [.\d]+ points){2} \|$", noise, re.MULTILINE
+    )
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(list(results.entries(place)))
     assert sum("*missing:*" in row for row in rows) == len(rows) - 1
@@ -675,11 +678,11 @@ def test_the_switch_has_a_figure_and_reports_are_made_of_it(seeds, tmp_path, mon
     options = Options(epochs=1, seeds=seeds, smoke=True)
     running.reproduce(experiment, options, place / "cifar10-switch", tmp_path / "runs")
     monkeypatch.setattr(results, "experiments", lambda: {"cifar10-switch": experiment})
-    results.build(place, tmp_path / "pages")
+    results.build(place, tmp_path / "pages" if seeds == 4 else None)
     assert (place / "cifar10-switch" / "switch.png").read_bytes()[:4] == b"\x89PNG"
     assert "![the switch](switch.png)" in (place / "cifar10-switch" / "README.md").read_text()
-    assert (tmp_path / "pages" / "cifar10-switch" / "report.html").exists()
-    assert list((tmp_path / "pages" / "cifar10-switch").glob("*.pdf"))
+    assert (tmp_path / "pages" / "cifar10-switch" / "report.html").exists() == (seeds == 4)
+    assert bool(list((tmp_path / "pages" / "cifar10-switch").glob("*.pdf"))) == (seeds == 4)
 
 
 def test_lines_at_several_batch_sizes_have_panels_of_their_own():
@@ -712,7 +715,7 @@ def test_a_loss_before_the_first_step_that_is_far_above_makes_no_range_and_is_to
     assert ("the train loss is 3,000: it leaves the figure" in words) == high
     assert bool(words) == high
     other = measured({"train loss": [losses[0], 2.5, 1], "test accuracy": [0.1, 0.5, 0.9]}, samples)
-    gap, _ = finals([base, other], 100)[1].curves["train loss"]
+    gap, _ = final_values([base, other], 100)[1].curves["train loss"]
     assert gap == pytest.approx(0.5 if high else 0.5 / (max(losses) - 1))
 
 
@@ -736,26 +739,36 @@ def test_the_theory_experiment_is_listed_with_its_stored_result():
     assert experiments()["mlp-sde"].stored(folder / "nowhere") is None
 
 
-def test_every_file_that_declares_experiments_is_there():
-    assert {path.stem for path in Path(experiments_package.__file__).parent.glob("*.py")} >= set(FILES)
+def test_every_module_that_declares_experiments_is_listed():
+    folder = Path(experiments_package.__file__).parent
+    declaring = {path.stem for path in folder.glob("*.py") if "\nEXPERIMENTS = " in path.read_text()}
+    assert declaring == set(FILES)
+    assert len(FILES) == len(set(FILES))
 
 
-def test_processes_share_the_runs_of_several_experiments_and_give_what_one_gives(tmp_path, monkeypatch, capfd):
-    names = ["cifar10-vgg16-adam", "cifar10-vgg16-rmsprop"]
-    few = ["--smoke", "--epochs", "2", "--batch-sizes", "256", "1024", "--points", "2"]
+def test_the_command_shares_several_experiments_among_processes(tmp_path, monkeypatch, capsys):
+    others = {"mine": replace(tiny(), name="mine"), "yours": replace(tiny(), name="yours")}
+    monkeypatch.setattr(experiments_package, "experiments", lambda: others)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(running.__file__).resolve().parents[2]))
-    assert main(["reproduce", *names, *few, "--processes", "2"]) == 0
-    said = capfd.readouterr().out
-    for name in names:
+    assert main("reproduce mine yours --smoke --epochs 1 --processes 2".split()) == 0
+    said = capsys.readouterr().out
+    for name in others:
         assert said.count(f"reproduce {name} ") == 1
-        shared = kept_results.finals_of(tmp_path / "build/smoke/results" / name)
-        assert main(["reproduce", name, *few, "--out", f"alone/{name}", "--runs", f"alone-runs/{name}"]) == 0
-        alone = kept_results.finals_of(tmp_path / "alone" / name)
-        for one, other in zip(shared, alone, strict=True):
-            assert one.label == other.label
-            assert one.end("test loss").value == pytest.approx(other.end("test loss").value, rel=0.01)
-    assert said.count("1 of 2: ") == said.count("2 of 2: ") == len(names)  # each run is made, and told, once
+        assert list(stored(tmp_path / "build/smoke/results" / name)) == ["kept", "doubled"]
+        assert f"wrote build/smoke/results/{name}" in said
+    assert [said.count(f"{number} of 4: ") for number in range(1, 5)] == [1] * 4  # each run is told once
+
+
+def test_a_program_that_shares_its_runs_is_run_in_every_process_and_collected(tmp_path):
+    def script(options, out, runs, minutes):
+        with (out / "calls").open("a") as file:
+            file.write(f"{minutes}\n")
+        return True
+
+    experiment = replace(tiny(), lines=None, words=None, script=script, shares=True)
+    how = How(processes=2)
+    assert running.reproduce(experiment, Options(), tmp_path / "out", tmp_path / "runs", how)
+    assert sorted((tmp_path / "out" / "calls").read_text().split()) == ["0.0", "None", "None"]
 
 
 def test_what_is_of_one_experiment_is_refused_for_several(capsys):

@@ -11,17 +11,26 @@ import pytest
 import torch
 
 from rootscale.cli import main
-from rootscale.lab import Check, Tensors, Variant
+from rootscale.lab import Check, Deadline, Tensors, Variant
 from rootscale.paper import results, stored
 from rootscale.paper.data import Images
-from rootscale.paper.experiments import experiments, imagenet_resnet50
-from rootscale.paper.experiments import glue as glue_module
+from rootscale.paper.experiments import (
+    experiments,
+    glue,
+    glue_page,
+    glue_runs,
+    imagenet_images,
+    imagenet_resnet50,
+    imagenet_training,
+)
 from rootscale.paper.finals import End, Final
+from rootscale.paper.language import Point
+from rootscale.paper.language.glue_data import generated_glue
 from rootscale.paper.models import convnet
 from rootscale.paper.text import Tokens, Vocabulary
 
 pytest.importorskip("transformers")
-MADE_OF_LINES = ["gpt-wikitext", "gpt-enwik8", "gpt-switch", "gpt-svag", "roberta-mlm", "roberta-svag"]
+MADE_OF_LINES = [name for name in experiments() if name.startswith(("gpt", "roberta"))]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -160,6 +169,20 @@ def test_the_claim_of_a_tenth_is_judged_under_the_rule(ends, words):
     assert words is None or words in told
 
 
+def test_the_papers_values_are_carried_down_to_64_and_up_again(texts):
+    experiment = experiments()["gpt-table"]
+    lines, settings = experiment.lines(experiment.options())
+    plans = {line.label: line.variant.plan(line.task.plan) for line in lines}
+    base, largest = plans["B = 64"], plans["B = 1,024"]
+    assert base.optimizer.eta == pytest.approx(1e-3 / 4)
+    found = largest.optimizer
+    assert (found.eta, found.beta1, found.beta2, found.eps) == pytest.approx((1e-3, 0.9875, 0.996, 2e-8))
+    assert base.steps == pytest.approx(8192, rel=0.06)
+    switched, settings = experiments()["gpt-table-switch"].lines(experiments()["gpt-table-switch"].options())
+    assert settings.switch_at / settings.grid[-1] == pytest.approx(0.4, abs=1e-3)
+    assert [line.variant.kappas[-1] for line in switched] == [1, 16, 16, 16, 16, 16]
+
+
 def test_a_recipe_may_hold_at_another_batch_size(texts):
     experiment = experiments()["gpt-enwik8"]
     module = experiment.lines.func.__globals__
@@ -169,8 +192,17 @@ def test_a_recipe_may_hold_at_another_batch_size(texts):
     assert lines[0].task.plan.optimizer.eta == 1e-3
 
 
-def test_roberta_smoke_runs_the_whole_path(tmp_path, monkeypatch):
-    out = run("roberta-mlm", tmp_path, monkeypatch)
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """The smoke test of roberta-mlm, run once; its runs are where glue looks for them."""
+    place = tmp_path_factory.mktemp("pretrained")
+    with pytest.MonkeyPatch.context() as patch:
+        run("roberta-mlm", place, patch)
+    return place
+
+
+def test_roberta_smoke_runs_the_whole_path(pretrained):
+    out = pretrained / "results" / "roberta-mlm"
     assert [final.batch_size for final in stored.finals_of(out)] == [4, 8, 8, 8]
     loss = Check.load(out).base.trajectory.values["test loss"][0]
     assert loss[-1] < loss[0] - 0.3
@@ -187,85 +219,96 @@ def test_roberta_runs_have_the_papers_betas_at_their_base(texts):
     assert settings.setup.micro == 512
 
 
-def test_glue_smoke_fine_tunes_every_pretrained_model(tmp_path, monkeypatch, capsys):
-    out = run("glue", tmp_path, monkeypatch)
+@pytest.fixture
+def few_points(monkeypatch):
+    """One fine-tuning of one epoch for each task."""
+    monkeypatch.setattr(glue, "smoke_points", lambda task: [Point(16, 1e-2, 1)])
+
+
+def test_glue_smoke_fine_tunes_every_pretrained_model(pretrained, monkeypatch):
+    runs = pretrained / "build" / "smoke" / "runs"
+    before = {path: path.stat().st_mtime_ns for path in (runs / "roberta-mlm").rglob("trajectory.npz")}
+    assert len(before) == 4
+    out = run("glue", pretrained, monkeypatch)
+    after = {path: path.stat().st_mtime_ns for path in (runs / "roberta-mlm").rglob("trajectory.npz")}
+    assert after == before, "nothing was pre-trained again"
     record = json.loads((out / "glue.json").read_text())
     assert record["complete"]
     assert {run["task"] for run in record["runs"]} == {"CoLA", "MRPC", "STS-B"}
     assert len(record["runs"]) == 2 * 3 * 2
     scores = [run["score"] for run in record["runs"] if (run["pretrained_at"], run["task"]) == (4, "CoLA")]
     assert f"| 4 | {max(scores):.3f} |" in (out / "README.md").read_text()
+    check = Check.load(pretrained / "results" / "roberta-mlm")
+    losses = [one["log_perplexity"] for one in record["pretraining"]["runs"]]
+    assert losses == [arm.trajectory.values["test loss"][0, -1] for arm in (check.base, check.others[0])]
     found = experiments()["glue"].stored(out)
     assert "which says nothing about the claim" in found.words
     assert found.figure.exists()
-    assert experiments()["glue"].stored(tmp_path / "nowhere") is None
+    assert experiments()["glue"].stored(out / "nowhere") is None
+    assert experiments()["glue"].options(smoke=True) == glue_runs.PRETRAINING.options(smoke=True)
 
 
-@pytest.fixture(scope="module")
-def fine_tuning():
-    return glue_module
+def test_glue_that_is_stopped_resumes_to_the_same_scores(pretrained, few_points, tmp_path, monkeypatch):
+    options = glue_runs.PRETRAINING.options(smoke=True)
+    before, looks = pretrained / "build" / "smoke" / "runs" / "roberta-mlm", 0
 
+    class Soon(Deadline):
+        """Passes after so many looks at it."""
 
-def test_glue_takes_the_pretrained_models_of_roberta(fine_tuning, tmp_path, monkeypatch):
-    run("roberta-mlm", tmp_path, monkeypatch)
-    place = tmp_path / "build" / "smoke" / "runs" / "roberta-mlm"
-    before = {path: path.stat().st_mtime_ns for path in place.rglob("trajectory.npz")}
-    assert len(before) == 4
-    assert experiments()["glue"].options(smoke=True) == fine_tuning.PRETRAINING.options(smoke=True)
-    plan = fine_tuning.Plan(fine_tuning.PRETRAINING.options(smoke=True), tmp_path, (), lambda task: [])
-    assert fine_tuning.run_all(plan, tmp_path / "out", tmp_path / "runs", place, "command")
-    after = {path: path.stat().st_mtime_ns for path in place.rglob("trajectory.npz")}
-    assert after == before, "nothing was run again"
-    losses = [
-        one["log_perplexity"] for one in json.loads((tmp_path / "out" / "glue.json").read_text())["pretraining"]["runs"]
-    ]
-    check = Check.load(tmp_path / "results" / "roberta-mlm")
-    assert losses == [arm.trajectory.values["test loss"][0, -1] for arm in (check.base, check.others[0])]
+        @property
+        def passed(self):
+            nonlocal looks
+            looks -= 1
+            return looks < 0
 
+    def go(name, deadline, pretrained=before):
+        with glue.planned(options, glue.small_points) as plan:
+            return glue.run_all(
+                glue_runs.Progress(plan, tmp_path / f"{name}-runs", pretrained, deadline), tmp_path / name, ""
+            )
 
-def test_glue_that_is_stopped_goes_on_to_the_same_scores(fine_tuning, tmp_path):
-    options = fine_tuning.PRETRAINING.options(smoke=True, epochs=2)
-    go = partial(fine_tuning.run_in, options, None, tmp_path / "cut", tmp_path / "cut-runs" / "glue", "command")
-    assert not go(minutes=0)
+    assert not go("cut", Soon(), tmp_path / "nowhere")
     assert not (tmp_path / "cut-runs").exists(), "no run was made"
     assert "| pre-trained at B | CoLA | MRPC | STS-B |" in (tmp_path / "cut" / "README.md").read_text()
-    assert "no two batch sizes can be compared yet (unfinished)" in fine_tuning.stored(tmp_path / "cut").words
-    rounds = 1
-    while not go(minutes=0.5 * rounds / 60):
+    assert "no two batch sizes can be compared yet (unfinished)" in glue.stored(tmp_path / "cut").words
+    rounds, looks = 1, 30
+    while not go("cut", Soon()):
         record = json.loads((tmp_path / "cut" / "glue.json").read_text())
         assert not record["complete"]
         assert "not finished" in (tmp_path / "cut" / "README.md").read_text()
-        rounds += 1
+        rounds, looks = rounds + 1, 30
         assert rounds < 30
     assert rounds > 1
-    assert fine_tuning.run_in(options, None, tmp_path / "whole", tmp_path / "whole-runs" / "glue", "command")
-    assert go(minutes=0), "all is there to be read"
+    assert go("whole", Deadline())
+    looks = 0
+    assert go("cut", Soon()), "all is there to be read"
     cut, whole = (json.loads((tmp_path / name / "glue.json").read_text())["runs"] for name in ("cut", "whole"))
     assert cut == whole
-    assert len(whole) == 12
+    assert len(whole) == 6
 
 
-def test_tasks_of_glue_are_those_whose_files_are_there(fine_tuning, tmp_path, capsys):
+def test_tasks_of_glue_are_those_whose_files_are_there(tmp_path, caplog):
+    caplog.set_level("INFO", "rootscale")
     with pytest.raises(ValueError, match=r"no task of GLUE in .*: it must hold glue/NAME/train.tsv and dev.tsv"):
-        fine_tuning.available(tmp_path)
-    fine_tuning.generated(tmp_path)
+        glue.available(tmp_path)
+    generated_glue(tmp_path)
     (tmp_path / "glue" / "MRPC" / "dev.tsv").unlink()
-    assert fine_tuning.available(tmp_path) == ("CoLA", "STS-B")
-    assert "CoLA, STS-B; not SST-2, MRPC, QQP, MNLI, QNLI, RTE" in capsys.readouterr().out
+    assert glue.available(tmp_path) == ("CoLA", "STS-B")
+    assert "CoLA, STS-B; not SST-2, MRPC, QQP, MNLI, QNLI, RTE" in caplog.text
 
 
-def test_one_seed_has_the_uncertainty_of_the_dev_set_alone(fine_tuning):
+def test_one_seed_has_the_uncertainty_of_the_dev_set_alone():
     table = {256: {"RTE": (0.6, None), "CoLA": (0.3, None)}, 1024: {"RTE": (0.7, None)}}
     record = {"seeds": 1, "dev": {"CoLA": 1043, "RTE": 277, "SST-2": 872}}
-    (text,) = fine_tuning.uncertainty(record, table)
+    (text,) = glue_page.uncertainty(record, table)
     assert text == (
         "One seed: no standard error; of an accuracy, the dev set alone makes about ± 0.029 (RTE, 277 samples)."
     )
-    assert fine_tuning.uncertainty({**record, "seeds": 2}, table) == []
+    assert glue_page.uncertainty({**record, "seeds": 2}, table) == []
 
 
 def test_the_best_of_the_grid_is_taken_for_every_seed_and_then_the_mean():
-    module = glue_module
+    module = glue_page
     runs = [(256, 0, 0.5), (256, 0, 0.7), (256, 1, 0.9), (1024, 0, 0.6), (1024, 1, None)]
     runs = [{"pretrained_at": size, "seed": seed, "task": "RTE", "score": score} for size, seed, score in runs]
     table = module.best({"runs": runs})
@@ -278,20 +321,15 @@ def test_the_best_of_the_grid_is_taken_for_every_seed_and_then_the_mean():
 # -- ImageNet --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def imagenet():
-    return imagenet_resnet50
-
-
 @pytest.fixture
-def job(imagenet, tmp_path):
-    imagenet.generated(tmp_path / "images")
-    base = imagenet.imagenet_plan(64, 2, batch_size=8)
+def job(tmp_path):
+    imagenet_images.generated(tmp_path / "images")
+    base = imagenet_resnet50.imagenet_plan(64, 2, batch_size=8)
     model = partial(convnet, width=4, momentum=0.1)
-    return imagenet.Job(tmp_path / "images", model, 16, base, 4, 2, torch.device("cpu"), 0)
+    return imagenet_training.Job(tmp_path / "images", model, 16, base, 4, 2, torch.device("cpu"), 0)
 
 
-def test_imagenet_smoke_runs_the_whole_path(imagenet, tmp_path, monkeypatch):
+def test_imagenet_smoke_runs_the_whole_path(tmp_path, monkeypatch):
     out = run("imagenet-resnet50", tmp_path, monkeypatch)
     record = json.loads((out / "imagenet.json").read_text())
     assert record["complete"]
@@ -301,7 +339,7 @@ def test_imagenet_smoke_runs_the_whole_path(imagenet, tmp_path, monkeypatch):
     assert experiments()["imagenet-resnet50"].stored(tmp_path / "nowhere") is None
 
 
-def test_imagenet_takes_options_stops_and_collects(imagenet, tmp_path, monkeypatch):
+def test_imagenet_takes_options_stops_and_collects(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = "reproduce imagenet-resnet50 --smoke --epochs 1 --seeds 2 --batch-sizes 256 --runs runs --out out".split()
     assert main([*words, "--minutes", "0"]) == 3
@@ -319,8 +357,8 @@ def test_imagenet_takes_options_stops_and_collects(imagenet, tmp_path, monkeypat
     assert main([*words, "--minutes", "0", "--points", "1"]) == 3  # other runs
 
 
-def test_imagenet_has_the_papers_plan(imagenet):
-    plan = imagenet.imagenet_plan(1_281_167)
+def test_imagenet_has_the_papers_plan():
+    plan = imagenet_resnet50.imagenet_plan(1_281_167)
     adam = plan.optimizer
     assert (adam.eta, adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (3e-4, 0.999, 0.999, 1e-8, 1e-4)
     assert plan.steps == 450_360
@@ -332,8 +370,10 @@ def test_imagenet_has_the_papers_plan(imagenet):
     assert (large.eta, large.beta1) == pytest.approx((3e-4 * 128**0.5, 0.872))
 
 
-def test_processes_share_the_micro_batches_of_one(imagenet):
-    draws = partial(imagenet.Draws, 100, 16, 4, range(3, 6), 0)
+def test_processes_share_the_micro_batches_of_one():
+    def draws(*process):
+        return imagenet_images.Draws(100, imagenet_images.Micro(16, 4, *process), range(3, 6), 0)
+
     alone = list(draws())
     assert len(alone) == len(draws()) == 12
     assert list(draws(1, 2)) == alone[1::2]
@@ -344,48 +384,48 @@ def test_processes_share_the_micro_batches_of_one(imagenet):
         draws(0, 3)
 
 
-def test_images_are_cropped_by_position_and_tests_take_the_middle(imagenet, job):
-    images = imagenet.Folder(job.root / "train", 16, seed=0)
+def test_images_are_cropped_by_position_and_tests_take_the_middle(job):
+    images = imagenet_images.Folder(job.root / "train", 16, seed=0)
     first, label = images[3, 7]
     assert first.shape == (3, 16, 16)
     assert first.dtype == torch.uint8
     assert label == images.labels[3]
     assert torch.equal(images[3, 7][0], first)
     assert not torch.equal(images[3, 8][0], first)
-    fixed = imagenet.Folder(job.root / "val", 16)
+    fixed = imagenet_images.Folder(job.root / "val", 16)
     assert torch.equal(fixed[0, 0][0], fixed[0, 1][0])
     with pytest.raises(ValueError, match="must have a folder for each class"):
-        imagenet.Folder(job.root / "train" / "class0", 16)
+        imagenet_images.Folder(job.root / "train" / "class0", 16)
 
 
-def test_a_run_on_images_that_is_stopped_goes_on_to_the_same_end(imagenet, job, tmp_path):
+def test_a_run_on_images_that_is_stopped_goes_on_to_the_same_end(job, tmp_path):
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
-    whole = imagenet.train(job, 16, 0, tmp_path / "whole")
+    whole = imagenet_training.train(job, 16, 0, tmp_path / "whole")
     assert whole["steps"] == [4, 8]
     for _ in range(7):
-        assert imagenet.train(replace(job, deadline=0.0), 16, 0, tmp_path / "cut") is None
-    cut = imagenet.train(job, 16, 0, tmp_path / "cut")
+        assert imagenet_training.train(replace(job, deadline=0.0), 16, 0, tmp_path / "cut") is None
+    cut = imagenet_training.train(job, 16, 0, tmp_path / "cut")
     assert cut["test accuracy"] == whole["test accuracy"]
     assert cut["test loss"] == pytest.approx(whole["test loss"], rel=1e-6)
-    assert imagenet.train(job, 16, 0, tmp_path / "cut") == cut
+    assert imagenet_training.train(job, 16, 0, tmp_path / "cut") == cut
 
 
-def test_two_processes_make_the_run_of_one_with_more_accumulation(tmp_path):
-    program = imagenet_resnet50.__file__
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    found = []
-    for world in (1, 2):
-        several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if world == 2 else []
-        out = tmp_path / str(world)
-        subprocess.run(
-            [sys.executable, *several, program, "--smoke", "--out", str(out), "--runs", str(out / "runs")],
-            check=True, capture_output=True, timeout=120, env=environment, cwd=tmp_path,
-        )  # fmt: skip
-        found.append(json.loads((out / "imagenet.json").read_text()))
-    assert [record["processes"] for record in found] == [1, 2]
-    for alone, shared in zip(*(record["runs"] for record in found), strict=True):
-        assert shared["train loss"] == pytest.approx(alone["train loss"], rel=1e-3)
+def test_two_processes_make_the_run_of_one_with_more_accumulation(tmp_path, monkeypatch):
+    alone = json.loads((run("imagenet-resnet50", tmp_path, monkeypatch) / "imagenet.json").read_text())
+    out = tmp_path / "shared"
+    subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rootscale",
+            "reproduce", "imagenet-resnet50", "--smoke", "--out", str(out), "--runs", str(tmp_path / "runs"),
+        ],
+        check=True, capture_output=True, timeout=120, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    shared = json.loads((out / "imagenet.json").read_text())
+    assert [record["processes"] for record in (alone, shared)] == [1, 2]
+    for one, other in zip(alone["runs"], shared["runs"], strict=True):
+        assert other["train loss"] == pytest.approx(one["train loss"], rel=1e-3)
 
 
 def test_tiny_imagenet_smoke_runs_the_whole_path(tmp_path, monkeypatch):
@@ -393,7 +433,7 @@ def test_tiny_imagenet_smoke_runs_the_whole_path(tmp_path, monkeypatch):
     assert [final.batch_size for final in stored.finals_of(out)] == [4, 16]
 
 
-def test_tiny_imagenet_is_converted_from_the_papers_256(imagenet, monkeypatch):
+def test_tiny_imagenet_is_converted_from_the_papers_256(monkeypatch):
     images = Images(*(Tensors(torch.zeros(n, 3, 8, 8).byte(), torch.zeros(n).long()) for n in (10_000, 1000)), ())
     experiment = experiments()["tiny-imagenet-resnet50"]
     monkeypatch.setitem(experiment.lines.__globals__, "_tiny", lambda folder: images)
@@ -404,9 +444,9 @@ def test_tiny_imagenet_is_converted_from_the_papers_256(imagenet, monkeypatch):
     assert plans[0].samples == settings.grid[-1] == 60 * 39 * 256
 
 
-def test_resnet50_is_there_without_torchvision(imagenet):
+def test_resnet50_is_there_without_torchvision():
     with torch.device("meta"):
-        net = imagenet._FromTransformers(1000)
+        net = imagenet_resnet50._FromTransformers(1000)
         assert net(torch.zeros(2, 3, 224, 224)).shape == (2, 1000)
     assert sum(p.numel() for p in net.parameters()) == 25_557_032
 

@@ -9,6 +9,8 @@ from torch import nn
 from rootscale import SGD, Adam, AdamW, Plan, RMSprop
 from rootscale.lab.task import Task, load_task
 from rootscale.paper import data, models, tasks
+from rootscale.paper.recipes import OPTIMIZERS, paper_plan
+from rootscale.paper.transforms import CropFlip, Normalise
 from rootscale.training import optim
 
 
@@ -41,18 +43,18 @@ def images_and_uniforms(count=40, height=6, width=8, channels=3):
 @pytest.mark.parametrize("padding", [0, 1, 4])
 def test_crop_and_flip_is_what_a_loop_does(padding):
     x, u = images_and_uniforms()
-    fast = tasks.CropFlip(padding, FILL)(x, u)
+    fast = CropFlip(padding, FILL)(x, u)
     assert torch.equal(fast, obvious_crop_flip(x, u, padding, FILL))
 
 
 def test_crop_and_flip_works_for_grey_images():
     x, u = images_and_uniforms(channels=1)
-    assert torch.equal(tasks.CropFlip(2, (0.5,))(x, u), obvious_crop_flip(x, u, 2, (0.5,)))
+    assert torch.equal(CropFlip(2, (0.5,))(x, u), obvious_crop_flip(x, u, 2, (0.5,)))
 
 
 def test_crop_and_flip_works_under_vmap_and_with_more_dimensions():
     x, u = images_and_uniforms()
-    crop = tasks.CropFlip(2, FILL)
+    crop = CropFlip(2, FILL)
     expected = crop(x, u).view(4, 10, 3, 6, 8)
     x, u = x.view(4, 10, 3, 6, 8), u.view(4, 10, 3)
     assert torch.equal(torch.func.vmap(crop)(x, u), expected)
@@ -62,31 +64,31 @@ def test_crop_and_flip_works_under_vmap_and_with_more_dimensions():
 def test_crop_and_flip_leaves_its_input_alone_and_gives_channels_last():
     x, u = images_and_uniforms()
     before = x.clone()
-    out = tasks.CropFlip(2, FILL)(x, u)
+    out = CropFlip(2, FILL)(x, u)
     assert torch.equal(x, before)
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_preparing_and_augmenting_never_wait_for_the_device():
     x = torch.empty(4, 3, 8, 8, dtype=torch.uint8, device="meta")  # has no values: whoever asks for one fails
-    out = tasks.CropFlip(2, FILL)(tasks.Normalise(*tasks.CIFAR10_STATISTICS)(x), torch.empty(4, 3, device="meta"))
+    out = CropFlip(2, FILL)(Normalise(*tasks.CIFAR10_STATISTICS)(x), torch.empty(4, 3, device="meta"))
     assert out.shape == (4, 3, 8, 8)
 
 
 def test_crops_and_flips_are_uniform():
     x = torch.arange(25.0).view(1, 1, 5, 5).expand(9000, 1, 5, 5)
     u = torch.rand(9000, 3, generator=torch.Generator().manual_seed(0))
-    middle = tasks.CropFlip(1, (-1.0,))(x, u)[:, 0, 2, 2].long()  # tells which of the 3 x 3 crops it was
+    middle = CropFlip(1, (-1.0,))(x, u)[:, 0, 2, 2].long()  # tells which of the 3 x 3 crops it was
     counts = middle.bincount(minlength=25).view(5, 5)[1:4, 1:4]
     assert counts.sum() == 9000
     assert (counts - 1000).abs().max() < 4 * (1000 * 8 / 9) ** 0.5
-    ends = tasks.CropFlip(0, (-1.0,))(x, u)[:, 0, 0, 0]
+    ends = CropFlip(0, (-1.0,))(x, u)[:, 0, 0, 0]
     assert abs((ends == 4).sum().item() - 4500) < 4 * 2250**0.5
 
 
 def test_normalised_images_have_mean_0_and_deviation_1():
     x = data.patterns(train=64, size=8).train.inputs
-    normalise = tasks.Normalise.of(x)
+    normalise = Normalise.of(x)
     out = normalise(x)
     assert out.dtype == torch.float32
     exact = x.double() / 255
@@ -95,13 +97,13 @@ def test_normalised_images_have_mean_0_and_deviation_1():
         assert normalise.std[channel] == pytest.approx(exact[:, channel].std(correction=0).item(), rel=1e-12)
     torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-5)
     torch.testing.assert_close(out.std((0, 2, 3), correction=0), torch.ones(3), rtol=1e-5, atol=0)
-    assert tasks.Normalise.of(torch.zeros(2, 1, 3, 3, dtype=torch.uint8))(x[:2, :1]).isfinite().all()
+    assert Normalise.of(torch.zeros(2, 1, 3, 3, dtype=torch.uint8))(x[:2, :1]).isfinite().all()
 
 
 def test_the_border_is_exactly_what_black_becomes():
-    normalise = tasks.Normalise(*tasks.CIFAR10_STATISTICS)
+    normalise = Normalise(*tasks.CIFAR10_STATISTICS)
     black = normalise(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
-    corner = tasks.CropFlip(2, normalise.black)(black + 1, torch.zeros(1, 3))
+    corner = CropFlip(2, normalise.black)(black + 1, torch.zeros(1, 3))
     assert torch.equal(corner, black)
 
 
@@ -144,13 +146,13 @@ def train(task, steps=None, seed=0):
 
 
 def test_generated_images_are_learned_and_the_same_every_time():
-    task = tasks.generated(size=16)
+    task = tasks.generated(data.patterns(size=16))
     first, last = train(task)
     assert first < 0.3
     assert last > 0.8
-    again = tasks.generated(size=16)
+    again = tasks.generated(data.patterns(size=16))
     assert torch.equal(task.train.inputs, again.train.inputs)
-    assert not torch.equal(task.train.inputs, tasks.generated(size=16, seed=1).train.inputs)
+    assert not torch.equal(task.train.inputs, tasks.generated(data.patterns(size=16, seed=1)).train.inputs)
     assert task.train.inputs.shape == (2048, 3, 16, 16)
     assert task.train.inputs.dtype == torch.uint8
     assert task.test.targets.bincount(minlength=10).min() > 20
@@ -210,7 +212,7 @@ def test_mnist_is_made_from_its_files(tmp_path):
 
 
 def test_the_paper_plan_is_that_of_its_appendix():
-    plan = tasks.paper_plan("rmsprop")
+    plan = paper_plan("rmsprop")
     assert plan.optimizer == RMSprop(eta=1e-3, beta=0.999, eps=1e-8, weight_decay=1e-4)
     assert plan.batch_size.total == 256
     assert plan.steps == 97_500
@@ -220,15 +222,15 @@ def test_the_paper_plan_is_that_of_its_appendix():
         assert plan.learning_rate(epochs * epoch) == pytest.approx(rate, rel=1e-12)
     assert plan.learning_rate(400 * epoch) == pytest.approx(1e-4)
     assert plan.learning_rate(450 * epoch) == pytest.approx(1e-5)
-    plan = tasks.paper_plan("adam", eps=1e-30)
+    plan = paper_plan("adam", eps=1e-30)
     assert plan.optimizer == Adam(eta=1e-3, beta1=0.999, beta2=0.999, eps=1e-30, weight_decay=1e-4)
     assert plan.learning_rate(299 * epoch) == 1e-3
     assert plan.learning_rate(300 * epoch) == plan.learning_rate(499 * epoch) == pytest.approx(1e-4)
 
 
-@pytest.mark.parametrize("optimizer", tasks.RECIPES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_paper_plan_exists_at_every_batch_size_of_the_paper(optimizer):
-    plan = tasks.paper_plan(optimizer)
+    plan = paper_plan(optimizer)
     for size in (1024, 4096, 16384):
         big = plan.at(size)
         assert big.samples == plan.samples
@@ -237,11 +239,11 @@ def test_the_paper_plan_exists_at_every_batch_size_of_the_paper(optimizer):
             rates = [p.learning_rate(share * float(p.total_steps)) / p.optimizer.eta for p in (plan, big)]
             assert rates[0] == pytest.approx(rates[1], rel=1e-9)
         assert big.batchnorm_momentum == pytest.approx(1 - 0.9 ** (size / 256))
-    assert tasks.paper_plan(optimizer, batchnorm_momentum=None).at(1024).batchnorm_momentum is None
+    assert paper_plan(optimizer, batchnorm_momentum=None).at(1024).batchnorm_momentum is None
 
 
 def test_short_runs_keep_the_shares_of_the_schedule():
-    plan = tasks.paper_plan("rmsprop", epochs=7)
+    plan = paper_plan("rmsprop", epochs=7)
     assert plan.steps == 7 * 195
     assert plan.schedule.warmup == Fraction(7 * 195, 50)
     assert plan.schedule.milestones == (Fraction(7 * 195 * 4, 5), Fraction(7 * 195 * 9, 10))
@@ -252,40 +254,39 @@ def smoke(**options):
 
 
 @pytest.mark.parametrize("model", ["vgg16", "resnet56"])
-@pytest.mark.parametrize("optimizer", tasks.RECIPES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_cifar10_task_has_the_paper_model_and_plan(model, optimizer):
     task = smoke(model=model, optimizer=optimizer, eps=1e-30)
-    assert task.plan == tasks.paper_plan(optimizer, samples=300, epochs=2, eps=1e-30)
+    assert task.plan == paper_plan(optimizer, samples=300, epochs=2, eps=1e-30)
     net = task.model()
     assert type(net) is type(models.MODELS[model]())
     assert sum(p.numel() for p in net.parameters()) == sum(p.numel() for p in models.MODELS[model]().parameters())
     assert [name for name, p in net.named_parameters() if not p.requires_grad] == ["last.weight", "last.bias"]
-    assert task.augment == tasks.CropFlip(4, task.prepare.black)
+    assert task.augment == CropFlip(4, task.prepare.black)
     assert task.draws == 3
     assert task.name == f"images-{model}-{optimizer}"
 
 
 def test_the_cifar10_task_reads_cifar10(monkeypatch):
     monkeypatch.setattr(data, "cifar10", lambda folder: data.patterns(train=300, test=20, seed=len(folder)))
-    task = tasks.cifar10("1234", model="conv", augment=False, freeze_last=False, epochs=3)
+    task = tasks.cifar10("1234", model="conv", epochs=3)
     assert task.name == "cifar10-conv-adam"
     assert torch.equal(task.train.inputs, data.patterns(train=300, test=20, seed=4).train.inputs)
-    assert task.prepare == tasks.Normalise(*tasks.CIFAR10_STATISTICS)
-    assert task.augment is None
-    assert all(p.requires_grad for p in task.model().parameters())
+    assert task.prepare == Normalise(*tasks.CIFAR10_STATISTICS)
 
 
 def test_batchnorm_has_the_momentum_of_the_plan_or_torch_default():
     def momenta(task):
         return {m.momentum for m in task.model().modules() if isinstance(m, nn.BatchNorm2d)}
 
-    assert momenta(smoke(batchnorm_momentum=0.03)) == {0.03}
-    assert momenta(smoke(batchnorm_momentum=None)) == {0.1}
-    assert smoke(batchnorm_momentum=None).plan.batchnorm_momentum is None
+    for given, momentum in ((0.03, 0.03), (None, 0.1)):
+        plan = paper_plan(samples=300, epochs=2, batchnorm_momentum=given)
+        assert momenta(tasks.image_task("smoke", data.patterns(train=300, test=20), plan, "vgg16")) == {momentum}
+        assert plan.batchnorm_momentum == given
 
 
 def test_the_cifar10_task_trains_with_everything_on():
-    task = smoke(model="conv", previous_moment=True)
+    task = smoke(model="conv", recipe="house+v_k")
     torch.manual_seed(0)
     frozen = task.model().last.weight.clone()
     copies = []

@@ -94,7 +94,7 @@ def test_text_is_cut_up_once_and_other_text_makes_other_files(tmp_path, monkeypa
     made = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
     assert len(made) == 4
     with monkeypatch.context() as patch:
-        patch.setattr(text, "_keep", lambda *args: pytest.fail("it should be read, not made again"))
+        patch.setattr(text.tokens, "_keep", lambda *args: pytest.fail("it should be read, not made again"))
         assert torch.equal(tokenise(corpus(tmp_path)).joined(), first.joined())
     (tmp_path / "wikitext-2" / "train.txt").write_text("other words\n")
     other = tokenise(corpus(tmp_path))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rootscale.cli.console import console as make_console
+from rootscale.cli.console import make_console, progress
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from rootscale.paper.experiment import Experiment, Options
+    from rootscale.paper.finals import Final
+    from rootscale.paper.work import Work
 
 __all__ = ["add_parsers"]
 
@@ -22,13 +26,13 @@ UNFINISHED = 3
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
+    """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     parser = subparsers.add_parser(
         "reproduce",
         usage="rootscale reproduce NAME ... [option ...] | --list",
         help="run an experiment of the paper again",
-        description="Run experiments of the paper, or go on with them: runs that are finished are read, and one that "
-        f"was stopped goes on from its checkpoint. The exit status is {UNFINISHED} while runs are missing.",
+        description="Run experiments of the paper, or resume them: finished runs are read, and one that was stopped is "
+        f"resumed from its checkpoint. The exit status is {UNFINISHED} while runs are missing.",
         epilog="example: rootscale reproduce cifar10-vgg16-adam --epochs 100 --batch-sizes 256 1024 --device cuda "
         "--data DATA --minutes 9",
     )
@@ -43,6 +47,11 @@ def add_parsers(subparsers: Any) -> None:
     change.add_argument("--model", metavar="NAME", help="where the experiment leaves a choice")
     change.add_argument("--ells", type=float, nargs="+", metavar="ELL", help="of SVAG")
     change.add_argument("--points", type=int, metavar="N", help="at which runs are measured")
+    change.add_argument(
+        "--recipe", metavar="TEXT",
+        help="of a run on CIFAR-10: house or authors, and +FACTOR of decays, head, bias-correction, warm-up, groups, "
+        "fp32, v_k, such as authors+groups",
+    )  # fmt: skip
     change.add_argument(
         "--paper-batchnorm", action="store_true", default=None,
         help="leave BatchNorm's momentum at .1 at every batch size, as in the paper",
@@ -61,7 +70,6 @@ def add_parsers(subparsers: Any) -> None:
         "--processes", type=int, default=1, metavar="N",
         help="that share the runs; on a GPU, small batches leave room for several (default: 1)",
     )  # fmt: skip
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # one of those processes
     where.add_argument(
         "--only", nargs="+", default=(), metavar="TEXT",
         help="make only the runs whose name contains one of these texts (or is one of them), and collect all that are "
@@ -71,13 +79,13 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from rootscale.paper.experiments import experiments
+    from rootscale.paper.running import reproduce_all
+    from rootscale.paper.work import How, Watch
 
-    found = experiments()
+    found, console = experiments(), make_console()
     if args.list:
-        _list(Console(highlight=False, soft_wrap=True), found)
+        _list(console, found)
         return 0
     wrong = [name for name in args.names if name not in found]
     if wrong or not args.names:
@@ -86,19 +94,21 @@ def _reproduce(args: argparse.Namespace) -> int:
     several = [f"--{name}" for name in ("out", "runs", "only") if getattr(args, name)]
     if len(args.names) > 1 and several:
         raise ValueError(f"{' and '.join(several)} can be given for one experiment, got {len(args.names)} experiments")
-    if args.processes < 1:
-        raise ValueError(f"--processes must be at least 1, got {args.processes}")
-    chosen = {name: _options(args, found[name]) for name in args.names}
-    failed = False
-    if args.processes > 1:
-        make_console().print(f"{args.processes} processes make the runs of {', '.join(chosen)}", markup=False)
-        failed = _in_processes(args)
-        args.minutes = 0.0  # what they have made is collected here
-    began, status = time.monotonic(), 0
-    for name, options in chosen.items():
-        left = None if args.minutes is None else max(0.0, args.minutes - (time.monotonic() - began) / 60)
-        status = max(status, _run(args, found[name], options, left))
-    return 1 if failed else status
+    how = How(args.minutes, args.together, args.processes, tuple(args.only))
+    works = [_work(args, found[name]) for name in args.names]
+    if os.environ.get("RANK", "0") != "0":  # of several processes that torchrun started, the first prints
+        console.quiet = True
+    for work in works:
+        _print(console, f"{work.experiment.title}: {work.experiment.command(work.options)}")
+    with progress(console) as bar, _log_to(console):
+
+        def ended(number: int, total: int, run: str, outcome: str) -> None:
+            _print(console, f"{number} of {total}: {run}: {outcome}")
+
+        complete = reproduce_all(works, how, Watch(bar, ended))
+    for work, done in zip(works, complete, strict=True):
+        _show(console, work, done, bool(args.only))
+    return 0 if all(complete) else UNFINISHED
 
 
 def _options(args: argparse.Namespace, experiment: Experiment) -> Options:
@@ -109,75 +119,85 @@ def _options(args: argparse.Namespace, experiment: Experiment) -> Options:
         ells=None if args.ells is None else tuple(args.ells),
         **{
             name: getattr(args, name)
-            for name in ("epochs", "seeds", "eps", "model", "points", "paper_batchnorm", "data")
+            for name in ("epochs", "seeds", "eps", "model", "points", "paper_batchnorm", "recipe", "data")
         },
     )
 
 
-def _run(args: argparse.Namespace, experiment: Experiment, options: Options, minutes: float | None) -> int:
-    """One experiment."""
-    from rootscale.paper import running, stored
+def _work(args: argparse.Namespace, experiment: Experiment) -> Work:
+    """Return what is asked of an experiment, and where it goes."""
+    from rootscale.paper.work import Work
 
-    folder = experiment.folder(options)
-    place = Path("build/smoke") if args.smoke else Path()
-    out = args.out or place / "results" / folder
-    runs = args.runs or place / "runs" / folder
-    console = make_console()
-    if not args.worker:
-        console.print(f"{experiment.title}: {experiment.command(options)}", markup=False, soft_wrap=True)
-    complete = running.reproduce(
-        experiment, options, out, runs,
-        minutes=minutes, together=args.together, only=args.only, shared=args.worker, console=console,
-    )  # fmt: skip
-    if args.worker:
-        return 0 if complete else UNFINISHED
-    if (out / "experiment.json").exists() and experiment.words is not None:
-        console.print(stored.table(experiment, out))
-        console.print(stored.outcome(experiment, out), markup=False, soft_wrap=True)
+    options = _options(args, experiment)
+    folder, place = experiment.folder(options), Path("build/smoke") if args.smoke else Path()
+    return Work(experiment, options, args.out or place / "results" / folder, args.runs or place / "runs" / folder)
+
+
+def _show(console: Console, work: Work, complete: bool, part: bool) -> None:
+    """Print what an experiment came to."""
+    from rootscale.paper import stored
+
+    experiment = work.experiment
+    if (work.out / "experiment.json").exists() and experiment.words is not None:
+        console.print(_table(experiment, stored.finals_of(work.out)))
+        _print(console, stored.outcome(experiment, work.out))
     if not complete:
-        console.print(f"not finished: the same command goes on; runs are in {runs}", markup=False, soft_wrap=True)
-    elif args.only:
-        console.print("finished what --only asks for; without it, the rest is made", markup=False, soft_wrap=True)
+        _print(console, f"not finished: the same command resumes it; runs are in {work.runs}")
+    elif part:
+        _print(console, "finished what --only asks for; without it, the rest is made")
     elif experiment.script is None:
-        console.print(f"wrote {out}", markup=False, soft_wrap=True)
-    return 0 if complete else UNFINISHED
+        _print(console, f"wrote {work.out}")
 
 
-def _in_processes(args: argparse.Namespace) -> bool:
-    """Several processes of the same command, which share the runs; gives whether one of them failed.
+def _table(experiment: Experiment, finals: Sequence[Final]) -> Table:
+    """Return the final values as a table for the terminal."""
+    from rich import box
+    from rich.table import Table
 
-    They have sessions of their own, so that Ctrl-C reaches them once, from here.
-    """
-    words = [sys.executable, "-m", "rootscale", *args.words, "--processes", "1", "--worker"]
-    threads = str(max(1, (os.cpu_count() or 1) // args.processes))
-    environment = {"OMP_NUM_THREADS": threads, **os.environ}
-    processes = [subprocess.Popen(words, env=environment, start_new_session=True) for _ in range(args.processes)]
-    interrupted = False
-    while any(process.poll() is None for process in processes):
-        try:
-            for process in processes:
-                process.wait()
-        except KeyboardInterrupt:
-            if interrupted:
-                raise
-            interrupted = True
-            for process in processes:
-                process.send_signal(signal.SIGINT)
-    if interrupted:
-        raise KeyboardInterrupt
-    return any(process.returncode not in (0, UNFINISHED) for process in processes)
+    from rootscale.paper.finals import MEASURES, format_curve, format_end, format_gap
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made.add_column("run")
+    shown = MEASURES[experiment.measure]
+    for column in ("seeds", *shown.values(), "less the base's", "gap of train loss", "seconds"):
+        made.add_column(column, justify="right")
+    for i, final in enumerate(finals):
+        ends = [format_end(name, final.end(name)) for name in shown]
+        gap = format_gap(experiment.measure, final.end(experiment.measure)) if i else ""
+        curve = format_curve(final, "train loss") if i else ""
+        made.add_row(final.label, str(final.seeds), *ends, gap, curve, f"{final.seconds:.0f}")
+    return made
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _log_to(console: Console) -> Iterator[None]:
+    """Print what experiments log about their own runs."""
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: _print(console, record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("rootscale")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 def _device() -> str:
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks without CUDA: processes can still be forked
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _list(console: Any, found: Any) -> None:
+def _list(console: Console, found: Mapping[str, Experiment]) -> None:
     for experiment in found.values():
-        console.print(f"[bold]{experiment.name}[/bold]  {experiment.title}")
-        console.print(f"    {experiment.claim}.", markup=False)
-        console.print(
-            f"    Paper: {experiment.source}. About {experiment.minutes:g} minutes on one H200.", markup=False
-        )
+        console.print(f"[bold]{experiment.name}[/bold]  {experiment.title}", soft_wrap=True)
+        _print(console, f"    {experiment.claim}.")
+        _print(console, f"    Paper: {experiment.source}. About {experiment.minutes:g} minutes on one H200.")

@@ -91,7 +91,7 @@ def make_learner(task: Task, seeds: Sequence[int], setup: Setup) -> Learner:
     """Return the learner of freshly initialized replicas, one for each seed."""
     device = torch.device(setup.device)
     if setup.fast and device.type == "cuda" and seeds:
-        learners = [GraphLearner(task, seed, replace(setup, amp=True)) for seed in seeds]
+        learners = [GraphLearner(task, seed, replace(setup, amp=setup.amp is not False)) for seed in seeds]
         return learners[0] if len(learners) == 1 else SideBySide(learners)
     replicas = make_replicas(task, seeds, device)
-    return EagerLearner(Objective(task, replicas, device, setup.amp), setup.micro)
+    return EagerLearner(Objective(task, replicas, device, bool(setup.amp)), setup.micro)

@@ -49,7 +49,7 @@ class GraphLearner:
         if compile and can_compile():
             torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
             wrap = try_compile
-        objective = Objective(task, replicas, self.device, setup.amp, wrap)
+        objective = Objective(task, replicas, self.device, bool(setup.amp), wrap)
         self._eager = EagerLearner(objective, setup.micro, partial(make_optimizer, capturable=True))
         self._make_capturable()
         self._graph: torch.cuda.CUDAGraph | None = None

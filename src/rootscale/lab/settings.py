@@ -39,8 +39,8 @@ class Setup:
     Args:
         device: of torch, such as ``cpu`` or ``cuda``.
         micro: most samples that go through the model at once; None takes whole batches.
-        amp: whether the model runs in bfloat16 (autocast).
-        fast: whether a GPU trains by CUDA graphs in bfloat16; a CPU ignores it.
+        amp: whether the model runs in bfloat16 (autocast); None is where ``fast`` is chosen, on a GPU.
+        fast: whether a GPU trains by CUDA graphs; a CPU ignores it.
         replacement: whether samples are drawn independently, as the theory wants, or shuffled anew for every epoch.
         max_loss: the train-mode loss above which a replica diverges, see `rootscale.lab.divergence`; None is 100 times
             the first one.
@@ -48,7 +48,7 @@ class Setup:
 
     device: str = "cpu"
     micro: int | None = None
-    amp: bool = False
+    amp: bool | None = None
     fast: bool = False
     replacement: bool = True
     max_loss: float | None = None

@@ -31,6 +31,7 @@ class Entry:
         options, defaults = self.options, self.experiment.defaults
         parts = [self.experiment.title]
         parts += [f"ε = {options.eps:g}"] if options.eps != defaults.eps else []
+        parts += [f"recipe {options.recipe}"] if options.recipe != defaults.recipe else []
         parts += [options.model] if options.model != defaults.model else []
         parts += ["BatchNorm as in the paper"] if options.paper_batchnorm else []
         return ", ".join(parts)

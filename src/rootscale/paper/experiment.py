@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.lab import Settings, Variant
+from rootscale.lab.settings import Setup
 from rootscale.lab.task import Task
 from rootscale.paper.finals import ACCURACY, MEASURES, Final
+from rootscale.paper.recipes import recipe
 
 __all__ = [
     "SMOKE",
     "Experiment",
     "Line",
+    "Lines",
     "Options",
     "Stored",
 ]
@@ -38,6 +41,7 @@ class Options:
         ells: of SVAG.
         points: at which the runs are measured.
         paper_batchnorm: leave BatchNorm's momentum alone, as in the paper, instead of converting it.
+        recipe: of a run on CIFAR-10, a text of `rootscale.paper.recipes.recipe`.
         smoke: a small net on generated data: all of the path and none of the meaning.
         device: where.
         data: folder that holds the data; None is ``ROOTSCALE_DATA``.
@@ -51,6 +55,7 @@ class Options:
     ells: tuple[float, ...] = ()
     points: int = 50
     paper_batchnorm: bool = False
+    recipe: str = "house"
     smoke: bool = False
     device: str = "cpu"
     data: str | None = None
@@ -66,6 +71,7 @@ class Options:
         for size in self.batch_sizes:
             if size < 1 or (self.smoke and size % SMOKE):
                 raise ValueError(f"batch sizes must be {f'multiples of {SMOKE}' if self.smoke else '>= 1'}, got {size}")
+        recipe(self.recipe)
         if len(set(self.batch_sizes)) < len(self.batch_sizes):
             raise ValueError(f"batch sizes must differ from each other, got {list(self.batch_sizes)}")
 
@@ -95,11 +101,26 @@ def _flag(name: str) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of an experiment: a task under a variant, with a name for legends."""
+    """One curve of an experiment.
+
+    Args:
+        label: for legends.
+        task, variant: what is trained, and how it differs from the task's plan.
+        setup: how it is trained; None is as the other lines of the experiment.
+    """
 
     label: str
     task: Task
     variant: Variant = Variant()
+    setup: Setup | None = None
+
+    def settings(self, common: Settings) -> Settings:
+        """Return the settings of its runs, given those that all lines have in common."""
+        return common if self.setup is None else replace(common, setup=self.setup)
+
+
+#: Makes the lines of an experiment, the base first, and what they have in common.
+Lines = Callable[[Options], tuple[list[Line], Settings]]
 
 
 @dataclass(frozen=True)
@@ -145,7 +166,7 @@ class Experiment:
     source: str
     minutes: float
     defaults: Options
-    lines: Callable[[Options], tuple[list[Line], Settings]] | None = None
+    lines: Lines | None = None
     words: Callable[[Sequence[Final]], str] | None = None
     models: tuple[str, ...] = ()
     also: tuple[Mapping[str, Any], ...] = ()
@@ -187,6 +208,8 @@ class Experiment:
             name += f"-{options.model}"
         if options.eps != self.defaults.eps:
             name += f"-eps-{options.eps:g}"
+        if options.recipe != Options.recipe:
+            name += f"-{options.recipe.replace('+', '-')}"
         return name + ("-paper-batchnorm" if options.paper_batchnorm else "")
 
     def command(self, options: Options, *more: str) -> str:

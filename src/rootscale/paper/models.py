@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["MODELS", "convnet", "mlp", "resnet50", "resnet56", "vgg16"]
+__all__ = ["MODELS", "GroupedBatchNorm2d", "convnet", "group_batchnorm", "mlp", "resnet50", "resnet56", "vgg16"]
 
 
 def mlp(sizes: Sequence[int] = (64, 32, 10), momentum: float | None = None) -> nn.Module:
@@ -35,6 +35,59 @@ def mlp(sizes: Sequence[int] = (64, 32, 10), momentum: float | None = None) -> n
         layers += [] if momentum is None else [nn.BatchNorm1d(outputs, momentum=momentum)]
         layers.append(nn.ReLU())
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+class GroupedBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm over groups of samples of a batch ("ghost batch norm", Hoffer et al. 2017).
+
+    A large batch is then normalised as if its groups were small batches. The running averages take the mean of the
+    groups' statistics once a batch, with the momentum ``p`` of the layer; ``n`` small batches of momentum ``q`` decay
+    the past as much where ``p = 1 - (1 - q)^n``, which is how the scaling rule converts it.
+
+    Args:
+        features: channels of the images.
+        group: samples in a group. A batch that is not a multiple of it is one group.
+        momentum, eps: as for `torch.nn.BatchNorm2d`.
+    """
+
+    def __init__(self, features: int, group: int, momentum: float | None = 0.1, eps: float = 1e-5) -> None:
+        super().__init__(features, eps, momentum)
+        self.group = group
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise images [batch, channels, height, width]."""
+        size = x.shape[0]
+        if not self.training or size <= self.group or size % self.group:
+            out: Tensor = super().forward(x)
+            return out
+        wide = x.reshape(size // self.group, self.group, *x.shape[1:])
+        wide = wide.float() if wide.dtype in (torch.bfloat16, torch.float16) else wide
+        variance, mean = torch.var_mean(wide, (1, 3, 4), correction=0, keepdim=True)
+        self._follow(mean, variance, wide[0, :, 0].numel())
+        scale = self.weight[:, None, None] * torch.rsqrt(variance + self.eps)
+        return ((wide - mean) * scale + self.bias[:, None, None]).to(x.dtype).reshape(x.shape)
+
+    @torch.no_grad()
+    def _follow(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Move the running averages towards the statistics of a batch."""
+        assert self.momentum is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        unbiased = count / (count - 1)
+        self.running_mean.mul_(1 - self.momentum).add_(mean.mean(0).flatten() * self.momentum)
+        self.running_var.mul_(1 - self.momentum).add_(variance.mean(0).flatten() * (self.momentum * unbiased))
+
+
+def group_batchnorm(model: nn.Module, group: int) -> nn.Module:
+    """Return a model whose layers of BatchNorm take their statistics over groups of that many samples."""
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, nn.BatchNorm2d):
+            place, _, own = name.rpartition(".")
+            grouped = GroupedBatchNorm2d(layer.num_features, group, layer.momentum, layer.eps)
+            setattr(model.get_submodule(place), own, grouped)
+    return model
 
 
 class _Classifier(nn.Module):

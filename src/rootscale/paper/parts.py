@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache, partial
 
@@ -11,10 +12,14 @@ from rootscale.lab.task import Task
 from rootscale.paper import data
 from rootscale.paper.experiment import SMOKE, Options
 from rootscale.paper.models import convnet
-from rootscale.paper.tasks import CIFAR10_STATISTICS, Normalise, image_task, paper_plan
+from rootscale.paper.recipes import paper_plan, recipe
+from rootscale.paper.tasks import CIFAR10_STATISTICS, by_recipe, image_task
+from rootscale.paper.transforms import Normalise
 from rootscale.plan import Plan
 
-__all__ = ["BASE", "TITLES", "cifar10_task", "kappa", "kept", "label_of", "place_of", "settings_for", "size_of"]
+__all__ = [
+    "BASE", "TITLES", "cifar10_task", "kappa", "kept", "label_of", "place_of", "settings_for", "setup_for", "size_of",
+]  # fmt: skip
 
 #: The paper's batch size on CIFAR-10, from which all others are converted.
 BASE = 256
@@ -49,34 +54,36 @@ def kept(options: Options) -> tuple[str, ...]:
 
 
 _cifar10 = lru_cache(maxsize=1)(data.cifar10)
-_patterns = lru_cache(maxsize=1)(partial(data.patterns, 512, 128))
+_patterns = lru_cache(maxsize=1)(partial(data.patterns, 512, 128, size=16))
 
 
-def cifar10_task(optimizer: str, options: Options, *, previous_moment: bool = False) -> Task:
-    """The paper's run on CIFAR-10 (`rootscale.paper.tasks.paper_plan`); for a smoke test, a small one like it.
+def cifar10_task(optimizer: str, options: Options, *factors: str) -> Task:
+    """Return the paper's run on CIFAR-10 (`rootscale.paper.recipes.paper_plan`); for a smoke test, a small one like it.
 
     Args:
         optimizer: ``adam`` or ``rmsprop``.
-        options: of the experiment.
-        previous_moment: whether to divide by ``v_k``, as in the paper's theory, instead of torch's ``v_{k+1}``.
+        options: of the experiment, with its recipe.
+        factors: of `rootscale.paper.recipes.FACTORS`, by which the recipe is changed.
     """
     images = _patterns() if options.smoke else _cifar10(options.data)
+    chosen = recipe("+".join((options.recipe, *factors)))
+    if options.smoke and chosen.group is not None:
+        chosen = replace(chosen, group=chosen.group // SMOKE)
     plan = paper_plan(
         optimizer,
         samples=len(images.train),
         epochs=options.epochs,
         batch_size=size_of(options, BASE),
         eps=options.eps,
+        recipe=chosen,
     )
-    name = f"{'smoke' if options.smoke else 'cifar10'}-{options.model}-{optimizer}"
     return image_task(
-        name + ("-previous-moment" if previous_moment else ""),
+        "-".join(["smoke" if options.smoke else "cifar10", options.model, optimizer, *factors]),
         images,
         plan,
-        partial(convnet, width=8, momentum=0.1, freeze_last=True) if options.smoke else options.model,
-        freeze_last=True,
+        by_recipe(chosen, options.model, partial(convnet, width=8, momentum=0.1)) if options.smoke else options.model,
+        recipe=chosen,
         normalise=None if options.smoke else Normalise(*CIFAR10_STATISTICS),
-        previous_moment=previous_moment,
     )
 
 
@@ -92,6 +99,7 @@ def settings_for(
     sizes: Sequence[int],
     switch_at: int = 0,
     *,
+    stop: int | None = None,
     eval_samples: int = EVAL,
     micro: int | None = None,
 ) -> Settings:
@@ -102,12 +110,13 @@ def settings_for(
         plan: of its tasks.
         sizes: all batch sizes that occur, so that the points of the grid are whole numbers of steps.
         switch_at: samples before a switch in mid-run.
+        stop: samples at the end; None is the end of the plan.
         eval_samples: of each part of the data that are measured.
         micro: samples that go through the model at once; None is all of a batch.
     """
     samples = plan.samples
     assert samples is not None
-    stop, largest = int(samples), max(sizes)
+    stop, largest = int(samples) if stop is None else stop, max(sizes)
     if stop - switch_at < 4 * largest:
         raise ValueError(
             f"{stop - switch_at:,} samples are fewer than four steps at batch size {largest:,}: "
@@ -118,5 +127,12 @@ def settings_for(
         grid=grid(stop, points, switch_at, sizes),
         switch_at=switch_at,
         measure=Measure(points, eval_samples=eval_samples),
-        setup=Setup(options.device, micro, fast=options.device.startswith("cuda")),
+        setup=setup_for(options, micro),
     )
+
+
+def setup_for(options: Options, micro: int | None = None, *factors: str) -> Setup:
+    """Return how the runs are trained: on a GPU by CUDA graphs, in the precision of the recipe with those factors."""
+    cuda = options.device.startswith("cuda")
+    chosen = recipe("+".join((options.recipe, *factors)))
+    return Setup(options.device, micro, amp=cuda and chosen.bfloat16, fast=cuda)

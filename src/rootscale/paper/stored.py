@@ -15,11 +15,11 @@ from rootscale.lab.checks import arm_of
 from rootscale.lab.result import LOSSES
 from rootscale.lab.store import joined
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import MEASURES, Final, finals, format_curve, format_end, format_gap
+from rootscale.paper.finals import Final, final_values
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
-__all__ = ["compared", "finals_of", "outcome", "record_of", "refuse_others", "store", "table"]
+__all__ = ["compared", "finals_of", "outcome", "record_of", "refuse_others", "store"]
 
 
 def refuse_others(out: Path, options: Options) -> None:
@@ -31,8 +31,8 @@ def refuse_others(out: Path, options: Options) -> None:
         before = json.loads(place.read_text(encoding="utf-8"))["options"]
     except (ValueError, KeyError):
         raise ValueError(f"{place} is not the record of an experiment; give another --out") from None
-    now = options.to_dict()
-    differ = [f"{name} {before.get(name)}" for name in now if name != "seeds" and before.get(name) != now[name]]
+    now, before = options.to_dict(), {**Options().to_dict(), **before}  # older records lack newer options
+    differ = [f"{name} {before[name]}" for name in now if name != "seeds" and before[name] != now[name]]
     if differ:
         raise ValueError(
             f"{out} holds results of other settings ({', '.join(differ)}): give another --out, or remove that folder"
@@ -50,6 +50,15 @@ def store(
     found: Mapping[tuple[range, str], Sweep],
     missing: Sequence[str],
 ) -> None:
+    """Write what finished runs gave to a folder.
+
+    Args:
+        experiment, options: what was run.
+        out: the folder.
+        lines, settings: that `Experiment.lines` gave.
+        found: the runs by seeds and label of their line.
+        missing: the names of those that are not finished.
+    """
     command = experiment.command(options)
     arms = []
     for line in lines:
@@ -113,7 +122,7 @@ def record_of(out: str | Path) -> dict[str, Any]:
 def finals_of(out: str | Path) -> list[Final]:
     """The table of final values of a folder of results, from the trajectories in it."""
     check = Check.load(out)
-    return finals([check.base, *check.others], record_of(out)["test_samples"])
+    return final_values([check.base, *check.others], record_of(out)["test_samples"])
 
 
 def outcome(experiment: Experiment, out: str | Path) -> str:
@@ -122,21 +131,3 @@ def outcome(experiment: Experiment, out: str | Path) -> str:
     missing = len(record_of(out)["missing"])
     unfinished = f" (unfinished: {missing} {'runs are' if missing > 1 else 'run is'} missing)" if missing else ""
     return experiment.words(finals_of(out)) + unfinished
-
-
-def table(experiment: Experiment, out: str | Path) -> Any:
-    """The final values in a folder of results, as a table for the terminal."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    made.add_column("run")
-    shown = MEASURES[experiment.measure]
-    for column in ("seeds", *shown.values(), "less the base's", "gap of train loss", "seconds"):
-        made.add_column(column, justify="right")
-    for i, final in enumerate(finals_of(out)):
-        ends = [format_end(name, final.end(name)) for name in shown]
-        gap = format_gap(experiment.measure, final.end(experiment.measure)) if i else ""
-        curve = format_curve(final, "train loss") if i else ""
-        made.add_row(final.label, str(final.seeds), *ends, gap, curve, f"{final.seconds:.0f}")
-    return made

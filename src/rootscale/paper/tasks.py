@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,16 +19,15 @@ from torch.nn import functional as F
 from rootscale import hparams
 from rootscale.lab.task import Task
 from rootscale.paper import data
-from rootscale.paper.models import MODELS, mlp
+from rootscale.paper.models import MODELS, group_batchnorm, mlp
+from rootscale.paper.recipes import Recipe, paper_plan
+from rootscale.paper.recipes import recipe as as_recipe
+from rootscale.paper.transforms import CropFlip, Normalise
 from rootscale.plan import BatchSize, Plan
-from rootscale.schedule import Count, Schedule
+from rootscale.schedule import Schedule
 from rootscale.training import optim
 
 __all__ = [
-    "RECIPES",
-    "CropFlip",
-    "Normalise",
-    "Recipe",
     "accuracy",
     "cifar10",
     "cross_entropy",
@@ -40,7 +37,6 @@ __all__ = [
     "image_task",
     "mnist",
     "paper_form",
-    "paper_plan",
 ]
 
 #: Of each channel of the training images, in [0, 1].
@@ -56,80 +52,6 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """1 for each sample whose largest output is its class, else 0."""
     return (outputs.argmax(-1) == targets).float()
-
-
-@dataclass(frozen=True)
-class Normalise:
-    """Bytes [..., channels, height, width] to floats ``(x / 255 - mean) / std``, channel by channel.
-
-    >>> Normalise((0.5,), (0.25,))(torch.tensor([[[0, 255]]], dtype=torch.uint8))
-    tensor([[[-2., 2.]]])
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @classmethod
-    def of(cls, images: Tensor) -> Normalise:
-        """For the mean and the standard deviation of the bytes [n, channels, height, width]."""
-        values = torch.arange(256, dtype=torch.float64) / 255
-        mean, std = [], []
-        for channel in range(images.shape[1]):  # counts of each byte: exact, and no floats of the size of the data
-            share = torch.bincount(images[:, channel].flatten(), minlength=256).double()
-            share /= share.sum()
-            mean.append((share * values).sum().item())
-            std.append((share * (values - mean[-1]).square()).sum().sqrt().clamp(min=1 / 255).item())
-        return cls(tuple(mean), tuple(std))
-
-    @property
-    def black(self) -> tuple[float, ...]:
-        """What becomes of the byte 0."""
-        return tuple(-m / s for m, s in zip(self.mean, self.std, strict=True))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The floats, of torch's default type."""
-        x = x.to(torch.get_default_dtype())
-        return x * _channels([1 / (255 * s) for s in self.std], x) + _channels(self.black, x)
-
-
-def _channels(values: Sequence[float], like: Tensor) -> Tensor:
-    """Constants [channels, 1, 1], made on the device: a copy from the host cannot be captured in a CUDA graph."""
-    filled = [torch.full((1, 1, 1), value, dtype=like.dtype, device=like.device) for value in values]
-    return torch.cat(filled) if len(filled) > 1 else filled[0]
-
-
-@dataclass(frozen=True)
-class CropFlip:
-    """A random crop of the image with a border around it, and a random mirror image: the usual for CIFAR-10.
-
-    Takes images [..., channels, height, width] after `Normalise` and `draws` uniforms [..., 3] in [0, 1): the crop
-    begins at row ``floor(u0 (2 padding + 1))`` and column ``floor(u1 (2 padding + 1))`` of the image with its border,
-    and is mirrored where ``u2 < 1/2``.
-
-    Args:
-        padding: width of the border.
-        fill: its value in each channel; `Normalise.black` for a black border.
-    """
-
-    padding: int
-    fill: tuple[float, ...]
-    draws = 3
-
-    def __call__(self, x: Tensor, uniforms: Tensor) -> Tensor:
-        """The images, cropped and mirrored; in memory they are ``channels_last``."""
-        lead, (height, width) = x.shape[:-3], x.shape[-2:]
-        x, u = x.reshape(-1, *x.shape[-3:]), uniforms.reshape(-1, self.draws, 1)
-        span = 2 * self.padding + 1
-        shift = (u[:, :2] * span).long().clamp(max=span - 1) - self.padding
-        rows = torch.arange(height, device=x.device) + shift[:, 0]
-        columns = torch.arange(width, device=x.device)
-        columns = torch.where(u[:, 2] < 0.5, width - 1 - columns, columns) + shift[:, 1]
-        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]
-        rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
-        image = torch.arange(len(x), device=x.device)
-        taken = x.movedim(1, -1)[image[:, None, None], rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
-        out = torch.where(inside[:, None], taken, _channels(self.fill, x))
-        return out.reshape(*lead, *out.shape[1:])
 
 
 def digits(
@@ -206,94 +128,6 @@ def mnist(folder: str | os.PathLike[str] | None = None, *, epochs: int = 5, batc
     return image_task("mnist", held, plan, model, normalise=Normalise(*MNIST_STATISTICS), augment=False)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """An optimizer of the paper's appendix at its batch size, and the schedule of its learning rate.
-
-    Args:
-        optimizer: makes it of ``eps`` and ``weight_decay``.
-        milestones: shares of the run after which the learning rate is divided by 10.
-        warmup: the share in which it rises from a thousandth, exponentially.
-    """
-
-    optimizer: Callable[..., hparams.Optimizer]
-    milestones: tuple[Fraction, ...]
-    warmup: Fraction = Fraction(1, 50)
-
-    def plan(
-        self,
-        samples: int,
-        epochs: float,
-        batch_size: int,
-        *,
-        eps: float = 1e-8,
-        weight_decay: float = 1e-4,
-        batchnorm_momentum: float | None = 0.1,
-    ) -> Plan:
-        """The run; the arguments are those of `paper_plan`."""
-        steps = max(1, round(epochs * max(1, samples // batch_size)))
-        milestones: list[Count] = [steps * share for share in self.milestones]
-        return Plan(
-            self.optimizer(eps=eps, weight_decay=weight_decay),
-            BatchSize(batch_size),
-            steps=steps,
-            schedule=Schedule(
-                "multistep",
-                warmup=steps * self.warmup,
-                warmup_shape="exponential",
-                warmup_start=1e-3,
-                milestones=milestones,
-                gamma=0.1,
-            ),
-            batchnorm_momentum=batchnorm_momentum,
-        )
-
-
-#: The paper's settings for CIFAR-10, from its appendix "Experiment Configuration Details" (section CIFAR-10).
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        "adam": Recipe(partial(hparams.Adam, eta=1e-3, beta1=0.999, beta2=0.999), (Fraction(3, 5),)),
-        "rmsprop": Recipe(partial(hparams.RMSprop, eta=1e-3, beta=0.999), (Fraction(4, 5), Fraction(9, 10))),
-    }
-)
-
-
-def paper_plan(
-    optimizer: str = "adam",
-    *,
-    samples: int = 50_000,
-    epochs: float = 500,
-    batch_size: int = 256,
-    eps: float = 1e-8,
-    weight_decay: float = 1e-4,
-    batchnorm_momentum: float | None = 0.1,
-) -> Plan:
-    """The paper's run on CIFAR-10 at its base batch size; `Plan.at` gives those at 1024, 4096 and 16384.
-
-    From its appendix "Experiment Configuration Details", section CIFAR-10: batches of 256, sampled with replacement,
-    peak learning rate 1e-3, beta = .999 (RMSprop) or beta1 = beta2 = .999 (Adam), ``500 * floor(50000 / 256) = 97500``
-    steps. In the first 2 % of the steps the learning rate is ``eta 10^-3 (10^3)^(epochs / 10)``; it is divided by 10
-    after 80 % and 90 % (RMSprop) or 60 % (Adam) of the run. Weight decay 1e-4 from the captions of the figures in
-    "Square Root Scaling Experiments", as an L2 term in the gradient, which is what torch's Adam and RMSprop do. Shorter
-    runs keep the shares.
-
-    Args:
-        optimizer: one of `RECIPES`.
-        samples: in the training data.
-        epochs: of ``floor(samples / batch_size)`` steps; of a part of one, whole steps.
-        batch_size: at which the learning rate and the rest hold as given; nothing is converted.
-        eps: 1e-8 and 1e-30 in the paper.
-        weight_decay: the L2 term.
-        batchnorm_momentum: that the rule converts with the batch size. The paper leaves torch's .1 at every batch size:
-            a `Variant` with the rule ``"without batchnorm"`` does that.
-    """
-    if optimizer not in RECIPES:
-        raise ValueError(f"optimizer must be one of {', '.join(RECIPES)}, got {optimizer!r}")
-    return RECIPES[optimizer].plan(
-        samples, epochs, batch_size, eps=eps, weight_decay=weight_decay, batchnorm_momentum=batchnorm_momentum
-    )
-
-
 def cifar10(
     folder: str | os.PathLike[str] | None = None,
     *,
@@ -301,16 +135,13 @@ def cifar10(
     optimizer: str = "adam",
     epochs: int = 500,
     eps: float = 1e-8,
-    batchnorm_momentum: float | None = 0.1,
-    freeze_last: bool = True,
-    augment: bool = True,
-    previous_moment: bool = False,
+    recipe: str | Recipe = "house",
     images: data.Images | None = None,
 ) -> Task:
-    """CIFAR-10 as in the paper (`paper_plan`), with VGG-16 or ResNet-56.
+    """Return CIFAR-10 as in the paper (`rootscale.paper.recipes.paper_plan`), with VGG-16 or ResNet-56.
 
-    The paper says nothing of augmentation; this is the usual crop from a border of 4 and flip. Its figures call the
-    ResNet ResNet-50, its appendix ResNet-56; the latter is the one made for CIFAR-10.
+    The paper says nothing of augmentation; as in its code, this is a crop from a border of 4 and a flip. Its figures
+    call the ResNet ResNet-50, its appendix ResNet-56; the latter is the one made for CIFAR-10.
 
     Args:
         folder: that holds the data (`rootscale.paper.data.cifar10`); None is ``ROOTSCALE_DATA``.
@@ -318,26 +149,14 @@ def cifar10(
         optimizer: ``adam`` or ``rmsprop``.
         epochs: 500 in the paper; the schedule keeps its shares.
         eps: 1e-8 or 1e-30 in the paper.
-        batchnorm_momentum: converted with the batch size, unless the `Variant` keeps ``batchnorm``, as the paper does.
-        freeze_last: whether the last layer stays as it is initialised, as in the paper.
-        augment: whether to crop and flip.
-        previous_moment: whether to divide by ``v_k``, as in the paper's theory, instead of torch's ``v_{k+1}``.
+        recipe: a text of `rootscale.paper.recipes.recipe`, such as ``authors``, or a `Recipe`.
         images: others in place of CIFAR-10, such as `rootscale.paper.data.patterns` for a smoke test.
     """
     held = data.cifar10(folder) if images is None else images
-    plan = paper_plan(optimizer, samples=len(held.train), epochs=epochs, eps=eps, batchnorm_momentum=batchnorm_momentum)
+    plan = paper_plan(optimizer, samples=len(held.train), epochs=epochs, eps=eps, recipe=recipe)
     name = f"{'cifar10' if images is None else 'images'}-{model if isinstance(model, str) else 'own'}-{optimizer}"
     normalise = Normalise(*CIFAR10_STATISTICS) if images is None else None
-    return image_task(
-        name,
-        held,
-        plan,
-        model,
-        freeze_last=freeze_last,
-        normalise=normalise,
-        augment=augment,
-        previous_moment=previous_moment,
-    )
+    return image_task(name, held, plan, model, recipe=recipe, normalise=normalise)
 
 
 def from_folder(
@@ -365,29 +184,23 @@ def from_folder(
 
 
 def generated(
+    images: data.Images | None = None,
     *,
     model: str | Callable[[], nn.Module] = "conv",
     plan: Plan | None = None,
-    train: int = 2048,
-    test: int = 512,
-    classes: int = 10,
-    size: int = 32,
-    noise: float = 60.0,
-    seed: int = 0,
     augment: bool = False,
 ) -> Task:
-    """Generated images (`rootscale.paper.data.patterns`), for smoke tests without any data.
+    """Return a task of generated images, for smoke tests without any data.
 
     Args:
+        images: of `rootscale.paper.data.patterns`; None is its default.
         model: one of `rootscale.paper.models.MODELS`, or a function that makes one.
         plan: of the run; None is Adam of learning rate 1e-3, betas .95 and .99, 256 steps at batch size 16.
-        train, test, classes, size, noise, seed: of the images.
         augment: whether to crop and flip.
     """
-    held = data.patterns(train, test, classes, size, noise, seed)
     if plan is None:
         plan = Plan(hparams.Adam(eta=1e-3, beta1=0.95, beta2=0.99), BatchSize(16), steps=256)
-    return image_task("generated", held, plan, model, augment=augment)
+    return image_task("generated", data.patterns() if images is None else images, plan, model, augment=augment)
 
 
 def image_task(
@@ -396,30 +209,29 @@ def image_task(
     plan: Plan,
     model: str | Callable[[], nn.Module],
     *,
-    freeze_last: bool = False,
+    recipe: str | Recipe | None = None,
     normalise: Normalise | None = None,
     augment: bool = True,
-    previous_moment: bool = False,
 ) -> Task:
-    """A task of any `rootscale.paper.data.Images`.
+    """Return a task of any `rootscale.paper.data.Images`.
 
     Args:
         name: of the task.
         images: and their classes.
         plan: of the run; its BatchNorm momentum is the model's, .1 where it has none.
         model: one of `rootscale.paper.models.MODELS`, or a function that makes one.
-        freeze_last: whether the last layer of a model of the table stays as it is initialised.
+        recipe: of the last layer, of BatchNorm and of the second moment; None trains a model as it is made.
         normalise: how bytes become floats; None is by the mean and standard deviation of the training images.
         augment: whether to crop (from a border of an eighth of the size) and flip.
-        previous_moment: whether to divide by ``v_k``, as in the paper's theory, instead of torch's ``v_{k+1}``.
     """
     inputs = images.train.inputs
     normalise = Normalise.of(inputs) if normalise is None else normalise
     crop = CropFlip(inputs.shape[-1] // 8, normalise.black) if augment else None
+    chosen = None if recipe is None else as_recipe(recipe)
     return Task(
         name,
         plan,
-        _maker(model, images, plan, freeze_last) if isinstance(model, str) else model,
+        _maker(model, images, plan, chosen) if isinstance(model, str) else model,
         cross_entropy,
         images.train,
         images.test,
@@ -427,17 +239,42 @@ def image_task(
         prepare=normalise,
         augment=crop,
         draws=CropFlip.draws if augment else 0,
-        optimizer=paper_form if previous_moment else None,
+        optimizer=paper_form if chosen is not None and chosen.previous_moment else None,
     )
 
 
-def _maker(model: str, images: data.Images, plan: Plan, freeze_last: bool) -> Callable[[], nn.Module]:
+def _maker(model: str, images: data.Images, plan: Plan, recipe: Recipe | None) -> Callable[[], nn.Module]:
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, or a function that makes one, got {model!r}")
     options: dict[str, Any] = {"classes": len(images.classes), "channels": images.train.inputs.shape[1]}
     if plan.batchnorm_momentum is not None:
         options["momentum"] = plan.batchnorm_momentum
-    return partial(MODELS[model], **options, freeze_last=freeze_last)
+    if recipe is None:
+        return partial(MODELS[model], **options)
+    return by_recipe(recipe, model, partial(MODELS[model], **options))
+
+
+def by_recipe(recipe: Recipe, model: str, make: Callable[..., nn.Module]) -> Callable[[], nn.Module]:
+    """Return what makes a model as a recipe asks; ``make`` takes ``freeze_last``, and its last layer is ``last``."""
+    frozen = partial(make, freeze_last=recipe.freezes_head(model))
+    return partial(made_by, frozen, recipe.head_std(model), recipe.group)
+
+
+def made_by(make: Callable[[], nn.Module], head_std: float | None, group: int | None) -> nn.Module:
+    """Return a model with another last layer, or with another BatchNorm.
+
+    Args:
+        make: makes the model; its last layer is called ``last``.
+        head_std: the standard deviation of the last layer's weights, its bias being zero; None leaves it alone.
+        group: samples over which BatchNorm takes its statistics; None is the whole batch.
+    """
+    model = make()
+    if head_std is not None:  # after all else is drawn: the other layers begin as they do without it
+        last = model.get_submodule("last")
+        assert isinstance(last, nn.Linear)
+        nn.init.normal_(last.weight, 0.0, head_std)
+        nn.init.zeros_(last.bias)
+    return model if group is None else group_batchnorm(model, group)
 
 
 def paper_form(parameters: Any, record: hparams.Optimizer) -> torch.optim.Optimizer:

@@ -15,6 +15,7 @@ __all__ = ["FILES", "experiments"]
 FILES = (
     "cifar10_switch",
     "cifar10_scaling",
+    "cifar10_factors",
     "cifar10_svag",
     "cifar10_ablations",
     "cifar10_vk",

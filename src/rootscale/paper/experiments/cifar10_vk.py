@@ -22,12 +22,13 @@ from rootscale.paper.finals import ACCURACY, End, Final, accuracies, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
 from rootscale.rules import rule_text
 
-FORMS = {"v_{k+1} (torch)": False, "v_k (paper)": True}
+#: The forms of Adam, and the factors by which they change the recipe.
+FORMS: dict[str, tuple[str, ...]] = {"v_{k+1} (torch)": (), "v_k (paper)": ("v_k",)}
 
 
 def lines(options: Options) -> tuple[list[Line], Settings]:
     """Both forms of Adam at all batch sizes; torch's at 256 is the base."""
-    tasks = {form: cifar10_task("adam", options, previous_moment=previous) for form, previous in FORMS.items()}
+    tasks = {form: cifar10_task("adam", options, *factors) for form, factors in FORMS.items()}
     sizes = [BASE, *(size for size in options.batch_sizes if size != BASE)]
     made = [
         Line(

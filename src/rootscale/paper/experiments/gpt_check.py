@@ -16,11 +16,11 @@ And does SVAG follow Adam on it? Twelve seeds; about 50 minutes.
 from __future__ import annotations
 
 from rootscale.lab import Task
-from rootscale.paper.language import gpt
+from rootscale.paper.language import Pretraining, gpt
 from rootscale.paper.text import corpus, tokenise
 
 
 def task() -> Task:
     """At batch size 8."""
     tokens = tokenise(corpus(name="enwik8"))
-    return gpt(tokens, model="gpt-tiny", length=32, epochs=0.0228, batch_size=8, reference=8, eta=2e-3)
+    return gpt(tokens, model="gpt-tiny", length=32, training=Pretraining("", 8, 0.0228, eta=2e-3, reference=8))

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from rootscale.paper.experiment import Experiment, Options
-from rootscale.paper.experiments import gpt_wikitext as base
+from rootscale.paper.experiments import language_runs as base
 from rootscale.paper.language import roberta
 from rootscale.paper.text import Tokens, chain, from_text
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rootscale.lab.task import Tensors
-from rootscale.paper import text
 from rootscale.paper.text import Vocabulary
+from rootscale.paper.text.corpora import existing, read_lines
 
-__all__ = ["GLUE", "Glue", "Point", "encode_texts", "encoded_glue", "glue_file", "read_glue"]
+__all__ = ["GLUE", "Glue", "Point", "encode_texts", "encoded_glue", "generated_glue", "glue_file", "read_glue"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def glue_file(folder: str | os.PathLike[str], name: str, split: str = "train") -
     root = Path(folder).expanduser()
     file = f"{GLUE[name].dev if split == 'dev' else split}.tsv"
     places = [root / "glue" / name, root / name, *([root] if root.name == name else [])]
-    path = next((found for place in places if (found := text.existing(place / file))), None)
+    path = next((found for place in places if (found := existing(place / file))), None)
     if path is None:
         raise ValueError(f"there is no {file} (plain, .xz or .gz) of {name} in {', '.join(map(str, places))}")
     return path
@@ -104,7 +105,7 @@ def read_glue(
     """
     path = glue_file(folder, name, split)
     task = GLUE[name]
-    lines = [line.rstrip("\r\n").split("\t") for line in text.read_lines([path])]
+    lines = [line.rstrip("\r\n").split("\t") for line in read_lines([path])]
     lines = [line for line in (lines[1:] if task.header else lines) if line != [""]]
     needed = max(*task.texts, task.label) + 1
     whole_lines = [line for line in lines if len(line) >= needed]
@@ -176,3 +177,25 @@ def encoded_glue(name: str, folder: str, vocabulary: Vocabulary, length: int) ->
     needed = min(length, -(-longest // 8) * 8)
     train, dev = (Tensors(part.inputs[:, :needed].contiguous(), part.targets) for part in parts)
     return train, dev
+
+
+def generated_glue(folder: Path) -> None:
+    """Write three tasks in the form of GLUE: is there a certain word, are two sentences alike, how much so."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 128), ("dev", 64)):
+        for name in ("CoLA", "MRPC", "STS-B"):
+            lines = [] if name == "CoLA" else ["\t".join(f"column {i}" for i in range(10))]
+            for _ in range(count):
+                first = generator.integers(10, size=6)
+                second = np.where(generator.random(6) < 0.5, first, generator.integers(10, size=6))
+                alike = float((first == second).mean())
+                one, two = (" ".join(f"w{i}" for i in numbers) for numbers in (first, second))
+                lines.append(
+                    {
+                        "CoLA": f"here\t{int(1 in first)}\t\t{one}",
+                        "MRPC": f"{int(alike > 0.5)}\t1\t2\t{one}\t{two}",
+                        "STS-B": "\t".join(["x"] * 7 + [one, two, f"{5 * alike:.3f}"]),
+                    }[name]
+                )
+            (folder / "glue" / name).mkdir(parents=True, exist_ok=True)
+            (folder / "glue" / name / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")

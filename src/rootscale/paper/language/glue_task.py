@@ -57,28 +57,21 @@ class Classifier(nn.Module):
 
 
 def classifier_net(
-    vocabulary: int,
-    model: str,
-    length: int,
-    classes: int,
-    pad: int,
-    dropout: float,
-    prenorm: bool,
-    pretrained: tuple[str, int] | None,
+    vocabulary: int, model: str, length: int, classes: int, pad: int, pretrained: tuple[str, int] | None
 ) -> nn.Module:
-    """A `Classifier`, with the encoder of a `MaskedLM` that a sweep has kept."""
-    encoder = encoder_net(vocabulary, model, length, dropout, prenorm)
+    """Return a `Classifier`, with the encoder of a `MaskedLM` that a sweep has kept, or a random one."""
+    encoder = encoder_net(vocabulary, model, length)
     if pretrained is not None:
         encoder.load_state_dict(pretrained_encoder(*pretrained))
-    return Classifier(encoder, classes, pad, dropout)
+    return Classifier(encoder, classes, pad)
 
 
 def pretrained_encoder(path: str, replica: int) -> dict[str, Tensor]:
-    """The parameters of the encoder, from the file that ``sweep(..., keep_models=True)`` wrote."""
+    """Return the parameters of the encoder, from a file that a `rootscale.lab.Store` with ``keep_models`` wrote."""
     models = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(models, list) or not 0 <= replica < len(models) or models[replica] is None:
         raise ValueError(
-            f"{path} must hold a list of models, as sweep(..., keep_models=True) writes it, with one at {replica}"
+            f"{path} must hold a list of models, as Store(..., keep_models=True) writes it, with one at {replica}"
         )
     parts = {name: value for name, value in models[replica].items() if name.startswith("encoder.")}
     return {name.removeprefix("encoder."): value for name, value in parts.items()}
@@ -107,12 +100,9 @@ def glue(
     point: Point,
     model: str = "roberta-large",
     pretrained: tuple[str | os.PathLike[str], int] | None = None,
-    length: int | None = None,
     positions: int = 128,
-    dropout: float = 0.1,
-    prenorm: bool = True,
 ) -> Task:
-    """Fine-tuning on a task of GLUE by the appendix's table: betas .9 and .98, eps 1e-6, weight decay .1, dropout .1.
+    """Return a fine-tuning on a task of GLUE by the appendix's table: betas .9 and .98, eps 1e-6, weight decay .1.
 
     The learning rate rises linearly in the first 6 % of the steps and then falls linearly to 0. The task's function is
     the metric of GLUE on the dev data.
@@ -122,14 +112,13 @@ def glue(
         folder: as for `read_glue`.
         vocabulary: of the pre-training.
         point: of the grid (`Glue.grid`).
-        model, positions, dropout, prenorm: of the encoder, as in pre-training.
+        model: the encoder, as in pre-training.
         pretrained: a file and a place in it, as in `rootscale.lab.Sweep.models`; None is a random encoder.
-        length: most tokens of an input; None is ``positions``. Where the longest text of a task is shorter, inputs are.
+        positions: of the encoder, and most tokens of an input. Where the longest text of a task is shorter, inputs are.
     """
-    length = positions if length is None else length
-    if not 8 <= length <= positions:
-        raise ValueError(f"length must be 8 to {positions}, the positions of the pre-trained encoder, got {length}")
-    train, dev = encoded_glue(name, os.fspath(folder), vocabulary, length)
+    if positions < 8:
+        raise ValueError(f"positions must be at least 8, got {positions}")
+    train, dev = encoded_glue(name, os.fspath(folder), vocabulary, positions)
     task = GLUE[name]
     steps = point.epochs * max(1, len(train) // point.batch_size)
     plan = Plan(
@@ -145,7 +134,7 @@ def glue(
     return Task(
         f"glue-{name}-{model}-{values}",
         plan,
-        partial(classifier_net, vocabulary.total, model, positions, classes, pad, dropout, prenorm, source),
+        partial(classifier_net, vocabulary.total, model, positions, classes, pad, source),
         cross_entropy if task.labels else squared_error,
         train,
         dev,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rootscale.lab.task import Task
-from rootscale.paper.language.recipes import recipe_plan, whole_steps
+from rootscale.paper.language.recipes import Pretraining
 from rootscale.paper.language.text_windows import windows
 from rootscale.paper.language.transformers_nets import filled, first, transformers_models
 from rootscale.paper.text import Tokens
@@ -75,44 +76,36 @@ def gpt(
     model: str | Callable[[], nn.Module] = "gpt",
     length: int = 128,
     split: str = "paper",
-    epochs: float | None = None,
-    batch_size: int = 1024,
-    recipe: str = "gpt",
-    eps: float | None = None,
-    eta: float | None = None,
     dropout: float = 0.1,
-    reference: int | None = None,
+    training: Pretraining = Pretraining(),  # noqa: B008 (frozen)
 ) -> Task:
-    """GPT on a text, as in the paper: 12 layers, sequences of 128 (64 for SVAG), Adam (`RECIPES`), dropout .1.
+    """Return GPT on a text, as in the paper: 12 layers, sequences of 128 (64 for SVAG), Adam (`RECIPES`), dropout .1.
 
     Args:
         tokens: of the text (`rootscale.paper.text.tokenise`).
         model: one of `GPTS`, or a function that makes a net from tokens to logits.
         length: of a sequence.
         split: as for `windows`.
-        epochs: the length of the run; None is the paper's number of sequences, 12.8 million.
-        batch_size: to which the paper's hyperparameters at 1024 are converted.
-        recipe: ``gpt``, or ``gpt-svag`` for the paper's SVAG experiment.
-        eps, eta: others than the paper's, at batch size 1024.
         dropout: of activations and attention.
-        reference: as for `recipe_plan`.
+        training: how long, at which batch size, and by which recipe: ``gpt``, or ``gpt-svag`` for the paper's SVAG
+            experiment.
     """
     train, test = windows(tokens, length, split)
-    samples = whole_steps(len(train), epochs, batch_size)
-    plan = recipe_plan(recipe, batch_size=batch_size, samples=samples, eps=eps, eta=eta, reference=reference)
+    training = replace(training, recipe=training.recipe or "gpt")
     make: Callable[[], nn.Module] = (
         partial(gpt_net, tokens.vocabulary.size, model, length, dropout, dropout) if isinstance(model, str) else model
     )
-    name = f"{recipe}-{model if isinstance(model, str) else 'own'}-{tokens.name}-{length}-{split}"
+    name = f"{training.recipe}-{model if isinstance(model, str) else 'own'}-{tokens.name}-{length}-{split}"
+    plan = training.plan(len(train))
     return Task(name, plan, make, token_loss, train, test, {"accuracy": token_accuracy})
 
 
 def token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean over the tokens of each sample of the cross-entropy: its log-perplexity."""
+    """Return the mean over the tokens of each sample of the cross-entropy: its log-perplexity."""
     losses = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
     return losses.view(targets.shape).mean(-1)
 
 
 def token_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of each sample's tokens that have the largest output."""
+    """Return the share of each sample's tokens that have the largest output."""
     return (outputs.argmax(-1) == targets).float().mean(-1)

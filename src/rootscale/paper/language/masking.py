@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rootscale.paper.text import SPECIAL, Vocabulary
+from rootscale.paper.text.vocabularies import SPECIAL, Vocabulary
 
 __all__ = ["hash_uniforms", "hidden_count", "hide", "hide_always_alike", "hide_anew"]
 

@@ -11,7 +11,7 @@ from rootscale import hparams
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Schedule
 
-__all__ = ["RECIPES", "Recipe", "micro_batch", "recipe_plan", "whole_steps"]
+__all__ = ["RECIPES", "Pretraining", "Recipe", "micro_batch", "recipe_plan", "whole_steps"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def recipe_plan(
     eta: float | None = None,
     reference: int | None = None,
 ) -> Plan:
-    """A run of the paper, at its batch size of 1024 or converted to another by the rule.
+    """Return a run of the paper, at its batch size of 1024 or converted to another by the rule.
 
     Args:
         name: one of `RECIPES`.
@@ -85,8 +85,34 @@ def recipe_plan(
     return plan.convert(batch_size).plan  # a run at a much larger batch warns by itself
 
 
+@dataclass(frozen=True)
+class Pretraining:
+    """How a language model is pre-trained.
+
+    Args:
+        recipe: one of `RECIPES`; empty is that of the model.
+        batch_size: in sequences, to which the recipe is converted.
+        epochs: the length of the run; None is the paper's number of sequences.
+        eps, eta: others than the paper's, at its batch size.
+        reference: the batch size at which the recipe's values are taken to hold; None is the paper's 1024.
+    """
+
+    recipe: str = ""
+    batch_size: int = 1024
+    epochs: float | None = None
+    eps: float | None = None
+    eta: float | None = None
+    reference: int | None = None
+
+    def plan(self, windows: int) -> Plan:
+        """Return the plan of a run on so many windows of text."""
+        samples = whole_steps(windows, self.epochs, self.batch_size)
+        values = {"eps": self.eps, "eta": self.eta, "reference": self.reference}
+        return recipe_plan(self.recipe, batch_size=self.batch_size, samples=samples, **values)  # type: ignore[arg-type]
+
+
 def whole_steps(windows: int, epochs: float | None, batch_size: int) -> int | None:
-    """Sequences of a run, a whole number of steps."""
+    """Return the sequences of a run, a whole number of steps; None for the paper's number."""
     if epochs is None:
         return None
     if epochs <= 0:
@@ -95,7 +121,7 @@ def whole_steps(windows: int, epochs: float | None, batch_size: int) -> int | No
 
 
 def micro_batch(length: int, vocabulary: int, most: int = 512) -> int:
-    """How many sequences go through a model at once: a power of 2 with at most 2^31 outputs (8 GB of floats).
+    """Return how many sequences go through a model at once: a power of 2 with at most 2^31 outputs (8 GB of floats).
 
     >>> micro_batch(128, 50_257), micro_batch(128, 256)
     (256, 512)

@@ -11,6 +11,7 @@ in training, by the engine's uniforms.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 
 from rootscale.lab.task import Task
 from rootscale.paper.language.masking import hidden_count, hide_always_alike, hide_anew
-from rootscale.paper.language.recipes import recipe_plan, whole_steps
+from rootscale.paper.language.recipes import Pretraining
 from rootscale.paper.language.text_windows import windows
 from rootscale.paper.language.transformers_nets import filled, first, transformers_models
 from rootscale.paper.text import Tokens
@@ -100,28 +101,26 @@ class MaskedLM(nn.Module):
 
 
 def masked_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of each window of a `MaskedLM`: its log-perplexity."""
+    """Return the mean loss of each window of a `MaskedLM`: its log-perplexity."""
     return outputs[..., 0].mean(-1)
 
 
 def masked_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of hidden tokens of each window that a `MaskedLM` tells."""
+    """Return the share of hidden tokens of each window that a `MaskedLM` predicts."""
     return outputs[..., 1].mean(-1)
 
 
-def encoder_net(
-    vocabulary: int, model: str = "roberta-large", length: int = 128, dropout: float = 0.1, prenorm: bool = True
-) -> Encoder:
-    """An encoder of `ROBERTAS`, randomly initialised, for so many tokens (those of `SPECIAL` included)."""
+def encoder_net(vocabulary: int, model: str = "roberta-large", length: int = 128, dropout: float = 0.1) -> Encoder:
+    """Return an encoder of `ROBERTAS`, randomly initialised, for so many tokens (those of `SPECIAL` included).
+
+    LayerNorm stands before each part of a layer, as in the code that the paper used; after it, as in the original
+    RoBERTa, 24 layers hardly train at its learning rate.
+    """
     if model not in ROBERTAS:
         raise ValueError(f"model must be one of {', '.join(ROBERTAS)}, got {model!r}")
     layers, width, heads = ROBERTAS[model]
-    library, name = (
-        ("roberta_prelayernorm.configuration_roberta_prelayernorm", "RobertaPreLayerNormConfig")
-        if prenorm
-        else ("roberta.configuration_roberta", "RobertaConfig")
-    )
-    config = getattr(transformers_models(library), name)(
+    library = transformers_models("roberta_prelayernorm.configuration_roberta_prelayernorm")
+    config = library.RobertaPreLayerNormConfig(
         vocab_size=filled(vocabulary), max_position_embeddings=length, num_hidden_layers=layers, hidden_size=width,
         intermediate_size=4 * width, num_attention_heads=heads, hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout, type_vocab_size=1, pad_token_id=None, bos_token_id=None,
@@ -131,15 +130,10 @@ def encoder_net(
 
 
 def roberta_net(
-    vocabulary: int,
-    model: str = "roberta-large",
-    length: int = 128,
-    dropout: float = 0.1,
-    prenorm: bool = True,
-    rate: float = 0.15,
+    vocabulary: int, model: str = "roberta-large", length: int = 128, dropout: float = 0.1, rate: float = 0.15
 ) -> nn.Module:
-    """A `MaskedLM` of `ROBERTAS`."""
-    return MaskedLM(encoder_net(vocabulary, model, length, dropout, prenorm), hidden_count(length - 2, rate))
+    """Return a `MaskedLM` of `ROBERTAS`."""
+    return MaskedLM(encoder_net(vocabulary, model, length, dropout), hidden_count(length - 2, rate))
 
 
 def roberta(
@@ -148,42 +142,31 @@ def roberta(
     model: str = "roberta-large",
     length: int = 128,
     split: str = "paper",
-    epochs: float | None = None,
-    batch_size: int = 1024,
-    recipe: str = "roberta",
-    eps: float | None = None,
-    eta: float | None = None,
     dropout: float = 0.1,
     rate: float = 0.15,
-    prenorm: bool = True,
-    reference: int | None = None,
+    training: Pretraining = Pretraining(),  # noqa: B008 (frozen)
 ) -> Task:
-    """A masked language model on a text, as in the paper: RoBERTa-large, sequences of 128, Adam (`RECIPES`).
+    """Return a masked language model on a text, as in the paper: RoBERTa-large, sequences of 128, Adam (`RECIPES`).
 
     Args:
         tokens: of the text (`rootscale.paper.text.tokenise`).
         model: one of `ROBERTAS`.
         length: of a sequence, begin and end included.
         split: as for `windows`.
-        epochs: the length of the run; None is the paper's number of sequences, 94 million.
-        batch_size: to which the paper's hyperparameters at 1024 are converted.
-        recipe: ``roberta``, or ``roberta-svag`` for the paper's SVAG experiment.
-        eps, eta: others than the paper's, at batch size 1024.
         dropout: of activations and attention.
-        rate: the share of tokens that are to be told.
-        prenorm: with LayerNorm before each part of a layer, as in the code that the paper used; after it, 24 layers
-            hardly train at its learning rate.
-        reference: as for `recipe_plan`.
+        rate: the share of tokens that are to be predicted.
+        training: how long, at which batch size, and by which recipe: ``roberta``, or ``roberta-svag`` for the paper's
+            SVAG experiment.
     """
     if length < 4:
         raise ValueError(f"sequences of a masked model must have at least 4 tokens, got {length}")
     train, test = windows(tokens, length - 2, split, ahead=0)
-    samples = whole_steps(len(train), epochs, batch_size)
+    training = replace(training, recipe=training.recipe or "roberta")
     size, n = tokens.vocabulary.size, length - 2
     return Task(
-        f"{recipe}-{model}-{'' if prenorm else 'postnorm-'}{tokens.name}-{length}-{split}",
-        recipe_plan(recipe, batch_size=batch_size, samples=samples, eps=eps, eta=eta, reference=reference),
-        partial(roberta_net, tokens.vocabulary.total, model, length, dropout, prenorm, rate),
+        f"{training.recipe}-{model}-{tokens.name}-{length}-{split}",
+        training.plan(len(train)),
+        partial(roberta_net, tokens.vocabulary.total, model, length, dropout, rate),
         masked_loss,
         train,
         test,
