@@ -56,7 +56,12 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
 
 
 def test_temporary_files_of_killed_processes_are_removed_and_those_of_running_ones_are_kept(tmp_path):
-    code = "import os, sys; from rootscale.files import whole; whole(sys.argv[1]).__enter__(); os.kill(os.getpid(), 9)"
+    code = """
+import os, sys
+from rootscale.files import whole
+with whole(sys.argv[1]):
+    os.kill(os.getpid(), 9)
+"""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "killed.json")], env=environment, check=False)
     assert len(list(tmp_path.iterdir())) == 1
