@@ -31,7 +31,7 @@ from rootscale.lab import (
     load_task,
     sweep,
 )
-from rootscale.lab.execute import can_fork
+from rootscale.lab.forking import can_fork
 from rootscale.paper.tasks import digits
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from rootscale.lab import Deadline, Forked, Here, UnfinishedError
-from rootscale.lab.execute import can_fork, default_executor
+from rootscale.lab.execute import default_executor
+from rootscale.lab.forking import can_fork
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 forks = pytest.mark.skipif(not can_fork(), reason="this process cannot be forked: JAX is loaded")

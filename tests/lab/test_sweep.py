@@ -33,7 +33,7 @@ from rootscale.lab import (
     finished,
     sweep,
 )
-from rootscale.lab.execute import can_fork
+from rootscale.lab.forking import can_fork
 from rootscale.trajectory import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -56,7 +56,12 @@ def _add_check(subparsers: Any) -> None:
     what.add_argument(
         "--stop", metavar="SAMPLES", help="end the runs there, samples or a share; default: the plan's end"
     )
-    how = check.add_argument_group("the verdict")
+    _add_verdict(check.add_argument_group("the verdict"))
+    _add_runs(check.add_argument_group("the runs"))
+    check.set_defaults(handler=_check)
+
+
+def _add_verdict(how: Any) -> None:
     how.add_argument("--seeds", type=int, default=16, help="runs of each kind; default: %(default)s")
     how.add_argument(
         "--tolerance", type=float, default=0.05, help="share of the base curve's range; default: %(default)s"
@@ -71,7 +76,9 @@ def _add_check(subparsers: Any) -> None:
         "--decide-by", nargs="+", metavar="FUNCTION", help="test functions on which the verdict rests; default: the "
         "train loss and the test loss",
     )  # fmt: skip
-    run = check.add_argument_group("the runs")
+
+
+def _add_runs(run: Any) -> None:
     run.add_argument("--out", type=Path, metavar="FOLDER", help="of the runs and the result; default: runs/TASK")
     run.add_argument("--report", type=Path, metavar="FILE", help="the HTML report; default: report.html in the folder")
     run.add_argument("--device", default="cpu", help="default: %(default)s")
@@ -86,7 +93,6 @@ def _add_check(subparsers: Any) -> None:
     run.add_argument("--gpus-per-run", type=float, default=0.0, metavar="N", help="on the Ray cluster")
     run.add_argument("--epochs", action="store_true", help="sample by epochs, not with replacement")
     run.add_argument("--tensorboard", action="store_true", help="event files too (needs the extra 'tensorboard')")
-    check.set_defaults(handler=_check)
 
 
 def _add_demo(subparsers: Any) -> None:

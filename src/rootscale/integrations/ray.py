@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rootscale.lab.execute import TOGETHER, Deadline, Job, Stop, UnfinishedError, held_interrupts
+from rootscale.lab.execute import TOGETHER
+from rootscale.lab.stopping import Deadline, Job, Stop, UnfinishedError, held_interrupts
 
 __all__ = ["OnRay"]
 

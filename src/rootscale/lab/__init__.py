@@ -1,10 +1,11 @@
 """Many runs on real data: tasks, runs, sweeps and the check."""
 
 from rootscale.lab.checks import Judge, check
-from rootscale.lab.execute import Deadline, Forked, Here, UnfinishedError
+from rootscale.lab.execute import Forked, Here
 from rootscale.lab.result import Arm, Check
 from rootscale.lab.run import Run
 from rootscale.lab.settings import Measure, Settings, Setup, grid
+from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.store import BusyError, Store
 from rootscale.lab.sweeps import Observer, Sweep, finished, sweep
 from rootscale.lab.task import Data, Task, Tensors, load_task

@@ -20,11 +20,13 @@ import torch
 
 from rootscale.files import command_line
 from rootscale.format import show
-from rootscale.lab.execute import Execute, Stop, default_executor, held_interrupts
+from rootscale.lab.execute import Execute, default_executor
+from rootscale.lab.group import Spec, Wanted, write_checkpoint, write_result
 from rootscale.lab.provenance import environment
 from rootscale.lab.run import Run
 from rootscale.lab.settings import Settings, grid
-from rootscale.lab.store import Spec, Store, Wanted, as_store, write_checkpoint, write_result
+from rootscale.lab.stopping import Stop, held_interrupts
+from rootscale.lab.store import Store, as_store
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rootscale.files import locked
 from rootscale.lab import BusyError, Deadline, Settings, Sweep, UnfinishedError
-from rootscale.lab.execute import Execute, Job, Stop
+from rootscale.lab.execute import Execute
+from rootscale.lab.stopping import Job, Stop
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import MEASURES, End, format_end
 from rootscale.paper.stored import refuse_others, store

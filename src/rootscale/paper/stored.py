@@ -12,8 +12,8 @@ from typing import Any
 from rootscale.files import write_json
 from rootscale.lab import Arm, Check, Settings, Sweep
 from rootscale.lab.checks import arm_of
+from rootscale.lab.group import joined
 from rootscale.lab.result import LOSSES
-from rootscale.lab.store import joined
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import Final, final_values
 from rootscale.trajectory import Trajectory

@@ -1,0 +1,204 @@
+"""A stored group of seeds that were trained in one program: what it is, its files, and single seeds out of it."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rootscale.files import locked, whole, write_json
+from rootscale.lab.run import Run
+from rootscale.lab.settings import Settings
+from rootscale.lab.task import Task
+from rootscale.lab.variant import Variant
+from rootscale.trajectory import Trajectory
+
+__all__ = [
+    "Group", "Spec", "Wanted", "joined", "rows_of", "write_checkpoint", "write_facts", "write_result",
+]  # fmt: skip
+
+#: Changes when runs of the same settings come out differently, so that older ones are not found.
+ENGINE = 2
+#: Said of a file that cannot be read.
+_AGAIN = "remove it, and the run is made again"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What decides a run, but for its seed and the code and data of its task."""
+
+    task: Task
+    variant: Variant
+    settings: Settings
+
+    @property
+    def label(self) -> str:
+        """In words, for legends."""
+        return self.variant.label(self.task.plan)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in JSON's types; the device is left out, since runs may be moved."""
+        settings = {**asdict(self.settings.measure), **asdict(self.settings.setup)}
+        del settings["device"], settings["points"]  # the points are those of the grid
+        return {
+            "engine": ENGINE,
+            "task": self.task.name,
+            "base_plan": self.task.plan.to_dict(),
+            "variant": self.variant.to_dict(),
+            "plans": [plan.to_dict() for plan in self.variant.plans(self.task.plan)],
+            "settings": {**settings, "grid": list(self.settings.grid), "switch_at": self.settings.switch_at},
+        }
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        label = re.sub(r"[^a-z0-9.]+", "-", self.label.lower()).strip("-.")
+        return f"{label[:80] or 'run'}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Some seeds of a spec, as the present task computes them.
+
+    Args:
+        spec: what is run.
+        seeds: which of it.
+        fingerprint: of the task, for these seeds.
+        with_state: whether the last state is wanted too, for runs that start from it.
+    """
+
+    spec: Spec
+    seeds: tuple[int, ...]
+    fingerprint: Mapping[str, Any]
+    with_state: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """A stored group of seeds that were trained in one program."""
+
+    place: Path
+    seeds: tuple[int, ...]
+    fingerprint: Mapping[str, Any]
+
+    def file(self, name: str) -> Path:
+        """Return the path of one of its files."""
+        return self.place / name
+
+    def complete(self, with_state: bool, with_model: bool) -> bool:
+        """Return whether its trajectory is there, and its last state and its models where they are wanted."""
+        if not self.file("trajectory.npz").exists() or (with_state and not self.file("checkpoint.pt").exists()):
+            return False
+        return not with_model or self.file("model.pt").exists() or None not in self.trajectory().meta["diverged_at"]
+
+    def trajectory(self) -> Trajectory:
+        """Read its test functions."""
+        try:
+            return Trajectory.load(self.file("trajectory.npz"))
+        except ValueError as error:
+            raise ValueError(f"{error}; {_AGAIN}") from None
+
+    def state(self) -> Any:
+        """Read its last checkpoint."""
+        path = self.file("checkpoint.pt")
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except (EOFError, RuntimeError, pickle.UnpicklingError) as error:
+            raise ValueError(f"{path} is damaged: {error}; {_AGAIN}") from None
+
+    def in_work(self) -> bool:
+        """Return whether a process is making it."""
+        with locked(self.file(".lock")) as free:
+            return not free
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def write_facts(place: Path, wanted: Wanted, facts: Mapping[str, Any]) -> None:
+    """Write what a group is and what makes it."""
+    record = {**wanted.spec.to_dict(), "seeds": list(wanted.seeds), **facts, "fingerprint": wanted.fingerprint}
+    write_json(place / "run.json", record)
+
+
+def write_checkpoint(place: Path, run: Run) -> None:
+    """Write everything that is needed to resume a run."""
+    with whole(place / "checkpoint.pt") as temporary:
+        torch.save(run.state_dict(), temporary)
+
+
+def write_result(place: Path, wanted: Wanted, run: Run, facts: Mapping[str, Any], keep_models: bool) -> None:
+    """Write what a finished run leaves."""
+    trajectory = run.trajectory()
+    if wanted.with_state:
+        write_checkpoint(place, run)
+    if keep_models and None in run.diverged:
+        _write_models(place, run)
+    _write_csv(place / "trajectory.csv", trajectory)
+    trajectory.save(place / "trajectory.npz")  # from here on it is finished
+    status = "diverged" if None not in run.diverged else "finished"
+    write_facts(place, wanted, {**facts, "status": status, "seconds": round(run.seconds, 1)})
+    if not wanted.with_state:
+        (place / "checkpoint.pt").unlink(missing_ok=True)
+
+
+def _write_models(place: Path, run: Run) -> None:
+    models = [
+        dict(run.learner.replica(r).cpu().state_dict()) if lost is None else None for r, lost in enumerate(run.diverged)
+    ]
+    with whole(place / "model.pt") as temporary:
+        torch.save(models, temporary)
+
+
+def _write_csv(path: Path, trajectory: Trajectory) -> None:
+    """Write one row for each seed and time."""
+    with whole(path) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["seed", "time", "samples", *trajectory.names])
+        for r, seed in enumerate(trajectory.meta["seeds"]):
+            for t, (moment, samples) in enumerate(zip(trajectory.times, trajectory.meta["samples"], strict=True)):
+                writer.writerow([seed, moment, samples, *(values[r, t] for values in trajectory.values.values())])
+
+
+# -- replicas of trajectories ----------------------------------------------------------------------------------------
+
+
+def rows_of(trajectory: Trajectory, places: Sequence[int]) -> Trajectory:
+    """Return some of the replicas, with their share of the time it took."""
+    meta = trajectory.meta
+    if list(places) == list(range(trajectory.replicas)):
+        return trajectory
+    return Trajectory(
+        trajectory.times,
+        {name: values[list(places)] for name, values in trajectory.values.items()},
+        meta={
+            **meta,
+            "seeds": [meta["seeds"][place] for place in places],
+            "diverged_at": [meta["diverged_at"][place] for place in places],
+            "seconds": round(meta["seconds"] * len(places) / trajectory.replicas, 3),
+        },
+    )
+
+
+def joined(parts: Sequence[Trajectory]) -> Trajectory:
+    """Return the replicas of several trajectories on one grid."""
+    first = parts[0]
+    meta = {
+        **first.meta,
+        "seeds": [seed for part in parts for seed in part.meta["seeds"]],
+        "diverged_at": [place for part in parts for place in part.meta["diverged_at"]],
+        "steps": max(part.meta["steps"] for part in parts),  # where all diverged there are fewer
+        "seconds": sum(part.meta["seconds"] for part in parts),
+    }
+    values = {name: np.concatenate([part.values[name] for part in parts]) for name in first.names}
+    return Trajectory(first.times, values, meta=meta)
