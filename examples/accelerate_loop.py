@@ -1,4 +1,4 @@
-"""A loop of Hugging Face accelerate's that goes on with four times its batch size, by accumulation; some seconds.
+"""A loop with Hugging Face accelerate that continues with four times its batch size, by accumulation; some seconds.
 
 pip install 'rootscale[accelerate]'
 python examples/accelerate_loop.py

@@ -1,6 +1,6 @@
 """A Lightning run that is resumed at another batch size, with one line more: ``RescaleCallback()``.
 
-python examples/lightning_run.py                # two epochs at batch size 8, then on at 32
+python examples/lightning_run.py                # two epochs at batch size 8, then two at 32
 python examples/lightning_run.py --devices 2    # saved by two processes, 4 samples each; resumed by one
 """
 
@@ -26,21 +26,21 @@ class Net(LightningModule):
         self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
-        """Of regression."""
+        """Return the loss of a regression."""
         x, y = batch
         loss = nn.functional.mse_loss(self.net(x), y)
         self.log("loss", loss, on_epoch=True)
         return loss
 
     def configure_optimizers(self):
-        """AdamW with a cosine, stepped with the optimizer."""
+        """Return AdamW with a cosine that is stepped with the optimizer."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=5e-3, betas=(0.98, 0.999), weight_decay=0.1)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4 * 64)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def data() -> TensorDataset:
-    """512 samples of a noisy sum."""
+    """Return 512 samples of a noisy sum."""
     generator = torch.Generator().manual_seed(0)
     x, noise = torch.randn(512, 8, generator=generator), torch.randn(512, 1, generator=generator)
     return TensorDataset(x, x.sum(1, keepdim=True) + noise)

@@ -11,12 +11,12 @@ from rootscale.integrations.optax import rescale, scale
 
 
 def loss(params: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
-    """Of a linear regression."""
+    """Return the loss of a linear regression."""
     return jnp.mean((x @ params["w"] + params["b"] - y) ** 2)
 
 
 def train(optimizer: optax.GradientTransformation, params, state, x, y, size: int):
-    """One epoch in batches of ``size``."""
+    """Train for one epoch in batches of ``size``."""
 
     def step(carry, batch):
         params, state = carry
@@ -28,7 +28,7 @@ def train(optimizer: optax.GradientTransformation, params, state, x, y, size: in
 
 
 def main() -> None:
-    """An epoch at batch size 8, then one at 32."""
+    """Train an epoch at batch size 8, then one at 32."""
     keys = jax.random.split(jax.random.key(0), 2)
     x = jax.random.normal(keys[0], (2048, 8))
     y = x.sum(1) + jax.random.normal(keys[1], (2048,))

@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer that goes on with four times its batch size: a tiny GPT-2, synthetic text, some seconds.
+"""A Hugging Face Trainer that continues with four times its batch size: a tiny GPT-2, synthetic text, some seconds.
 
 pip install 'rootscale[transformers]'
 python examples/transformers_trainer.py
@@ -36,20 +36,21 @@ def text(number: int) -> list[dict[str, torch.Tensor]]:
 
 
 def main(folder: Path) -> None:
-    """Train at batch size 4, then go on from the checkpoint at 16."""
+    """Train at batch size 4, then resume the checkpoint at 16."""
     args = TrainingArguments(
         str(folder / "small"), per_device_train_batch_size=4, learning_rate=1e-3, adam_beta1=0.95, weight_decay=0.1,
-        max_steps=128, warmup_steps=16, lr_scheduler_type="cosine", logging_steps=32, save_steps=64,
+        max_steps=96, warmup_steps=8, lr_scheduler_type="cosine", logging_steps=16, save_steps=32,
         use_cpu=True, dataloader_pin_memory=False, report_to=[], disable_tqdm=True,
     )  # fmt: skip
-    Trainer(model(), args, train_dataset=text(640), callbacks=[RescaleCallback()]).train()
+    data = text(384)
+    Trainer(model(), args, train_dataset=data, callbacks=[RescaleCallback()]).train()
 
     print(explain_training_arguments(args, to=16))
     larger = scale_training_arguments(args, to=16)
     larger.output_dir = str(folder / "large")
     larger.logging_steps = 4
-    trainer = Trainer(model(), larger, train_dataset=text(640), callbacks=[RescaleCallback(noise_every=1)])
-    resume(trainer, folder / "small" / "checkpoint-64")
+    trainer = Trainer(model(), larger, train_dataset=data, callbacks=[RescaleCallback(noise_every=1)])
+    resume(trainer, folder / "small" / "checkpoint-32")
 
 
 if __name__ == "__main__":

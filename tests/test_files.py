@@ -1,11 +1,13 @@
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from rootscale.files import locked, whole
+from rootscale.files import locked, remove_temporary, whole
 
 
 def test_a_lock_is_given_to_one_at_a_time_and_waited_for_on_request(tmp_path):
@@ -51,3 +53,25 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     os.close(reader)
     assert list(tmp_path.iterdir()) == [place]
     assert not temporary.exists()
+
+
+def test_temporary_files_of_killed_processes_are_removed_and_those_of_running_ones_are_kept(tmp_path):
+    code = """
+import os, sys
+from rootscale.files import whole
+with whole(sys.argv[1]):
+    os.kill(os.getpid(), 9)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "killed.json")], env=environment, check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    with whole(tmp_path / "mine-2.json") as mine:
+        assert len(list(tmp_path.iterdir())) == 2
+        remove_temporary(tmp_path)
+        assert list(tmp_path.iterdir()) == [mine]
+    elsewhere = tmp_path / f".run-anotherhost-{os.getpid()}-abc.tmp"
+    elsewhere.touch()
+    remove_temporary(tmp_path)
+    assert elsewhere.exists(), "nobody here knows whether its process is running"
+    remove_temporary(tmp_path, all_processes=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine-2.json"]

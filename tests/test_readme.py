@@ -11,8 +11,10 @@ from rich.console import Console
 
 from rootscale.cli import main
 from rootscale.cli.run_check import show_check
+from rootscale.format import percent
 from rootscale.lab import Check
 from rootscale.paper.stored import finals_of
+from rootscale.stats import binomial_limit
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,6 +47,14 @@ def test_the_error_rates_in_the_documentation_are_those_of_the_results():
     assert len(wrong) >= 8
     assert max(counts["different"] for counts in null) == 0
     assert max(counts["same"] for counts in wrong) == 0
+    limit = percent(binomial_limit(0, results["repetitions"]))
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"measured over {results['repetitions']} checks of each kind" in readme
+    assert f"in less than {limit} of checks, at 95 % confidence" in readme
+    assert (
+        f"in 0 of {results['repetitions']} (at most {limit} at 95 % confidence)"
+        in (ROOT / "results/README.md").read_text()
+    )
 
 
 def test_the_gaps_in_the_readme_are_those_of_the_results():
@@ -55,6 +65,9 @@ def test_the_gaps_in_the_readme_are_those_of_the_results():
         values = [run[name] for run in gaps.values()]
         assert float(mean) == round(statistics.mean(values), 3)
         assert float(error) == round(statistics.stdev(values) / len(values) ** 0.5, 3)
+    assert f"standard error over {len(gaps)} seeds of 16 replicas each" in " ".join(
+        (ROOT / "README.md").read_text().split()
+    )
 
 
 def test_the_gaps_of_svag_are_those_of_the_results():
@@ -131,8 +144,10 @@ def test_the_ablations_in_the_readme_are_those_of_the_results():
         finals[f"B = 2,048; {label}"] for label in ("sqrt: eta, eps, beta1, beta2", "linear: eta, beta1, beta2")
     )
     assert 0 < linear.accuracy.gap < 2 * linear.accuracy.gap_se
-    on_the_way = [f"{100 * final.curves['train loss'][0]:.1f} %" for final in (linear, rule)]
-    assert f"train loss by {on_the_way[0]} of its range on the way, the rule by {on_the_way[1]}" in text
+    on_the_way = [percent(final.curve("train loss").gap) for final in (linear, rule)]
+    times = len(rule.curves["train loss"].times)
+    window = f"({'one seed' if rule.seeds == 1 else rule.seeds}, {times} times after the first step)"
+    assert f"train loss by {on_the_way[0]} of its range on the way, the rule by {on_the_way[1]} {window}" in text
 
 
 def test_the_switch_on_the_first_screen_is_that_of_the_results():

@@ -15,8 +15,9 @@ a single time follows the start, the start counts after all.
 runs of other seeds are left out. Sets without a common seed are independent.
 
 **Divergence.** A run (a pair, if either run) is left out from where it has diverged, and the gap is that of the rest;
-there is none where fewer than half of the runs are left. Runs of the base that diverge at any time make no range, as
-their last values may be huge.
+there is none where fewer than half of the runs are left. The range is that of all runs of the base that never diverge,
+paired or not: it is one unit for all that is compared with that base, and the last values before a divergence may be
+huge.
 
 **Few seeds.** The gap needs one run of each, its standard error two. Bands and verdicts need more
 (`rootscale.verdict.FEWEST`); with fewer there is the same gap, and no verdict.

@@ -277,7 +277,7 @@ class Dominance:
         last = int(np.flatnonzero(~maybe)[-1]) if not maybe.all() else -1
         if last + 1 < len(yes):
             first = last + 1
-            since = f"from {show(self.clock[first])} {self.unit} on" if first else "all along"
+            since = f"from {show(self.clock[first])} {self.unit} on, not before" if first else "all along"
             return f"noise dominates {since}{beyond}"
         return f"noise dominates at {int(yes.sum())} of {len(yes)} times, not at the end{beyond}"
 

@@ -167,7 +167,7 @@ def test_bare_objects_work_too():
 
 def test_a_scheduler_whose_clock_is_not_known_is_refused_before_anything_is_changed():
     run = prepared(step_scheduler_with_optimizer=False)
-    with pytest.raises(ValueError, match=r"its clock is not known: say interval='step' .* or interval='epoch'"):
+    with pytest.raises(ValueError, match=r"its clock is not known: give interval='step' .* or interval='epoch'"):
         rescale(run[2], 4, scheduler=run[3])
     assert run[2].param_groups[0]["lr"] == 1e-3
     rescale(run[2], 4, scheduler=run[3], interval="epoch")

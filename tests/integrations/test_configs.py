@@ -181,7 +181,7 @@ _betas = st.integers(9_000, 99_999).map(lambda n: float(f"0.{n:05d}") if n >= 90
 _counts = st.integers(1, 500).map(lambda n: 64 * n)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     kappa=st.sampled_from([2, 3, 4, 5, 8, 64]), up=st.booleans(), averaging=st.sampled_from(["paper", "power"]),
     lr=_decimals, eps=_decimals, decay=_decimals, clip=_decimals, beta1=_betas, beta2=_betas, steps=_counts,
@@ -230,7 +230,7 @@ def test_every_example_goes_there_and_back(name, kappa):
     assert without_numbers(back.after) == without_numbers(text)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(data=st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1, max_size=4), inner, max_size=3),
@@ -588,7 +588,7 @@ BROKEN = {
     "bell.json": (b'{"train_batch_size": 256, "note": "\x07"}', r"expected JSON: Invalid control character at: line 1"),
     "bell.toml": (b'[training]\nglobal_batch_size = 64\nx = "\x07"\n', r"expected TOML: Illegal character '\\x07'"),
     "deep.json": (b'{"a": ' + b"[" * 100_000, r"expected JSON, got values that are nested too deep"),
-    "deep.yaml": (b"a: " + b"[" * 3000, r"YAML"),
+    "deep.yaml": (b"a: " + b"[" * 1200, r"YAML"),
     "tag.yaml": (b"opt: adamw\nlr: !!int ''\nbatch_size: 8\n", r"lr must be a number, got .!!int"),
     "latin.yaml": (b"opt: \xe9", r"cannot read .*latin.yaml: 'utf-8' codec"),
     "empty.yaml": (b"", r"YAML must have names and values"),

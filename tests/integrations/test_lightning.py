@@ -404,7 +404,7 @@ def test_a_checkpoint_without_the_callback_needs_its_batch_size(small, tmp_path)
     assert spy.rates[0] == pytest.approx(2 * small[1].rates[0])
 
 
-def test_a_batch_size_that_cannot_be_told_is_asked_for(tmp_path):
+def test_a_batch_size_that_cannot_be_found_is_asked_for(tmp_path):
     loaders = {"a": DataLoader(DATA, batch_size=4), "b": DataLoader(DATA, batch_size=4)}
     with pytest.raises(ValueError, match="cannot be found in the train_dataloader, a dict; give"):
         fit(tmp_path, 4, loader=loaders)

@@ -17,13 +17,13 @@ from rootscale.cli import main
 from rootscale.files import locked
 from rootscale.lab import Arm, Check, Deadline, Settings, Task, Variant
 from rootscale.lab.task import Tensors
+from rootscale.paper import drawing, entries, parts, results, running, work
 from rootscale.paper import experiments as experiments_package
-from rootscale.paper import parts, results, running, work
 from rootscale.paper import stored as kept_results
 from rootscale.paper.data import Images
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments import FILES, experiments
-from rootscale.paper.finals import End, accuracies, final_values, told_gap
+from rootscale.paper.finals import End, accuracies, finals, format_gap
 from rootscale.paper.work import How, Watch
 from rootscale.trajectory import Trajectory
 
@@ -416,8 +416,8 @@ def test_svag_starts_at_the_beginning_or_after_the_warm_up(optimizer, cifar10):
 
 def test_unfinished_ablations_tell_what_there_is():
     runs = [arm("B = 256", [0.9]), arm("B = 2,048; sqrt: eta", [0.8], size=2048, loss=[1.5])]
-    words = experiments()["cifar10-ablations"].words(final_values(runs, 100))
-    assert words.endswith(". B = 2,048: sqrt: eta 50.0 % (-10.0 ± 5.0 points)")
+    words = experiments()["cifar10-ablations"].words(finals(runs, 100))
+    assert words.endswith(". B = 2,048: sqrt: eta 50 % (-10.0 ± 5.0 points)")
 
 
 def test_ablations_tell_the_rank_of_the_rule_the_papers_others_and_the_ends():
@@ -430,12 +430,12 @@ def test_ablations_tell_the_rank_of_the_rule_the_papers_others_and_the_ends():
         "linear: eta, beta1, beta2": 1.4,
     }
     others = [arm(f"B = 2,048; {label}", [0.9], size=2048, loss=[loss]) for label, loss in losses.items()]
-    words = experiments()["cifar10-ablations"].words(final_values([arm("B = 256", [0.9]), *others], 100))
+    words = experiments()["cifar10-ablations"].words(finals([arm("B = 256", [0.9]), *others], 100))
     same = "(+0.0 ± 4.2 points)"
     assert words.partition("B = 2,048: ")[2] == (
-        f"the whole rule sqrt: eta, eps, beta1, beta2 20.0 % {same}, 2 of 6; sqrt: eta, eps, beta1 30.0 % {same}; "
-        f"linear: eta, beta1, beta2 40.0 % {same}; best of the others: linear: eta, beta1 10.0 % {same}; "
-        f"worst of the others: sqrt: eta 90.0 % {same}"
+        f"the whole rule sqrt: eta, eps, beta1, beta2 20 % {same}, 2 of 6; sqrt: eta, eps, beta1 30 % {same}; "
+        f"linear: eta, beta1, beta2 40 % {same}; best of the others: linear: eta, beta1 10 % {same}; "
+        f"worst of the others: sqrt: eta 90 % {same}"
     )
 
 
@@ -443,18 +443,16 @@ def test_the_papers_form_of_adam_is_compared_with_torchs_and_with_itself():
     sizes = {"B = 256": (256, 0.88, 0.87), "B = 4,096": (4096, 0.86, 0.84)}
     runs = [arm(f"v_{{k+1}} (torch), {label}", [torchs], size=size) for label, (size, torchs, _) in sizes.items()]
     words = experiments()["cifar10-vk"].words
-    assert words(final_values(runs, 10_000)).endswith("B = 4,096: 86.00 ± 0.35 %")
+    assert words(finals(runs, 10_000)).endswith("B = 4,096: 86.00 ± 0.35 %")
     runs += [arm(f"v_k (paper), {label}", [papers], size=size) for label, (size, _, papers) in sizes.items()]
-    told = words(final_values(runs, 10_000)).partition("; ")[2]
+    told = words(finals(runs, 10_000)).partition("; ")[2]
     assert told == "v_k less v_{k+1}: -1.0 ± 0.5 points; under v_k, B = 4,096 less B = 256: -3.0 ± 0.5 points"
-    assert words(final_values(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
+    assert words(finals(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
 
 
 def test_svag_that_has_only_begun_tells_what_there_is():
     words = experiments()["cifar10-svag-adam-warm"].words
-    assert (
-        words(final_values([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
-    )
+    assert words(finals([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
 
 
 def test_ablations_scale_what_their_name_says_and_batchnorm_always(cifar10):
@@ -540,15 +538,16 @@ def test_mistakes_are_answered_in_one_line(words, message, capsys, tmp_path, mon
 def arm(label, accuracy, seeds=None, size=256, loss=None):
     accuracy = np.array(accuracy, float)
     seeds = list(range(len(accuracy))) if seeds is None else seeds
-    values = {"test accuracy": np.stack([np.full(len(accuracy), 0.1), accuracy], 1)}
-    values["train loss"] = np.stack([np.full(len(accuracy), 2.0), np.ones(len(accuracy)) if loss is None else loss], 1)
-    meta = {"seeds": seeds, "seconds": 1.0, "samples": [0, 100], "guards": []}
+    start, ends = np.full(len(accuracy), 0.1), np.ones(len(accuracy)) if loss is None else np.array(loss, float)
+    values = {"test accuracy": np.stack([start, start, accuracy], 1)}
+    values["train loss"] = np.stack([20 * start, 20 * start, ends], 1)
+    meta = {"seeds": seeds, "seconds": 1.0, "samples": [0, 50, 100], "guards": []}
     plan = Plan(Adam(1e-3, 0.9, 0.99), batch_size=size, steps=10)
-    return Arm(label, "base", plan, None, Trajectory(np.array([0.0, 1.0]), values, meta=meta))
+    return Arm(label, "base", plan, None, Trajectory(np.array([0.0, 1.0, 2.0]), values, meta=meta))
 
 
 def test_one_seed_has_the_binomial_error():
-    base, other = final_values([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
+    base, other = finals([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
     assert base.accuracy == End(0.9, pytest.approx(0.003))
     assert other.accuracy.gap == pytest.approx(-0.02)
     assert other.accuracy.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
@@ -556,16 +555,16 @@ def test_one_seed_has_the_binomial_error():
 
 
 def test_one_seed_has_no_error_of_the_loss():
-    base, other = final_values([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
+    base, other = finals([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
     assert base.end("train loss") == End(1.0)
     assert other.end("train loss") == End(1.5, None, 0.5, None)
-    assert told_gap("train loss", other.end("train loss")) == "+0.500, one seed"
+    assert format_gap("train loss", other.end("train loss")) == "+0.500, one seed"
     assert other.end("perplexity") == End()
 
 
 def test_several_seeds_have_the_error_of_paired_differences():
     losses = [1.0, 1.2, 1.4]
-    base, other = final_values(
+    base, other = finals(
         [arm("a", [0.90, 0.92, 0.94], loss=losses), arm("b", [0.91, 0.89], seeds=[2, 1], loss=[1.7, 1.3])], 100
     )
     assert base.accuracy.se == pytest.approx(0.02 / math.sqrt(3))
@@ -576,26 +575,26 @@ def test_several_seeds_have_the_error_of_paired_differences():
 
 
 def test_diverged_runs_are_counted_and_left_out():
-    _, part, gone = final_values(
+    _, part, gone = finals(
         [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)],
         100,
     )
     assert (part.diverged, part.accuracy.value, part.accuracy.gap) == (1, 0.8, pytest.approx(-0.1))
-    assert part.curves["train loss"] == (pytest.approx(0.5), None)
-    assert (gone.diverged, gone.accuracy, gone.end("train loss"), gone.curves) == (2, End(), End(), {})
-    assert told_gap("test accuracy", gone.accuracy) == "diverged"
+    assert part.curve("train loss").gap == pytest.approx(0.5)
+    assert (gone.diverged, gone.accuracy, gone.end("train loss")) == (2, End(), End())
+    assert format_gap("test accuracy", gone.accuracy) == "diverged"
 
 
 def test_a_base_that_diverged_leaves_no_gap():
-    _, other = final_values([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
+    _, other = finals([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
     assert (other.accuracy.value, other.accuracy.gap) == (0.9, None)
-    assert told_gap("test accuracy", other.accuracy) == "not known"
+    assert format_gap("test accuracy", other.accuracy) == "not known"
 
 
 def test_a_seed_whose_base_diverged_is_left_out_of_the_gap_of_curves():
     base = arm("a", [0.9, np.nan], loss=[1.0, np.nan])
-    found = final_values([base, arm("b", [0.8, 0.7], loss=[1.5, 9.0])], 100)
-    assert found[1].curves["train loss"] == (pytest.approx(0.5), None)
+    found = finals([base, arm("b", [0.8, 0.7], loss=[1.5, 9.0])], 100)
+    assert found[1].curve("train loss").gap == pytest.approx(0.5)
     assert found[1].accuracy.gap == pytest.approx(-0.1)
     assert accuracies(found) == "a: 90.00 ± 3.00 % (1 of 2 diverged), b: 75.00 ± 5.00 %"
 
@@ -603,22 +602,24 @@ def test_a_seed_whose_base_diverged_is_left_out_of_the_gap_of_curves():
 def test_the_claim_of_three_points_is_judged_up_to_8192():
     experiment = experiments()["cifar10-vgg16-adam"]
     runs = [arm("B = 256", [0.93]), arm("B = 4,096", [0.91], size=4096), arm("B = 16,384", [0.80], size=16384)]
-    assert experiment.words(final_values(runs, 10_000)).endswith(
+    assert experiment.words(finals(runs, 10_000)).endswith(
         "gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points; its appendix claims them beyond 8,192 too: "
         "B = 16,384 -13.0 ± 0.5 points"
     )
-    assert experiment.words(final_values(runs[:2], 10_000)).endswith("within the paper's 3 points")
+    assert experiment.words(finals(runs[:2], 10_000)).endswith("within the paper's 3 points")
     runs[1] = arm("B = 4,096", [0.89], size=4096)
-    assert "-4.0 ± 0.4 points, beyond the paper's 3 points; its" in experiment.words(final_values(runs, 10_000))
+    assert "-4.0 ± 0.4 points, beyond the paper's 3 points; its" in experiment.words(finals(runs, 10_000))
     runs[1] = arm("B = 4,096", [np.nan], size=4096)
-    assert "B = 4,096: diverged" in experiment.words(final_values(runs, 10_000))
+    assert "B = 4,096: diverged" in experiment.words(finals(runs, 10_000))
 
 
 # -- what is made of stored results ----------------------------------------------------------------------------------
 
 
 def test_results_of_a_smaller_run_than_planned_say_so_and_name_the_command(tmp_path):
-    entry = next(entry for entry in results.entries(tmp_path) if entry.folder.name == "cifar10-vgg16-rmsprop-authors")
+    entry = next(
+        entry for entry in entries.entries_of(tmp_path) if entry.folder.name == "cifar10-vgg16-rmsprop-authors"
+    )
     made = entry.options.to_dict()
     assert entry.short_of(made) == ""
     made |= {"epochs": 100, "batch_sizes": [256, 1024]}
@@ -632,7 +633,7 @@ def test_results_that_are_not_finished_say_what_is_missing_and_name_the_command(
     experiment = replace(tiny(), name="cifar10-vk")
     place = tmp_path / "cifar10-vk"
     running.reproduce(experiment, Options(epochs=1, seeds=2), place, tmp_path / "runs", How(only=("kept",)))
-    monkeypatch.setattr(results, "experiments", lambda: {"cifar10-vk": experiment})
+    monkeypatch.setattr(entries, "experiments", lambda: {"cifar10-vk": experiment})
     results.build(tmp_path, None)
     (row,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if "cifar10-vk/" in line]
     assert "*Missing:* 2 runs, `rootscale reproduce cifar10-vk`" in row
@@ -657,7 +658,7 @@ def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missi
         r"^\| VGG-16, Adam, recipe house, 4 epochs( \| \d+ %: [-+.\d]+ ± [.\d]+ points){2} \|$", noise, re.MULTILINE
     )
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == len(list(results.entries(place)))
+    assert len(rows) == len(list(entries.entries_of(place)))
     assert sum("*missing:*" in row for row in rows) == len(rows) - 1
     assert "`rootscale reproduce cifar10-svag-adam --device cuda`" in text
     assert "which says nothing about the claim: test accuracy B = 16: " in text
@@ -677,7 +678,7 @@ def test_the_switch_has_a_figure_and_reports_are_made_of_it(seeds, tmp_path, mon
     experiment = replace(tiny(), name="cifar10-switch")
     options = Options(epochs=1, seeds=seeds, smoke=True)
     running.reproduce(experiment, options, place / "cifar10-switch", tmp_path / "runs")
-    monkeypatch.setattr(results, "experiments", lambda: {"cifar10-switch": experiment})
+    monkeypatch.setattr(entries, "experiments", lambda: {"cifar10-switch": experiment})
     results.build(place, tmp_path / "pages" if seeds == 4 else None)
     assert (place / "cifar10-switch" / "switch.png").read_bytes()[:4] == b"\x89PNG"
     assert "![the switch](switch.png)" in (place / "cifar10-switch" / "README.md").read_text()
@@ -687,13 +688,13 @@ def test_the_switch_has_a_figure_and_reports_are_made_of_it(seeds, tmp_path, mon
 
 def test_lines_at_several_batch_sizes_have_panels_of_their_own():
     base, *others = (arm(label, [0.9]) for label in ("B = 256", "B = 2; a", "B = 2; b", "B = 8; a"))
-    blocks = results._blocks(Mock(base=base, others=others))
+    blocks = drawing._blocks(Mock(base=base, others=others))
     assert {block: list(lines) for block, lines in blocks.items()} == {
         "B = 2": ["B = 256", "a", "b"],
         "B = 8": ["B = 256", "a"],
     }
-    assert results._blocks(Mock(base=base, others=[])) == {"": {"B = 256": base}}
-    together = results._blocks(Mock(base=base, others=[arm("B = 2", [0.9])]))
+    assert drawing._blocks(Mock(base=base, others=[])) == {"": {"B = 256": base}}
+    together = drawing._blocks(Mock(base=base, others=[arm("B = 2", [0.9])]))
     assert [list(lines) for lines in together.values()] == [["B = 256", "B = 2"]]
 
 
@@ -709,25 +710,19 @@ def measured(values, samples, size=256):
     ("losses", "samples", "high"),
     [([3000, 2, 1], [0, 1, 2], True), ([2, 2, 1], [0, 1, 2], False), ([3000, 2, 1], [1, 2, 3], False)],
 )
-def test_a_loss_before_the_first_step_that_is_far_above_makes_no_range_and_is_told(losses, samples, high):
+def test_a_loss_before_the_first_step_that_is_far_above_is_named(losses, samples, high):
     base = measured({"train loss": losses, "test accuracy": [0.1, 0.5, 0.9]}, samples)
-    words = results._start_words(Mock(base=base))
+    words = results._window_words(Mock(base=base))
     assert ("the train loss is 3,000: it leaves the figure" in words) == high
-    assert bool(words) == high
-    other = measured({"train loss": [losses[0], 2.5, 1], "test accuracy": [0.1, 0.5, 0.9]}, samples)
-    gap, _ = final_values([base, other], 100)[1].curves["train loss"]
-    assert gap == pytest.approx(0.5 if high else 0.5 / (max(losses) - 1))
 
 
-def test_noise_dominates_where_the_noise_scale_exceeds_the_batch():
-    samples = [0, 1, 2, 3, 4]
-    loss = [2.0, 1, 1, 1, 1]
+def test_the_share_of_the_run_in_which_noise_dominates_is_shown():
+    samples, loss = [0, 1, 2, 3, 4], [2.0, 1, 1, 1, 1]
     values = {"train loss": loss, "noise scale": [1e6, 50, 150, 1e12, 120]}
-    assert results.dominated(measured({"train loss": loss}, samples)) is None
-    assert results.dominated(measured(values, samples, size=100)) == (0.75, 0.75)
-    assert results.dominated(measured({**values, "noise scale": [1, 50, 9000, 1e12, 1]}, samples, 4096)) == (0.25, 0.5)
-    gone = [1.0, 150, 150, np.nan, np.nan]
-    assert results.dominated(measured({"train loss": gone, "noise scale": gone}, samples, size=100)) is None
+    assert results._share(measured({"train loss": loss}, samples)) == ""
+    assert results._share(measured(values, samples, size=100)) == "80 %"
+    scales = {**values, "noise scale": [1, 50, 9000, 1e12, 1]}
+    assert results._share(measured(scales, samples, 4096)) == "20 to 40 %"
 
 
 def test_the_theory_experiment_is_listed_with_its_stored_result():

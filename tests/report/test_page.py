@@ -10,8 +10,9 @@ import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
 from rootscale.lab import Check
+from rootscale.noise import noise_cause
 from rootscale.report import render_page, write_page
-from rootscale.report.styles import STYLES, style_of
+from rootscale.report.styles import STRIP, STYLES, WARM, style_of
 from rootscale.report.words import sentences, settles
 
 HOSTILE = """</script><img src=x onerror="hacked=1"><!-- '&amp;' $task ${data} </style>\u2028"""
@@ -283,6 +284,23 @@ def test_the_noise_scale_is_a_median_since_single_seeds_may_be_anything(plain):
     np.testing.assert_allclose(noise["middle"], np.median(values["noise scale"], 0), rtol=1e-5)
     np.testing.assert_allclose(noise["middle"], calm["middle"], rtol=0.02)
     np.testing.assert_allclose(noise["low"], np.quantile(values["noise scale"], 0.05, axis=0), rtol=1e-5)
+
+
+def test_a_card_and_the_plot_say_the_same_of_the_noise():
+    check = make_check()
+    arm = check.others[1]
+    (cause,) = noise_cause(check.base.trajectory, 640, 2048)
+    sized = replace(arm, plan=replace(arm.plan, batch_size=640), causes=(cause,))
+    text = Parsed(render_page(replace(check, others=(sized,)))).text
+    where = re.search(r"B = 640: (noise dominates [^:]*? on, not before)", text)[1]
+    assert f"Likely cause: {where}: after 12,000 samples the noise scale is " in text
+
+
+def test_the_colours_of_the_page_are_those_of_the_figures():
+    css = resources.files("rootscale.report").joinpath("page.css").read_text()
+    light = re.findall(r":root(?:\S*) \{(.*?)\n *\}", css, re.S)[0]
+    assert re.findall(r"--arm-\d: (#\w{6})", light) == [style.colour for style in STYLES]
+    assert re.findall(r"--(?:warm|strip): (#\w{6})", light) == [WARM, STRIP]
 
 
 def test_the_noise_scale_leaves_the_figure_where_no_gradient_was_seen(plain):

@@ -11,6 +11,15 @@ from rootscale.cli import main
 ROOT = Path(__file__).parents[2]
 
 
+ARM = dict.fromkeys(("label", "kind", "plan", "changes", "trajectory", "comparison", "guards", "causes"))
+CHECK = {"task": "t", "switch_at": 0, "warm": None, "made": {}}
+#: Valid JSON with the wrong content.
+WRONG = [
+    3, [], {"a": 1}, CHECK, {**CHECK, "arms": {}}, {**CHECK, "arms": []}, {**CHECK, "arms": [3]},
+    {**CHECK, "arms": [{"label": "B = 4"}]}, {**CHECK, "arms": [ARM]}, {**CHECK, "arms": [{**ARM, "plan": 3}]},
+]  # fmt: skip
+
+
 @pytest.fixture
 def folder(tmp_path):
     return few(make_check(), "train loss").save(tmp_path / "runs")
@@ -57,13 +66,17 @@ def test_a_folder_that_holds_no_whole_check_is_one_line(folder, tmp_path, capsys
     out = ("-o", tmp_path / "out.html")
     assert "holds no check.json" in error_of(capsys, tmp_path, *out)
     assert "cannot read" in error_of(capsys, folder / "check.json", *out)
-    whole = (folder / "arm-1.npz").read_bytes()
-    (folder / "arm-1.npz").write_bytes(whole[:500])
-    assert "arm-1.npz is not a saved trajectory, or is damaged: no whole .npz file" in error_of(capsys, folder, *out)
-    (folder / "arm-1.npz").unlink()
-    assert f"cannot read {folder / 'arm-1.npz'}: No such file" in error_of(capsys, folder, *out)
+    (arm,) = folder.glob("arm-1*.npz")
+    arm.write_bytes(arm.read_bytes()[:500])
+    assert f"{arm.name} is not a saved trajectory, or is damaged: no whole .npz file" in error_of(capsys, folder, *out)
+    arm.unlink()
+    assert f"check.json names {arm}, which is not there" in error_of(capsys, folder, *out)
     (folder / "check.json").write_text('{"arms": []}')
-    assert "does not hold a whole check" in error_of(capsys, folder, *out)
+    assert "is not a saved check: 'arms' must have at least the base, got none" in error_of(capsys, folder, *out)
+    for record in WRONG:
+        (folder / "check.json").write_text(json.dumps(record))
+        error = error_of(capsys, folder, *out)
+        assert f"{folder / 'check.json'} is not a saved check: " in error
     assert not (tmp_path / "out.html").exists()
 
 

@@ -66,8 +66,3 @@ def _load(folder: Path) -> Check:
         return Check.load(folder)
     except OSError as error:
         raise ValueError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} does not hold a whole check: {type(error).__name__}: {error}") from None
-    except ValueError as error:
-        named = str(folder) in str(error)
-        raise ValueError(str(error) if named else f"{folder} does not hold a whole check: {error}") from None

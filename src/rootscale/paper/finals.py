@@ -86,9 +86,9 @@ class Final:
         return self.ends.get(name, End())
 
     def curve(self, name: str) -> Largest | None:
-        """Return the largest gap of a test function; None where it is not known, as all runs diverged."""
-        found = self.curves[name].largest if name in self.curves else None
-        return None if found is None or math.isnan(found.gap) else found
+        """Return the largest gap of a test function; None where it is not known at the end, as the runs diverged."""
+        found = self.curves.get(name)
+        return None if found is None or math.isnan(found.gap[-1]) else found.largest
 
     @property
     def accuracy(self) -> End:

@@ -213,21 +213,24 @@ def exact_noise(
         raise ValueError(f"inputs and targets must have as many samples, got {[len(x) for x in xs]} and {samples}")
     wanted = Wanted(second=preconditioned or batch_size is not None)
     found = _collect(_Audit(model, loss, named, wanted), xs, targets, int(positive("chunk", chunk)))
-    parts = {name: _moments(found[name], samples, batch_size) for name in named}
-    groups = [] if optimizer is None else [{id(p) for p in group["params"]} for group in optimizer.param_groups]
-    scaled = None
-    if preconditioned:
-        scaled = _add([_moments(found[n], samples, batch_size, roots[n]) for n in named])
+    groups = () if optimizer is None else tuple({id(p) for p in group["params"]} for group in optimizer.param_groups)
+    members = [[name for name, p in named.items() if id(p) in group] for group in groups]
+    return _result(found, samples, batch_size, members, roots)
+
+
+def _result(
+    found: dict[str, Sums], samples: int, size: float | None, groups: list[list[str]], roots: dict[str, Tensor]
+) -> ExactNoise:
+    """Return the noise of all parameters, of each, of the groups of names, and in the metric of ``roots`` if any."""
+    parts = {name: _moments(one, samples, size) for name, one in found.items()}
+    scaled = [_moments(found[name], samples, size, root) for name, root in roots.items()]
     return ExactNoise(
-        **_add(list(parts.values())).noise(batch_size),
+        **_add(list(parts.values())).noise(size),
         samples=samples,
         norms=_norms(found.values()),
-        parameters={name: Noise(**part.noise(batch_size)) for name, part in parts.items()},
-        groups=tuple(
-            Noise(**_add([parts[name] for name, p in named.items() if id(p) in group]).noise(batch_size))
-            for group in groups
-        ),
-        preconditioned=None if scaled is None else Noise(**scaled.noise(batch_size)),
+        parameters={name: Noise(**part.noise(size)) for name, part in parts.items()},
+        groups=tuple(Noise(**_add([parts[name] for name in group]).noise(size)) for group in groups),
+        preconditioned=Noise(**_add(scaled).noise(size)) if scaled else None,
     )
 
 

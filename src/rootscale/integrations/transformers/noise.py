@@ -16,10 +16,16 @@ __all__ = ["NoiseLog"]
 
 
 class NoiseLog:
-    """A `NoiseMeter` fed by the Trainer's own backwards: each micro-batch is a part.
+    """A `NoiseMeter` fed by the Trainer's own backwards: each micro-batch is a part of its step.
 
-    The Trainer clips the gradient before it tells a callback that the step is complete. So the parts are taken where
+    The Trainer clips the gradient before it calls a callback at the end of a step. So the parts are taken where
     autograd ends each backward, not at the Trainer's events.
+
+    Args:
+        args: the `TrainingArguments`.
+        model: that is trained.
+        optimizer: that trains it.
+        window: how many of the latest measurements to average over.
     """
 
     def __init__(self, args: Any, model: torch.nn.Module, optimizer: Any, window: int) -> None:
@@ -40,7 +46,7 @@ class NoiseLog:
         self._hook = register_multi_grad_hook(parameters, self._backward, mode="any")
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start the measurement of a step."""
         self._seen = 0
         self._open()
 
@@ -49,7 +55,7 @@ class NoiseLog:
         self._part.__enter__()
 
     def _backward(self, gradient: torch.Tensor) -> None:
-        """The first gradient of a backward: look again when all are there, and DistributedDataParallel is done too."""
+        """Wait, at the first gradient of a backward, until all are there and DistributedDataParallel is done too."""
         if self._part is not None:
             queue = torch.autograd.Variable._execution_engine.queue_callback
             queue(lambda: queue(self._over))
@@ -66,7 +72,7 @@ class NoiseLog:
                 self.steps += 1
 
     def end(self) -> None:
-        """A step is over; the last one of an epoch may have had fewer parts, with other weights: it is left out."""
+        """End the measurement; a last step of an epoch that had fewer parts, with other weights, is left out."""
         if self._part is not None:
             stop = RuntimeError("left out")
             self._part.__exit__(RuntimeError, stop, None)
@@ -74,7 +80,7 @@ class NoiseLog:
             self._meter.discard()
 
     def values(self) -> dict[str, float]:
-        """The noise scale with its interval; an end that is not finite is left out."""
+        """Return the noise scale with its interval; an end that is not finite is left out."""
         scale = self._meter.estimate().scale
         named = {"noise_scale": scale.value, "noise_scale_low": scale.low, "noise_scale_high": scale.high}
         return {name: value for name, value in named.items() if math.isfinite(value)}
