@@ -187,12 +187,12 @@ class Rule:
     def check_averages(self, kappa: Number, beta1: float, beta2: float | None) -> list[str]:
         """Return warnings where the averages become too short for the SDE to describe them."""
         warnings = []
-        if beta2 is not None and "beta2" in self.units and kappa * (1 - beta2) >= 1 / 2:
+        if beta2 is not None and "beta2" in self.units and kappa >= shortest_average(beta2):
             warnings.append(
                 f"kappa * (1 - beta2) = {show(kappa * (1 - beta2))} is outside the theorem's range "
                 f"(eta^2 < 1 / (2 c2), that is kappa < {show(shortest_average(beta2))})"
             )
-        if beta1 and "beta1" in self.units and kappa * (1 - beta1) >= 1 / 2:
+        if beta1 and "beta1" in self.units and kappa >= shortest_average(beta1):
             warnings.append(
                 f"kappa * (1 - beta1) = {show(kappa * (1 - beta1))}: the first moment averages over less than two "
                 f"steps, too few for the SDE to resolve; kappa < {show(shortest_average(beta1))} would be enough"

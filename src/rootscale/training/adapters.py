@@ -1,4 +1,4 @@
-"""From live torch optimizers to their rows of `rootscale.optimizers`, and from records to live optimizers."""
+"""Lead from live torch optimizers to their rows of `rootscale.optimizers`, and from records to live optimizers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def family_of(optimizer: Any) -> Family:
 
 
 def _own_step(cls: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """The ``step`` that a class was written with, without torch's hook; any other wrapper is a step of its own."""
+    """Return the ``step`` that a class was written with, without torch's hook; other wrappers count as steps."""
     step: Any = cls.step
     while getattr(getattr(step, "__code__", None), "co_qualname", "") == _HOOK:
         step = step.__wrapped__

@@ -32,7 +32,7 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 
 class BatchSchedule:
-    """The batch size as a function of the samples seen.
+    """Hold the batch size as a function of the samples seen.
 
     A batch has the size of the stage in which it **begins**: no batch is cut, so a change comes with the first batch
     that begins at or after the stage's sample.
@@ -65,7 +65,7 @@ class BatchSchedule:
 
     @classmethod
     def from_noise(cls, start: int, *, share: float = 0.5, factor: int = 2, most: int | None = None) -> BatchSchedule:
-        """A schedule without fixed stages, that `ScheduledRun.grow` extends from measured noise scales.
+        """Return a schedule without fixed stages, which `ScheduledRun.grow` extends from measured noise scales.
 
         The size is ``start * factor^i``, and never more than ``share`` of the noise scale: of the lower end of its
         interval, so that a poor measurement does not raise it.
@@ -86,7 +86,7 @@ class BatchSchedule:
     def instead_of_decay(
         cls, plan: Plan, *, most: int, factor: int = 2, by_batch: float = 1.0, rule: str | Rule | None = None
     ) -> BatchSchedule:
-        """The batch size raised where the plan lowers its learning rate; the trajectory is that of the plan.
+        """Return a schedule that raises the batch size where the plan lowers its learning rate; the trajectory stays.
 
         The run with its decaying learning rate, converted by the rule to ``kappa`` times its batch size, has the same
         SDE, whatever ``kappa`` is; its learning rate is ``sqrt(kappa)`` times the decayed one. This schedule chooses,
@@ -135,11 +135,11 @@ class BatchSchedule:
         return ", ".join(words)
 
     def size(self, position: int) -> int:
-        """The size of the batch that begins at this position."""
+        """Return the size of the batch that begins at this position."""
         return self.stages[bisect_right(self.stages, position, key=lambda stage: stage[0]) - 1][1]
 
     def walk(self, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """The batches that begin from ``position`` to before ``end``, as ``(position, size, number of batches)``."""
+        """Yield the batches that begin in ``[position, end)``, as ``(position, size, number of batches)``."""
         while position < end:
             size = self.size(position)
             limit = min([end, *(start for start, _ in self.stages if start > position)])
@@ -148,7 +148,7 @@ class BatchSchedule:
             position += batches * size
 
     def larger(self, noise: Noise, now: int) -> int:
-        """The size that this noise scale allows, from the size ``now``: ``now * factor^i``."""
+        """Return the largest size ``now * factor^i`` that this noise scale allows."""
         if self.share is None:
             raise ValueError("this schedule has fixed stages; one that grows is made by BatchSchedule.from_noise")
         bound = min(self.share * noise.scale.low, math.inf if self.most is None else self.most)
@@ -162,7 +162,7 @@ class BatchSchedule:
 
 
 def _first_step_below(plan: Plan, eta: float) -> int | None:
-    """The first step after the warm-up whose learning rate is at most ``eta``; None where the plan has none."""
+    """Return the first step after the warm-up with a learning rate of at most ``eta``; None if the plan has none."""
     low = math.ceil(plan.schedule.warmup)
     high = math.ceil(plan.total_steps) if plan.total_steps is not None else max(low, 1)
     if plan.total_steps is None:  # no end: look ahead until it is low enough, or for longer than any run

@@ -19,7 +19,7 @@ __all__ = ["Metric", "bias_correction"]
 
 
 class Metric:
-    """``D = sqrt(v_hat) + eps`` of an optimizer, from the second moment it has at the time.
+    """Give ``D = sqrt(v_hat) + eps`` of an optimizer, from the second moment it has at the time.
 
     ``v_hat = v / (1 - beta2^k)`` for Adam (the maximum so far, with AMSGrad), ``v`` for RMSprop.
 
@@ -37,7 +37,7 @@ class Metric:
 
     @torch.no_grad()
     def roots(self, parameters: Iterable[Tensor]) -> list[Tensor | None]:
-        """``D`` of each parameter; None where the optimizer has no second moment yet."""
+        """Return ``D`` of each parameter; None where the optimizer has no second moment yet."""
         parameters = list(parameters)
         states = [self._optimizer.state.get(p, {}) for p in parameters]
         known = [k for k, state in enumerate(states) if self._key in state]

@@ -50,7 +50,7 @@ class _Part:
 
 
 class NoiseMeter:
-    """Measures the noise of the gradient during training.
+    """Measure the noise of the gradient during training.
 
     >>> model = torch.nn.Linear(3, 1)
     >>> optimizer = torch.optim.Adam(model.parameters())

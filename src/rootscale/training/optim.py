@@ -46,7 +46,7 @@ class _Base(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; ``closure`` evaluates the loss again and is called first."""
+        """Make one step; ``closure`` evaluates the loss again and is called first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -90,7 +90,7 @@ class _Base(torch.optim.Optimizer):
 def _denominator(
     v: list[Tensor], steps: list[Tensor], beta2: float | None, eps: float, capturable: bool
 ) -> list[Tensor]:
-    """``sqrt(v_k / (1 - beta2^k)) + eps`` (without the correction where ``beta2`` is None), and infinite at k = 0.
+    """Return ``sqrt(v_k / (1 - beta2^k)) + eps`` (uncorrected where ``beta2`` is None), and infinity at k = 0.
 
     There ``v_hat_0`` is 0/0. The paper's own code makes no update of the parameters in that step and only fills the
     state; an infinite denominator does the same.
@@ -117,7 +117,7 @@ def _denominator(
 
 
 def _decay_(params: list[Tensor], group: dict[str, Any], steps: list[Tensor] | None = None) -> None:
-    """``theta -= eta lambda theta``, where the group's decay is decoupled; parameters whose step is 0 stay."""
+    """Make ``theta -= eta lambda theta`` where the group's decay is decoupled; parameters whose step is 0 stay."""
     if not group["weight_decay"] or not group["decoupled_weight_decay"]:
         return
     rate = group["lr"] * group["weight_decay"]
@@ -237,7 +237,7 @@ class Adam(_Base):
     def _move(
         self, params: list[Tensor], m: list[Tensor], roots: list[Tensor], steps: list[Tensor], group: dict[str, Any]
     ) -> None:
-        """``theta -= eta m_hat / roots`` with ``m_hat = m / (1 - beta1^k)``."""
+        """Make ``theta -= eta m_hat / roots`` with ``m_hat = m / (1 - beta1^k)``."""
         beta1, lr = group["betas"][0], group["lr"]
         if group["capturable"]:
             corrections = torch._foreach_pow(beta1, steps)

@@ -17,7 +17,7 @@ __all__ = ["ScheduledSampler"]
 
 
 class _Order:
-    """Sample numbers by position: a pure function of the seed, so that nothing has to be saved to resume."""
+    """Give sample numbers by position, as a pure function of the seed: nothing has to be saved to resume."""
 
     def __init__(self, n: int, seed: int, shuffle: bool, replacement: bool) -> None:
         self.n, self.seed, self.shuffle, self.replacement = n, seed, shuffle, replacement
@@ -34,14 +34,14 @@ class _Order:
 
 
 class ScheduledSampler(Sampler[list[int]]):
-    """The ``batch_sampler`` of a `torch.utils.data.DataLoader` whose batch size follows a schedule.
+    """Serve as the ``batch_sampler`` of a `torch.utils.data.DataLoader` whose batch size follows a schedule.
 
     >>> sampler = ScheduledSampler(10, BatchSchedule([(0, 2), (4, 4)]), shuffle=False)
     >>> list(sampler), list(sampler)
     ([[0, 1], [2, 3], [4, 5, 6, 7], [8, 9, 0, 1]], [[2, 3, 4, 5], [6, 7, 8, 9]])
 
     - **One pass** of the loader has the batches that begin in the present epoch. No batch is short and no sample is
-      dropped: the last batch of an epoch is filled up from the next one, which then goes on from there.
+      dropped: the last batch of an epoch is filled up from the next epoch, which continues from there.
     - **Order**: shuffled anew for every epoch, or in order (``shuffle=False``), or each sample drawn independently
       (``replacement=True``, as the theory wants it). It depends on the seed and on the position alone, not on batch
       sizes, ranks or workers.
@@ -58,7 +58,7 @@ class ScheduledSampler(Sampler[list[int]]):
         micro: the most samples in one backward on one rank; None for no limit.
         seed: of the order; the same on all ranks.
         shuffle, replacement: the order, as above.
-        rank, world_size: by default those of `torch.distributed` where it is initialised, or 0 and 1.
+        rank, world_size: by default those of `torch.distributed` where it is initialized, or 0 and 1.
         epoch: samples in one pass of the loader, if not ``n``.
 
     Attributes:
@@ -94,7 +94,7 @@ class ScheduledSampler(Sampler[list[int]]):
             self.layout(size)
 
     def layout(self, size: int) -> BatchSize:
-        """How a batch of this size is cut: samples in a micro-batch, micro-batches (accumulation), ranks.
+        """Return how a batch of this size is cut: samples in a micro-batch, micro-batches (accumulation), ranks.
 
         >>> print(ScheduledSampler(100, BatchSchedule([(0, 64)]), micro=16, rank=0, world_size=2).layout(64))
         64 (16 micro x 2 accumulation x 2 workers)
@@ -118,7 +118,7 @@ class ScheduledSampler(Sampler[list[int]]):
         return BatchSize(share // accumulation, accumulation, self.world_size)
 
     def pass_end(self, position: int) -> int:
-        """Before which position the last batch of the present pass begins."""
+        """Return the position at which the present pass ends: its last batch begins before it."""
         return (position // self.epoch + 1) * self.epoch
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -134,7 +134,7 @@ class ScheduledSampler(Sampler[list[int]]):
                 yield self._order.indices(start, start + micro)
 
     def __len__(self) -> int:
-        """Micro-batches in the pass that begins now, as far as the schedule is known."""
+        """Return the number of micro-batches in the pass that begins now, as far as the schedule is known."""
         walk = self.schedule.walk(self.position, self.pass_end(self.position))
         return sum(batches * self.layout(size).accumulation for _, size, batches in walk)
 
@@ -143,11 +143,11 @@ class ScheduledSampler(Sampler[list[int]]):
         return {"n": order.n, "seed": order.seed, "shuffle": order.shuffle, "replacement": order.replacement}
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of what was **handed out**; with workers, save `ScheduledRun.state_dict` instead."""
+        """Return the position of what was **handed out**; with workers, save `ScheduledRun.state_dict` instead."""
         return {"position": self.position, "order": self._identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue; the data and the order must be the same, or samples would be repeated and others left out."""
+        """Resume; the data and the order must be the same, or samples would be repeated and others left out."""
         if state_dict["order"] != self._identity():
             raise ValueError(
                 f"the checkpoint's samples are in another order: it has {state_dict['order']}, "

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 
 class ScheduledRun:
-    """A training loop that follows a schedule: counts its samples, and converts the run with each change of batch size.
+    """Follow a batch-size schedule in a training loop: count samples, and convert the run with each change of size.
 
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> data = TensorDataset(torch.randn(1000, 4), torch.randn(1000, 1))
@@ -98,18 +98,18 @@ class ScheduledRun:
 
     @property
     def size(self) -> int:
-        """The batch size that everything is converted to."""
+        """Return the batch size that everything is converted to."""
         return self._sizes[-1]
 
     @property
     def clip(self) -> float | None:
-        """The largest gradient norm at the present batch size."""
+        """Return the largest gradient norm at the present batch size."""
         kappa = self.size / self.made_for
         return None if self._clip is None else float(self._rule.convert("clip", self._clip, kappa))
 
     @property
     def epoch(self) -> int:
-        """The pass of the loader that comes now, counted from 0; a resumed run loops from here on."""
+        """Return the number of the pass of the loader that comes now, from 0; a resumed run loops from here on."""
         return self.seen // self.sampler.epoch
 
     def _prepare(self, size: int) -> None:
@@ -123,7 +123,7 @@ class ScheduledRun:
             self._sizes.append(size)
 
     def _forward_kappa(self, size: int) -> float | None:
-        """How many times as many samples a forward has, which is not ``kappa`` where micro-batches are accumulated."""
+        """Return the change of the samples in one forward: not ``kappa`` where micro-batches are accumulated."""
         new = self.sampler.layout(size)
         try:
             return float(new.forward / self.sampler.layout(self.size).forward)
@@ -131,7 +131,7 @@ class ScheduledRun:
             return None
 
     def batches(self, loader: Iterable[Item]) -> Iterator[Item]:
-        """One pass over the loader, from where the run is; converts the run before the first batch of another size.
+        """Yield one pass over the loader, from where the run is, and convert the run before each batch of a new size.
 
         A batch counts as seen when the loop has it: save checkpoints between its step and the next batch.
         """
@@ -196,7 +196,7 @@ class ScheduledRun:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is. Save it beside the optimizer's, the scheduler's and the model's."""
+        """Return where the run is; save it beside the states of the optimizer, the scheduler and the model."""
         schedule = self.sampler.schedule
         grown = None if schedule.share is None else [list(stage) for stage in schedule.stages]
         return {
@@ -207,7 +207,7 @@ class ScheduledRun:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue a saved run, on any number of ranks. **Load this first**, then the optimizer, scheduler and others.
+        """Resume a saved run, on any number of ranks. **Load this first**, then the optimizer, scheduler and others.
 
         The objects are fresh: they are converted to the batch size of the checkpoint, as they were in the run that
         saved it, so that the others' ``load_state_dict`` finds them as they were saved. If the schedule given now says

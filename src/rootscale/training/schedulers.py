@@ -7,9 +7,9 @@ multiplied by ``kappa`` one optimizer step covers ``kappa`` of those steps. So a
 2. steps as often as its own clock ticks, ``kappa`` times on average, and
 3. turns the result into the units of the run as it is now.
 
-At equal samples seen the learning rate is then exactly the rule's multiple of the original one. No formula of any
-scheduler is touched, so this holds for every scheduler that sets learning rates in ``step()``: those of torch, nested
-ones, and users' own.
+At equal samples seen the learning rate is then exactly the rule's multiple of the original one. No scheduler's formula
+is touched, so this holds for every subclass of `torch.optim.lr_scheduler.LRScheduler` that sets learning rates in
+``step()``: those of torch, nested ones, and users' own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Frame = tuple[str, float]  # rule, kappa
 
 
 def read(value: Any) -> Value:
-    """A group's value as plain numbers; tensors (``capturable``, compiled steps) are read."""
+    """Return a group's value as plain numbers; tensors (``capturable``, compiled steps) are read."""
     return tuple(float(item) for item in value) if isinstance(value, tuple | list) else float(value)
 
 
@@ -58,14 +58,14 @@ def write(group: dict[str, Any], key: str, value: Value) -> None:
 
 
 def convert(rule: Rule, unit: str | tuple[str, ...], value: Value, kappa: float, name: str | None = None) -> Value:
-    """A group's value at ``kappa``; a pair by a pair of units."""
+    """Return a group's value at ``kappa``; a pair by a pair of units."""
     if isinstance(value, tuple):
         return tuple(float(rule.convert(u, v, kappa)) for u, v in zip(unit, value, strict=True))
     return float(rule.convert(str(unit), value, kappa, name))
 
 
 def places(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where in the optimizer's groups a scheduler's values are."""
+    """Yield the groups and keys of an optimizer where a scheduler's values are."""
     for group in optimizer.param_groups:
         for key, unit in UNITS.items():
             # A cycled momentum is beta1 where there is a beta1; SGD's is kept by every rule.
@@ -74,7 +74,7 @@ def places(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], s
 
 
 class RescaledScheduler(LRScheduler):
-    """What `rescale` puts before a scheduler's own class; its few attributes are part of ``state_dict``."""
+    """Step a scheduler in its own clock and units; `rescale` puts this before the scheduler's own class."""
 
     _rootscale_frames: list[Frame]  # the changes of units since the scheduler was made, first one first
     _rootscale_ticks: float  # steps of the scheduler's own clock in one call of step()
@@ -92,7 +92,7 @@ class RescaledScheduler(LRScheduler):
         return value
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """One optimizer step has been made. An explicit epoch or metric is a time of its own: it is passed on once."""
+        """Advance by one optimizer step; an explicit epoch or metric is a time of its own and is passed on once."""
         explicit = any(value is not None for value in (*args, *kwargs.values()))
         ticks = 1 if explicit else self._rootscale_tick()
         held = list(places(self.optimizer))
@@ -123,7 +123,7 @@ class RescaledScheduler(LRScheduler):
         return int(left) if 0 < left < ticks else ticks
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue a saved run; one saved before it was rescaled continues as it was."""
+        """Resume a saved run; one saved before it was rescaled continues as it was."""
         super().load_state_dict(state_dict)
         if "_rootscale_frames" not in state_dict:
             _unwrap(self)
@@ -133,7 +133,7 @@ class RescaledScheduler(LRScheduler):
 
 
 def _frame(stored: Any) -> Frame:
-    """A change of units; checkpoints of version 0.0 have the form of averaging apart from the rule."""
+    """Return a change of units; checkpoints of version 0.0 have the form of averaging apart from the rule."""
     if len(stored) == 2:
         return str(stored[0]), float(stored[1])
     key, averaging, kappa = stored
@@ -164,7 +164,7 @@ def _learning_rates(scheduler: LRScheduler) -> list[Any]:
 
 
 def _ticks_left(scheduler: Any) -> float:
-    """How far the scheduler can go before it refuses, as OneCycleLR does after its ``total_steps``."""
+    """Return how far the scheduler can go before it refuses, as OneCycleLR does after its ``total_steps``."""
     children = getattr(scheduler, "_schedulers", None)
     if children is not None:
         starts = getattr(scheduler, "_milestones", None)
@@ -176,7 +176,7 @@ def _ticks_left(scheduler: Any) -> float:
 
 
 def nested(scheduler: Any) -> Iterator[Any]:
-    """The scheduler and all that it holds."""
+    """Yield the scheduler and all that it holds."""
     yield scheduler
     for child in getattr(scheduler, "_schedulers", ()):
         yield from nested(child)
@@ -217,7 +217,7 @@ def check(scheduler: Any, optimizer: torch.optim.Optimizer, rule: Rule, kappa: f
 
 
 def _check_name(rule: Rule) -> None:
-    """A scheduler keeps its rule by its name, in checkpoints too."""
+    """Refuse a rule that its name does not give: a scheduler keeps its rule by name, in checkpoints too."""
     try:
         same = get_rule(rule.name, "adam").units == rule.units
     except ValueError:
@@ -230,7 +230,7 @@ def _check_name(rule: Rule) -> None:
 
 
 def ticks(scheduler: LRScheduler, kappa: float, interval: str) -> float:
-    """Ticks of the scheduler's own clock per step: by ``kappa`` more, if it is stepped with the optimizer."""
+    """Return the ticks of the scheduler's own clock per step: times ``kappa``, if it is stepped with the optimizer."""
     before: float = getattr(scheduler, "_rootscale_ticks", 1.0)
     return before * kappa if interval == "step" and not isinstance(scheduler, ReduceLROnPlateau) else before
 
@@ -250,7 +250,7 @@ def save(scheduler: LRScheduler) -> Callable[[], None]:
 
 
 def rescale(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> Callable[[], None]:
-    """The change of clock and units of a scheduler, to be called when all else is known to be possible."""
+    """Return a function that changes the clock and the units of a scheduler."""
 
     def commit() -> None:
         frames = [_frame(one) for one in getattr(scheduler, "_rootscale_frames", ())]

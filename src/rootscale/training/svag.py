@@ -19,7 +19,7 @@ __all__ = ["SVAG"]
 
 
 class SVAG:
-    """The paper's SVAG algorithm (Def. 6.2) around an optimizer; as ``ell`` grows its runs approach the SDE.
+    """Run the paper's SVAG algorithm (Def. 6.2) around an optimizer; as ``ell`` grows its runs approach the SDE.
 
     A step uses the gradient ``r1(ell) g1 + r2(ell) g2`` of two fresh batches, whose noise is ``ell`` times that of one,
     and the hyperparameters of the square root rule at ``kappa = ell^-2``: ``eta / ell``, ``1 - (1 - beta) / ell^2``,
@@ -45,7 +45,7 @@ class SVAG:
     - **BatchNorm**: the batch statistics are those of each pass; the running ones are updated in the second pass only,
       once a step, with a momentum converted like everything else. **Dropout** is drawn afresh in each pass: it is part
       of the gradient's noise.
-    - **Checkpoints**: save `state_dict` beside the optimizer's and the scheduler's; to go on, make all of them anew,
+    - **Checkpoints**: save `state_dict` beside the optimizer's and the scheduler's; to resume, make all of them anew,
       the `SVAG` too, and load them after that.
 
     Args:
@@ -56,7 +56,7 @@ class SVAG:
     Attributes:
         weights: ``r1, r2``.
         changes: what was converted.
-        done: SVAG steps begun so far.
+        done: SVAG steps started so far.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class SVAG:
 
     @property
     def discrete_steps(self) -> Fraction:
-        """How many steps of the simulated run the SVAG steps so far amount to."""
+        """Return how many steps of the simulated run the SVAG steps so far amount to."""
         return self.done / Fraction(self.ell) ** 2
 
     def steps(self, discrete: int) -> int:
-        """How many SVAG steps take as long as that many steps of the simulated run."""
+        """Return how many SVAG steps cover the time of that many steps of the simulated run."""
         return round(discrete * self.ell**2)
 
     def passes(self) -> Iterator[float]:
-        """The passes of one step: the factor of the loss in each of them."""
+        """Yield the passes of one step: the factor of the loss in each of them."""
         self.done += 1
         r1, r2 = self.weights
         if r1:
@@ -112,11 +112,11 @@ class SVAG:
                     layer.num_batches_tracked.copy_(count)
 
     def state_dict(self) -> dict[str, Any]:
-        """``ell`` and the steps so far; everything else is in the optimizer's and the scheduler's."""
+        """Return ``ell`` and the steps so far; everything else is in the states of the optimizer and the scheduler."""
         return {"ell": self.ell, "done": self.done}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue; the checkpoint must be of the same ``ell``."""
+        """Resume; the checkpoint must be of the same ``ell``."""
         if state_dict["ell"] != self.ell:
             raise ValueError(f"the checkpoint is of SVAG with ell={state_dict['ell']}, this one has ell={self.ell}")
         self.done = state_dict["done"]
