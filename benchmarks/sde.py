@@ -36,12 +36,14 @@ from rich.table import Table
 from torch import Tensor
 
 from rootscale.theory.discrete import discretise
-from rootscale.theory.engine import State
-from rootscale.theory.oracle import NGOS, cosine, quadratic
-from rootscale.theory.sde import SDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState
+from rootscale.theory.engine import Paths, SaveAt, State
+from rootscale.theory.equations import SDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState
+from rootscale.theory.functions import tests_of
+from rootscale.theory.oracle import NGOS
+from rootscale.theory.problems import cosine, quadratic
 from rootscale.theory.simulate import run_chain
-from rootscale.theory.solve import SCHEMES, Scheme, solve
-from rootscale.theory.weak import tests_of, weak_error
+from rootscale.theory.solver import SCHEMES, Scheme, solve
+from rootscale.theory.weak import weak_error
 
 PATHS, D, STEPS = 20_000, 10, 200
 SIGMA0, C1, C2, EPS0, T0 = 1.0, 2.0, 1.0, 0.1, 0.1
@@ -77,9 +79,8 @@ def ours(name: str, compile: bool) -> Contender:
     functions = {"theta": lambda x: x.theta[:, -1]}
 
     def run() -> Result:
-        mean, se = solve(
-            sde, x0, functions, [t0 + 1.0], h=1 / STEPS, seed=1, t0=t0, paths=PATHS, compile=compile, progress=False
-        )["theta"]
+        paths = Paths(PATHS, seed=1, compile=compile)
+        mean, se = solve(sde, x0, SaveAt([t0 + 1.0], functions, t0), h=1 / STEPS, paths=paths)["theta"]
         return float(mean[0]), float(se[0])
 
     return run
@@ -245,18 +246,8 @@ def scaling(repeats: int, quick: bool, console: Console) -> float:
         seconds = []
         for turn in range(repeats + 1):
             begun = time.perf_counter()
-            solve(
-                sde,
-                x0,
-                functions,
-                [steps / STEPS],
-                h=1 / STEPS,
-                seed=1,
-                t0=t0,
-                paths=paths,
-                compile=True,
-                progress=False,
-            )
+            save = SaveAt([steps / STEPS], functions, t0)
+            solve(sde, x0, save, h=1 / STEPS, paths=Paths(paths, seed=1, compile=True))
             if turn:
                 seconds.append(time.perf_counter() - begun)
         return statistics.median(seconds)
@@ -325,16 +316,17 @@ def _weak_rows(
     scheme = SCHEMES["heun-richardson" if isinstance(sde, AdamSDE) else "richardson"]
     functions, t1, steps = tests_of(x0), t0 + 1.0, round(1 / h)
     chain = discretise(sde, math.sqrt(h))
-    ours = weak_error(chain, sde, x0, [t1], start=t0, paths=paths, seed=3).errors[0]
+    save = SaveAt([t1], functions, t0)
+    ours = weak_error(chain, sde, x0, save, paths=Paths(paths, seed=3)).errors[0]
     stages = 2 if isinstance(sde, AdamSDE) else 1  # Heun evaluates twice
     mine = paths * steps * (1 + stages * sum(n for n, _ in scheme.levels))
     many = 20 * paths
     halved = Scheme("halved", scheme.step, _minus(scheme, 2), scheme.order)
     plain = Scheme("plain", SCHEMES["euler"].step, ((1, 1.0), (2, -1.0)), 1)
-    bias2 = solve(sde, x0, functions, [t1], h=h, seed=4, t0=t0, paths=many, scheme=halved)
-    bias1 = solve(sde, x0, functions, [t1], h=h, seed=5, t0=t0, paths=many, scheme=plain)
-    spread_sde = solve(sde, x0, functions, [t1], h=h, seed=6, t0=t0, paths=paths)
-    spread_chain = run_chain(chain, x0, functions, [t1], seed=7, t0=t0, paths=paths)
+    bias2 = solve(sde, x0, save, h=h, scheme=halved, paths=Paths(many, seed=4))
+    bias1 = solve(sde, x0, save, h=h, scheme=plain, paths=Paths(many, seed=5))
+    spread_sde = solve(sde, x0, save, h=h, paths=Paths(paths, seed=6))
+    spread_chain = run_chain(chain, x0, save, Paths(paths, seed=7))
     for function in functions:
         error, se = (float(x[0]) for x in ours[function])
         shrink = 1 - 2.0**-scheme.order

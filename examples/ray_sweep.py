@@ -4,8 +4,8 @@
     python examples/ray_sweep.py [--address auto]
 
 The work is split to fill the CPUs of the cluster. If a worker is lost, its runs are resumed elsewhere from their
-checkpoints. The folder has to lie on a file system that all nodes see; finished runs in it are not made again, on Ray or
-elsewhere.
+checkpoints. The folder has to lie on a file system that all nodes see. Finished runs in it are not made again, on Ray
+or elsewhere.
 """
 
 from __future__ import annotations

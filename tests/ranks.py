@@ -30,9 +30,9 @@ from torch.optim.lr_scheduler import LinearLR
 from rootscale.noise import Interval, Noise
 from rootscale.training import SVAG, BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, rescale_
 
-N, SAVED, END = 96, 72, 200
-GROWING = [(0, 8), (60, 16), (130, 32)]  # saved at 72, the run has been converted once and will be once more
-OTHER = [(0, 8), (60, 16), (72, 32), (130, 64)]
+N, SAVED, END = 96, 48, 112
+GROWING = [(0, 8), (32, 16), (80, 32)]  # saved at 48, the run has been converted once and will be once more
+OTHER = [(0, 8), (32, 16), (48, 32), (80, 64)]
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -136,7 +136,7 @@ def svag(kind):
     job = Job(kind, [(0, 8)])
     simulation = SVAG(job.optimizer, 2, scheduler=job.scheduler, model=job.model)
     batches = iter(ScheduledSampler(N, BatchSchedule([(0, 8)]), replacement=True, epoch=1000))
-    for _ in range(20):
+    for _ in range(5):
         for r in simulation.passes():
             i = next(batches)
             (r * F.cross_entropy(job.model(job.x[i]), job.y[i])).backward()
@@ -147,7 +147,7 @@ def svag(kind):
 
 
 def noise(kind, ranks):
-    """Estimates of ten steps of two micro-batches on each rank; in one process the parts are those of all ranks."""
+    """Estimates of four steps of two micro-batches on each rank; in one process the parts are those of all ranks."""
     job = Job(kind, [(0, 16)])
     alone = kind == "alone"
     options = {} if alone else {"process_group": dist.group.WORLD, "model": job.model if kind == "fsdp" else None}
@@ -156,7 +156,7 @@ def noise(kind, ranks):
         iter(ScheduledSampler(N, BatchSchedule([(0, 16)]), micro=8 // ranks, rank=rank, world_size=ranks, epoch=1000))
         for rank in (range(ranks) if alone else [dist.get_rank()])
     ]
-    for _ in range(10):
+    for _ in range(4):
         parts = [(i, last) for last in (False, True) for i in map(next, samplers)]
         weight = 1 / len(parts)
         for i, last in parts:
@@ -199,7 +199,37 @@ def growth():
     return sampler.schedule.stages
 
 
-def refusals(world):
+UNEQUAL = {"a part each": ([1.0], [6]), "accumulation": ([0.25, 0.75], [4, 12])}
+
+
+def metered(name, rank=None, bucket_view=False):
+    """Estimates of parts of other weights and sizes, in the optimizer's metric and by coordinates too.
+
+    One rank of two under DDP, or (without a rank) one process whose parts are the two ranks' batches.
+    """
+    weights, sizes = UNEQUAL[name]
+    job = Job("alone")
+    ranks = (0, 1) if rank is None else (rank,)
+    if rank is not None:
+        job.model = DistributedDataParallel(job.model, gradient_as_bucket_view=bucket_view)
+    group = None if rank is None else dist.group.WORLD
+    meter = NoiseMeter(job.optimizer, preconditioned=True, coordinates=9, process_group=group)
+    for step in range(5):
+        for one in ranks:
+            source = torch.Generator().manual_seed(1000 * one + step)
+            for k, (weight, size) in enumerate(zip(weights, sizes, strict=True)):
+                i = torch.randint(N, (size,), generator=source)
+                share = weight / len(ranks)
+                with job.quiet(k == len(sizes) - 1), meter.part(size, share):
+                    (share * F.cross_entropy(job.model(job.x[i]), job.y[i])).backward()
+        meter.update()
+        job.optimizer.step()
+        job.optimizer.zero_grad()
+    meter.remove()
+    return torch.tensor(meter._values()), float(meter._steps[0][1])
+
+
+def refusals():
     """What NoiseMeter says of shards that it cannot meter."""
     job, said = Job("fsdp"), []
     for options in ({}, {"process_group": dist.group.WORLD, "model": job.model, "preconditioned": True}):
@@ -213,7 +243,7 @@ def refusals(world):
 def main(rank, world, folder):
     store = dist.FileStore(f"{folder}/store{world}", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
-    found = {"shards": sharded_state(), "grown": growth(), "refused": refusals(world)}
+    found = {"shards": sharded_state(), "grown": growth(), "refused": refusals()}
     for kind in ("ddp", "fsdp"):
         found[kind] = {
             "trajectory": Job(kind).train(SAVED).save(f"{folder}/{kind}{world}.pt").train(END).found(),
@@ -223,6 +253,8 @@ def main(rank, world, folder):
             "noise": noise(kind, world),
         }
     if world == 2:
+        cases = [(name, view) for name in UNEQUAL for view in (False, True)]
+        found["metered"] = {case: metered(case[0], rank, case[1]) for case in cases}
         Job("fsdp").train(SAVED).save_sharded(f"{folder}/sharded")
     else:
         for name, stages in (("sharded kept", GROWING), ("sharded changed", OTHER)):

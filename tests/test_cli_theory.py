@@ -1,20 +1,22 @@
 """`rootscale order` and `rootscale simulate`, at small sizes, through their arguments."""
 
 import argparse
-import io
 import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
+from rootscale import settings
 from rootscale.cli import run_theory as commands
 from rootscale.cli import theory as theory_cli
-from rootscale.cli.run_theory import Setting
 from rootscale.report import orders as figures
-from rootscale.theory import cases, quadratic
+from rootscale.report import plotting
+from rootscale.theory import Paths, cases, quadratic
+from rootscale.theory.cases import Setting
+from rootscale.theory.families import FAMILIES
+from rootscale.theory.study import Against, measure_orders, run_processes
 from rootscale.trajectory import Trajectory
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -40,13 +42,17 @@ def test_the_arguments_are_parsed_without_importing_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_choices_are_the_rows_of_the_tables():
-    assert tuple(cases.OPTIMIZERS) == theory_cli.OPTIMIZERS
-    assert tuple(cases.PROBLEMS) == theory_cli.PROBLEMS
-    assert tuple(commands.NOISES) == theory_cli.NOISES
+@pytest.mark.parametrize("problem", settings.PROBLEMS)
+@pytest.mark.parametrize("optimizer", settings.OPTIMIZERS)
+def test_every_named_setting_has_a_chain_and_noises_are_the_families_and_mini_batches(optimizer, problem):
+    for noise in settings.NOISES:
+        if noise != settings.MINIBATCH or settings.PROBLEMS[problem].noise == settings.MINIBATCH:
+            assert Setting(optimizer, problem, noise).chain(0.25).optimizer.eta > 0
+    assert tuple(cases.NOISES) == settings.NOISES
+    assert {name for name, family in FAMILIES.items() if getattr(family, "name", name) == name} == set(FAMILIES)
 
 
-@pytest.mark.parametrize("optimizer", cases.OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", settings.OPTIMIZERS)
 @pytest.mark.parametrize("problem", ["cosine", "quadratic", "linear"])
 def test_learning_rates_are_moved_to_the_nearest_whose_steps_fill_the_time(optimizer, problem):
     setting = Setting(optimizer, problem, time=0.75)
@@ -74,10 +80,10 @@ def test_order_prints_errors_with_intervals_and_the_fitted_orders(capsys):
 
 
 def test_order_finds_order_one_for_the_default_problem():
-    console = Console(file=io.StringIO(), width=200)
-    errors, fits = commands.order(Setting(), [0.25, 0.125], paths=4000, console=console)
+    found = measure_orders(Setting(), [0.25, 0.125], paths=Paths(4000))
+    errors = found.errors
     assert errors.h == (1 / 16, 1 / 64)
-    assert {name for name, fit in fits.items() if abs(fit.slope - 1) <= 0.15} == set(errors.names)
+    assert {name for name, fit in found.fits.items() if abs(fit.slope - 1) <= 0.15} == set(errors.names)
     assert errors.diverged == (0, 0)
 
 
@@ -91,9 +97,8 @@ def test_order_of_svag_and_of_two_batch_sizes(capsys):
 @pytest.mark.parametrize(("rule", "low", "high"), [("sqrt", 0.0, 0.5), ("linear", 0.8, 1.2), ("none", 0.8, 1.2)])
 def test_the_error_between_two_batch_sizes_vanishes_with_eta_under_the_rule_and_stays_under_others(rule, low, high):
     # eta^2 four times smaller: an error of order 1 is a quarter, one that stays is the same.
-    console = Console(file=io.StringIO())
-    errors, _ = commands.order(Setting("rmsprop"), [0.125, 0.0625], kappa=4, rule=rule, paths=1000, console=console)
-    error, se = errors.at("theta")
+    found = measure_orders(Setting("rmsprop"), [0.125, 0.0625], against=Against(4, rule), paths=Paths(1000))
+    error, se = found.errors.at("theta")
     assert abs(error[0]) > 5 * se[0]
     assert low < error[1] / error[0] < high
 
@@ -112,8 +117,8 @@ def test_simulate_prints_every_process_with_its_diverged_paths(capsys, tmp_path)
 
 
 def test_simulated_means_agree_within_their_intervals():
-    console = Console(file=io.StringIO(), width=200)
-    results = commands.simulate(Setting("rmsprop"), 0.1, ells=(2,), paths=1000, points=2, console=console)
+    found = run_processes(Setting("rmsprop"), 0.1, ells=(2,), paths=Paths(1000), points=2)
+    results = dict(found.trajectories)
     base = results.pop("discrete rmsprop")
     for other in results.values():
         for name in base.names:
@@ -124,11 +129,12 @@ def test_simulated_means_agree_within_their_intervals():
 
 def test_diverged_paths_are_counted_in_the_table(monkeypatch, capsys):
     def explosive(*args):
-        made = cases.case("sgd", "quadratic")
-        oracle = replace(made.equation.oracle, problem=quadratic([1e300]))
-        return replace(made, equation=replace(made.equation, oracle=oracle))
+        plain = made("sgd", "quadratic")
+        oracle = replace(plain.equation.oracle, problem=quadratic([1e300]))
+        return replace(plain, equation=replace(plain.equation, oracle=oracle))
 
-    monkeypatch.setattr(commands, "case", explosive)
+    made = cases.case
+    monkeypatch.setattr(cases, "case", explosive)
     assert run("simulate", "--optimizer", "sgd", "--eta", 0.1, "--paths", 5, "--ells") == 0
     out = capsys.readouterr().out
     assert out.count("5 of 5") == 2 * 3
@@ -140,16 +146,22 @@ def test_diverged_paths_are_counted_in_the_table(monkeypatch, capsys):
     [
         (
             ["order", "--noise", "minibatch"],
-            "mini-batches need a problem with data, got 'cosine'; use --problem log",
+            "mini-batches need a problem with data, got --problem cosine; use --problem log",
         ),
-        (["order", "--ells", "2", "--etas", "0.2", "0.1"], "SVAG is measured over ell at one eta, got 2"),
-        (["order", "--ells", "2", "--kappa", "4", "--etas", "0.2"], "choose either ells .* or kappa"),
-        (["order", "--rule", "linear"], "rule 'linear' needs a second batch size.*--kappa 4"),
+        (
+            ["order", "--ells", "2", "--etas", "0.2", "0.1"],
+            "SVAG is measured over --ells at one eta, .*--etas 0.2",
+        ),
+        (["order", "--ells", "2", "--kappa", "4", "--etas", "0.2"], "choose either --ells .* or --kappa"),
+        (["order", "--rule", "linear"], "--rule linear needs a second batch size.*--kappa 4"),
         (["order", "--etas", "3"], "a step at eta=3 takes longer than time=1; use a smaller eta"),
         (["order", "--etas", "-1"], "eta must be a finite number > 0, got -1"),
         (["order", "--time", "0"], "time must be a finite number > 0, got 0"),
         (["order", "--paths", "10"], "paths must be at least 100"),
-        (["order", "--problem", "logistic", "--time", "0.77"], "none of 16, 32, 64, 128 steps fills time=0.77"),
+        (
+            ["order", "--problem", "logistic", "--time", "0.77"],
+            "none of .* fills a time of 0.77 .* give --etas or",
+        ),
         (["order", "--etas", "0.2", "0.2"], "etas must differ, .* there they are eta = 0.2, 0.2"),
         (["order", "--optimizer", "sgd", "--etas", "0.05", "0.0501"], "etas must differ"),
         (["order", "--ells", "2", "2"], "ells must differ"),
@@ -158,12 +170,32 @@ def test_diverged_paths_are_counted_in_the_table(monkeypatch, capsys):
         (["order", "--png", "nowhere/x.png"], "there is no folder nowhere for the figure"),
         (["simulate", "--ells", "0"], "ell must be a finite number >= 1"),
         (["simulate", "--save", "/proc/nothing"], "/proc/nothing cannot be made a folder"),
-        (["simulate", "--paths", "1"], "need substeps >= 1, points >= 1 and paths >= 2, got 8, 20 and 1"),
+        (["simulate", "--paths", "1"], "need --substeps >= 1, --points >= 1 and --paths >= 2, got 8, 20 and 1"),
     ],
 )
 def test_mistakes_are_answered_with_what_would_work(arguments, message):
     with pytest.raises(ValueError, match=message):
         run(*arguments)
+
+
+def test_in_python_mistakes_are_refused_without_words_of_the_command_line():
+    for wrong, message in (
+        (
+            lambda: Setting("adam", "cosine", "minibatch"),
+            "need a problem with data, .* use problem logistic",
+        ),
+        (lambda: measure_orders(Setting(), [0.2, 0.1], ells=[2]), "SVAG is measured over ells at one of etas, got 2"),
+        (lambda: measure_orders(Setting(), ells=[2], against=Against(4)), "choose either ells .* or kappa"),
+        (lambda: Against(rule="linear"), "rule 'linear' needs a second batch size .* give a kappa above 1"),
+        (
+            lambda: measure_orders(Setting(problem="logistic", time=0.77)),
+            "fills time=0.77 .* give etas or another",
+        ),
+        (lambda: run_processes(Setting(), 0.25, paths=Paths(1)), "need substeps >= 1, points >= 1 and paths >= 2"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            wrong()
+        assert "--" not in str(error.value)
 
 
 def test_an_unknown_name_lists_the_known_ones():
@@ -175,8 +207,8 @@ def test_without_matplotlib_a_figure_is_refused_before_any_work(monkeypatch, tmp
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(figures.importlib, "import_module", missing)
-    with pytest.raises(ValueError, match=r"a PNG needs matplotlib.*pip install 'rootscale\[plot\]'"):
+    monkeypatch.setattr(plotting.importlib, "import_module", missing)
+    with pytest.raises(ValueError, match=r"figures need matplotlib.*pip install 'rootscale\[plot\]'"):
         run("simulate", "--png", tmp_path / "a.png", "--paths", 10**9)
 
 
@@ -214,7 +246,7 @@ def test_the_figure_says_how_many_replicas_diverged(tmp_path, monkeypatch):
 
 def test_a_figure_must_be_a_png(tmp_path):
     pytest.importorskip("matplotlib")
-    with pytest.raises(ValueError, match=r"figures are saved as .png, got 'a.pdf'; use 'a.png'"):
+    with pytest.raises(ValueError, match=r"figures are saved as .png, got 'a.pdf'; use --png a.png"):
         run("order", "--png", tmp_path / "a.pdf")
 
 
@@ -229,7 +261,7 @@ def test_a_figure_must_be_a_png(tmp_path):
     ],
 )
 def test_numbers_are_shown_to_the_digits_that_their_error_leaves(value, se, text):
-    assert commands._number(value, se) == text
+    assert commands.number(value, se) == text
 
 
 def test_a_learning_rate_is_moved_to_one_with_whole_mini_batches():

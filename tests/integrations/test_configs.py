@@ -13,14 +13,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rootscale.cli import convert as convert_cli
+from rootscale import AdamW, BatchSize, Plan
 from rootscale.cli import main
-from rootscale.integrations.configs import FORMATS, convert
-from rootscale.integrations.configs.convert import read
-from rootscale.integrations.configs.documents import Document
-from rootscale.integrations.configs.formats import BASE_LR, BATCHNORM, EVERY, PLAN_ROLES, SCHEDULE, UNIT_ROLES
-from rootscale.plan import BatchSize
+from rootscale.integrations.configs import FORMATS, Length, convert_file
+from rootscale.integrations.configs import convert_text as convert
+from rootscale.integrations.configs.converter import read_document
+from rootscale.integrations.configs.document import Document
+from rootscale.integrations.configs.formats.row import PLAN_UNITS, UNIT_KEYS, unit_of
 from rootscale.rules import rule_text
+from rootscale.units import UNITS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "configs"
@@ -46,7 +47,7 @@ def deepspeed(optimizer="AdamW", scheduler=None, **top):
 
 def values(text, format):
     """Every single value of a file."""
-    document, _ = read(text, format)
+    document, _ = read_document(text, format)
     return {path: leaf.value for path, leaf in document.leaves.items() if not isinstance(leaf.value, dict | list)}
 
 
@@ -56,22 +57,18 @@ def without_numbers(text):
 
 def test_every_example_is_there_and_found_out():
     assert sorted(FILES) == sorted(path.name for path in EXAMPLES.iterdir())
-    assert {read(example(name))[1].name for name in FILES} == set(FORMATS)
+    assert {read_document(example(name))[1].name for name in FILES} == set(FORMATS)
     for name, (_, format, _) in FILES.items():
-        assert read(example(name))[1].name == format
+        assert read_document(example(name))[1].name == format
 
 
-def test_the_command_knows_the_formats_of_the_table():
-    assert tuple(FORMATS) == convert_cli.FORMATS
-
-
-def test_every_field_has_a_known_role_and_every_plan_has_a_learning_rate():
-    roles = {*PLAN_ROLES, *UNIT_ROLES, SCHEDULE, EVERY, BATCHNORM, BASE_LR}
+def test_every_field_has_a_unit_and_every_optimizer_a_learning_rate():
     for known in FORMATS.values():
-        schedules = [fields for fields in known.schedules.values() if not isinstance(fields, str)]
-        fields = [f for kind in known.optimizers.values() for f in kind.fields]
-        assert {f.role for f in [*fields, *known.fields, *(f for s in schedules for f in s)]} <= roles
-        assert all(any(f.role == "lr" for f in kind.fields) for kind in known.optimizers.values())
+        for row in known.optimizers.values():
+            assert "optimizer.eta" in [one.what for one in row.fields]
+            for one in (*row.fields, *known.fields, *(f for s in known.schedules.values() for f in s.fields)):
+                assert unit_of(one, row.family) in UNITS
+                assert one.what.startswith("optimizer.") or one.what in {*PLAN_UNITS, *UNIT_KEYS}
 
 
 #: path: the value at four times the batch size, by hand from the table of units
@@ -401,6 +398,24 @@ def test_batchnorm_counts_forward_passes():
     assert "grad_accum_steps" not in workers.values
 
 
+@pytest.mark.parametrize(
+    ("start", "to", "momentum"),
+    [
+        ("32x1x1", "32x4x1", 0.1),
+        ("32x4x1", "128x1x1", 1 - 0.9**4),
+        ("32x4x1", "32x1x4", 1 - 0.9**4),
+        ("32x1x4", 256, 0.1),
+    ],
+)
+def test_a_plan_and_a_file_agree_on_batchnorm(start, to, momentum):
+    micro, accumulation, workers = start.split("x")
+    text = f"opt: adamw\nlr: 1e-3\nbatch_size: {micro}\ngrad_accum_steps: {accumulation}\nbn_momentum: 0.1\n"
+    result = convert(text, to, world_size=int(workers))
+    plan = Plan(AdamW(1e-3), start, batchnorm_momentum=0.1).convert(to).plan
+    assert result.changes["batchnorm_momentum"].value == plan.batchnorm_momentum == pytest.approx(momentum, rel=1e-12)
+    assert result.values.get("bn_momentum", 0.1) == pytest.approx(momentum, rel=1e-12)
+
+
 def test_a_layout_of_one_worker_without_accumulation_is_a_layout():
     text = "batch_size: 128\nbn_momentum: 0.1\nlr: 0.001\nopt: adamw\n"
     result = convert(text, "256x1x1", start="128x1x1")
@@ -419,9 +434,10 @@ def test_shares_of_the_run_epochs_and_what_is_switched_off_stay():
         "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "warmup_steps": 0.1, "eval_steps": 0.5,
         "max_steps": -1, "max_grad_norm": 0.0, "num_train_epochs": 3, "weight_decay": 0.0,
     })  # fmt: skip
-    result = convert(text, 256, world_size=8, dataset_size=6400)
+    result = convert(text, 256, world_size=8, length=Length(dataset_size=6400))
     assert set(result.values) == {
-        "gradient_accumulation_steps", "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon",
+        "gradient_accumulation_steps", "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "logging_steps",
+        "save_steps",
     }  # fmt: skip
     assert (result.changes["steps"].before, result.changes["steps"].after) == (300, 75)
     ema_off = example("timm-args.yaml").replace("model_ema: true", "model_ema: false")
@@ -519,7 +535,8 @@ REFUSED = {
     "lion": ("opt: lion\nbatch_size: 8\nlr: 1e-3\n", "opt='lion': there is no rule"),
     "muon": (_MEGATRON + "--optimizer muon", "optimizer='muon': there is no rule"),
     "no optimizer": ('{"train_batch_size": 256}', "optimizer.type is not in the file"),
-    "plateau": (_HF % '"lr_scheduler_type": "reduce_lr_on_plateau"', "it has no clock: it waits .* known are linear"),
+    "plateau": ("opt: adamw\nbatch_size: 8\nlr: 1e-3\nsched: plateau\n", "no clock: it waits .* known are cosine"),
+    "rmsprop in text": (_HF % '"optim": "rmsprop"', "optim='rmsprop': its alpha and eps are in the text of optim_args"),
     "unknown schedule": (_HF % '"lr_scheduler_type": "mine"', "'mine': this schedule's clock is not known"),
     "range test": (deepspeed(scheduler={"type": "LRRangeTest"}), "it is a test of learning rates"),
     "one cycle": (deepspeed(scheduler={"type": "OneCycle", "params": {}}), 'set "cycle_momentum": false'),
@@ -533,7 +550,7 @@ REFUSED = {
     "clip by value": ("opt: adamw\nbatch_size: 8\nlr: 1e-3\nclip_grad: 1.0\nclip_mode: agc\n", "only a clip by norm"),
     "twice": ('{"train_batch_size": 256, ' + deepspeed()[1:], "more than once"),
     "nothing known": ('{"a": 1}', r"looked for deepspeed \(JSON with train_batch_size .* megatron"),
-    "broken": ('{"train_batch_size": 256', "not JSON: Expecting"),
+    "broken": ('{"train_batch_size": 256', "expected JSON: Expecting"),
     "merge": (
         "base: &base\n  learning_rate: 1e-3\n<<: *base\nper_device_train_batch_size: 8\n",
         "YAML merge keys are not read: write the values out where line 3 has <<",
@@ -563,6 +580,66 @@ def test_what_cannot_be_converted_as_a_whole_is_refused(case):
         convert(text, 1024, world_size=None if "256" in text or case == "layout" else 8)
 
 
+BROKEN = {
+    "garbage.json": (b"lr = 1\n", r"expected JSON: Expecting value: line 1"),
+    "list.json": (b"[1, 2]", r"the format is not known; .* found JSON without them"),
+    "garbage.toml": (b"{]", r"expected TOML: "),
+    "bell.yaml": (b"opt: adamw\nlr: 1e-3\nbatch_size: 8\nnote: a\x07b\n", r"line 4 has the character U\+0007"),
+    "bell.json": (b'{"train_batch_size": 256, "note": "\x07"}', r"expected JSON: Invalid control character at: line 1"),
+    "bell.toml": (b'[training]\nglobal_batch_size = 64\nx = "\x07"\n', r"expected TOML: Illegal character '\\x07'"),
+    "deep.json": (b'{"a": ' + b"[" * 100_000, r"expected JSON, got values that are nested too deep"),
+    "deep.yaml": (b"a: " + b"[" * 3000, r"YAML"),
+    "tag.yaml": (b"opt: adamw\nlr: !!int ''\nbatch_size: 8\n", r"lr must be a number, got .!!int"),
+    "latin.yaml": (b"opt: \xe9", r"cannot read .*latin.yaml: 'utf-8' codec"),
+    "empty.yaml": (b"", r"YAML must have names and values"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(name, tmp_path, capsys):
+    content, message = BROKEN[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main(["convert", str(path), "--to", "1024", "--world-size", "1"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    assert str(path) in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_name_that_says_json_is_believed(tmp_path):
+    path = tmp_path / "args.json"
+    path.write_text("per_device_train_batch_size: 8\n")
+    with pytest.raises(ValueError, match=r"args\.json: expected JSON: Expecting value"):
+        convert_file(path, 32)
+    renamed = path.rename(tmp_path / "args.yml")
+    assert convert_file(renamed, 32, world_size=1).format.name == "transformers"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--to", "-16", r"--to: .*got '-16'"),
+        ("--to", "ten", r"--to: .*got 'ten'"),
+        ("--to", "2.5", r"--to must be a whole number of samples, got 2.5"),
+        ("--from", "0", r"--from: .*got '0'"),
+        ("--world-size", "0", r"--world-size must be a whole number above 0, got 0"),
+        ("--steps", "5", r"the run has 100,000 steps, and --steps says 5"),
+    ],
+)
+def test_errors_name_the_option(option, value, message, capsys):
+    words = ["convert", str(EXAMPLES / "deepspeed.json"), "--to", "4096"]
+    assert main([*words[: 2 if option == "--to" else 4], option, value]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_value_outside_its_domain_is_named_by_its_path():
+    with pytest.raises(ValueError, match=r"optimizer\.params\.lr must be a finite number > 0, got -0\.001"):
+        convert(deepspeed().replace("0.001", "-0.001"), 1024)
+    with pytest.raises(ValueError, match=r"optimizer\.params\.betas\.0 must be in \[0, 1\), got 1\.5"):
+        convert(deepspeed().replace("0.98", "1.5"), 1024)
+
+
 def test_a_warmup_that_would_vanish_is_refused_and_an_interval_is_at_least_a_step():
     scheduler = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 1, "warmup_type": "linear"}}
     with pytest.raises(ValueError, match=r"warmup_num_steps=1 would become 0\.25 of a step; need kappa <= 2"):
@@ -580,14 +657,14 @@ def test_too_large_a_kappa_says_what_would_work():
 
 
 def test_batch_sizes_that_contradict_each_other_are_refused():
-    with pytest.raises(ValueError, match=r"the batch size of the file is 1,024, and 512 was given"):
+    with pytest.raises(ValueError, match=r"the batch size of the file is 1,024, and --from says 512"):
         convert(example("deepspeed.json"), 4096, start=512)
     with pytest.raises(ValueError, match="train_batch_size=1024 is not 32 micro x 4 accumulation x 4 workers"):
         convert(example("deepspeed.json"), 4096, world_size=4)
     with pytest.raises(ValueError, match=r"per_device_train_batch_size=8 is per worker.*--world-size"):
         convert(example("training_args.json"), 4096)
-    with pytest.raises(ValueError, match="the file's run has 100,000 steps, and 5 were given"):
-        convert(example("deepspeed.json"), 4096, steps=5)
+    with pytest.raises(ValueError, match="the run has 100,000 steps, and --steps says 5"):
+        convert(example("deepspeed.json"), 4096, length=Length(steps=5))
 
 
 def test_a_format_that_does_not_fit_is_refused():
@@ -668,9 +745,8 @@ def test_json_has_the_new_text_and_every_reason(tmp_path, capsys):
 
 
 def test_the_command_is_quick_to_start():
-    code = (
-        "import sys, rootscale.cli\nprint([m for m in sys.modules if 'integrations' in m or m in ('yaml', 'tomllib')])"
-    )
+    heavy = ("torch", "numpy", "yaml", "tomllib", "rich", "transformers")
+    code = f"import sys, rootscale.cli\nprint([m for m in sys.modules if m in {heavy}])"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env).stdout.strip() == "[]"
 
@@ -691,10 +767,8 @@ def test_the_commands_of_the_docs_print_what_the_docs_show(capsys, monkeypatch):
 def test_the_docs_list_every_field_and_optimizer():
     page = (ROOT / "docs" / "integrations" / "configs.md").read_text()
     for known in FORMATS.values():
-        schedules = [fields for fields in known.schedules.values() if not isinstance(fields, str)]
-        fields = [f for kind in known.optimizers.values() for f in kind.fields]
-        for f in [*fields, *known.fields, *(f for s in schedules for f in s)]:
-            path = re.sub(r"\.\d$", "", f.path)
+        for one in known.all_fields():
+            path = re.sub(r"\.\d$", "", one.path)
             assert f"`{path}`" in page, path
         for name in [*known.optimizers, *filter(None, known.schedules)]:
             assert f"`{name}`" in page, name

@@ -8,11 +8,12 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from problems import make, mlp
 
-from rootscale.lab import Settings, Variant, sweep
+from rootscale import Adam, Plan
+from rootscale.integrations.ray import OnRay
+from rootscale.lab import Deadline, Forked, Here, Settings, Store, UnfinishedError, Variant, sweep
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -29,29 +30,38 @@ def cluster():
     ray.shutdown()
 
 
+def run(task, variants, seeds, settings=SETTINGS, store=None, execute=None):
+    return sweep(task, variants, seeds=seeds, settings=settings, store=store, execute=execute or Here())
+
+
 def equal(a, b):
     for variant, one in a.trajectories.items():
         for name in one.names:
-            assert np.array_equal(one.values[name], b.trajectories[variant].values[name]), (variant, name)
+            assert one.values[name] == pytest.approx(b.trajectories[variant].values[name], rel=1e-9), (variant, name)
 
 
 def test_a_sweep_on_ray_is_the_one_of_this_process_and_can_be_moved(tmp_path):
-    here = sweep(make(), VARIANTS, [0, 1], SETTINGS)
-    equal(sweep(make(), VARIANTS[:2], [0, 1], SETTINGS, tmp_path, engine="ray"), here)
+    here = run(make(), VARIANTS, [0, 1])
+    few = run(make(), VARIANTS[:2], [0, 1], store=tmp_path, execute=OnRay())
+    for variant in VARIANTS[:2]:
+        assert few.trajectories[variant].meta["seeds"] == [0, 1]
+        assert few.trajectories[variant].values["train loss"] == pytest.approx(
+            here.trajectories[variant].values["train loss"], rel=1e-9
+        )
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("trajectory.npz")}
-    equal(sweep(make(), VARIANTS, [0, 1], SETTINGS, tmp_path, workers=2), here)  # goes on with processes
+    equal(run(make(), VARIANTS, [0, 1], store=tmp_path, execute=Forked(2)), here)
     assert times.items() <= {path: path.stat().st_mtime_ns for path in tmp_path.rglob("trajectory.npz")}.items()
 
 
 def test_a_worker_killed_in_mid_run_loses_nothing_and_doubles_nothing(tmp_path):
     task = make()
-    expected = sweep(task, VARIANTS, [0, 1], SETTINGS)
+    expected = run(task, VARIANTS, [0, 1])
     killed = []
 
     def kill():
         deadline = time.monotonic() + 60
         while not killed and time.monotonic() < deadline:
-            for path in tmp_path.glob("*/checkpoint.pt"):
+            for path in tmp_path.glob("*/*/checkpoint.pt"):
                 place = path.parent
                 if not (place / "trajectory.npz").exists() and "warm" not in place.name:
                     pid = json.loads((place / "run.json").read_text())["process"]["pid"]
@@ -63,12 +73,12 @@ def test_a_worker_killed_in_mid_run_loses_nothing_and_doubles_nothing(tmp_path):
 
     thread = threading.Thread(target=kill)
     thread.start()
-    found = sweep(task, VARIANTS, [0, 1], SETTINGS, tmp_path, engine="ray", checkpoint_every=0.0)
+    found = run(task, VARIANTS, [0, 1], store=Store(tmp_path, checkpoint_every=0.0), execute=OnRay())
     thread.join()
     assert killed
     equal(found, expected)
-    statuses = [json.loads(path.read_text())["status"] for path in tmp_path.glob("*/run.json")]
-    assert statuses == ["finished"] * (len(VARIANTS) + 1)
+    statuses = [json.loads(path.read_text())["status"] for path in tmp_path.glob("*/*/run.json")]
+    assert set(statuses) == {"finished"}
 
 
 def test_the_example_runs(capsys, monkeypatch):
@@ -87,9 +97,22 @@ def test_an_error_in_a_run_reaches_the_user(tmp_path):
 
     task = make(model=broken)
     with pytest.raises(ValueError, match="no such weights"):
-        sweep(task, [Variant()], [0], Settings(grid=(0, 160)), tmp_path, engine="ray")
+        run(task, [Variant()], [0], Settings(grid=(0, 160)), tmp_path, OnRay())
 
 
-def test_an_unknown_engine_is_refused():
-    with pytest.raises(ValueError, match="engine must be one of processes, ray, got 'slurm'"):
-        sweep(make(), [Variant()], [0], Settings(grid=(0, 160)), engine="slurm")
+def test_two_arms_of_eight_seeds_fill_all_cpus(tmp_path):
+    run(make(), VARIANTS[:2], range(8), Settings(grid=(0, 16)), tmp_path, OnRay())
+    assert len(list(tmp_path.glob("*/*/run.json"))) == 2, "there are two CPUs: a job for each"
+    assert OnRay().workers() == 2
+    assert OnRay(gpus=0.5).workers() == 1
+
+
+def test_a_deadline_stops_the_workers_with_checkpoints(tmp_path):
+    with pytest.raises(UnfinishedError):
+        run(make(), [Variant()], [0], SETTINGS, tmp_path / "none", OnRay(deadline=Deadline.after(0)))
+    task = make(Plan(Adam(2e-3, 0.98, 0.998), batch_size=4, steps=400_000))
+    long = Settings(grid=(0, 1_600_000))
+    with pytest.raises(UnfinishedError):
+        run(task, [Variant()], [0], long, tmp_path, OnRay(deadline=Deadline.after(3)))
+    (place,) = tmp_path.glob("*/*/")
+    assert (place / "checkpoint.pt").exists()

@@ -1,6 +1,8 @@
 """Against the real Trainer: a GPT-2 of two layers and width 32, randomly initialised, on synthetic text, on the CPU."""
 
 import copy
+import dataclasses
+import gc
 import inspect
 import json
 import math
@@ -17,8 +19,13 @@ import torch  # noqa: E402
 from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION  # noqa: E402
+from transformers.trainer_utils import SchedulerType  # noqa: E402
+from transformers.training_args import OptimizerNames  # noqa: E402
 
 from rootscale import AdamW, Plan, RMSprop, ScalingWarning, Schedule  # noqa: E402
+from rootscale.integrations.configs import convert_text  # noqa: E402
+from rootscale.integrations.configs.formats.transformers import TRANSFORMERS  # noqa: E402
 from rootscale.integrations.transformers import (  # noqa: E402
     RescaleCallback,
     explain_training_arguments,
@@ -30,6 +37,15 @@ from rootscale.integrations.transformers import (  # noqa: E402
 ROOT = Path(__file__).parents[2]
 BASE = {"per_device_train_batch_size": 4, "learning_rate": 1e-3, "adam_beta1": 0.95, "adam_beta2": 0.99}
 QUIET = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "dataloader_pin_memory": False}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collection():
+    """The Trainer collects garbage when training begins, which takes long if it goes through all that was imported."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def arguments(folder="unused", **values):
@@ -123,7 +139,7 @@ def test_shares_and_epochs_mean_the_same_at_any_batch_size():
         assert getattr(new, name) == getattr(args, name)
     changes = explain_training_arguments(args, to=16, dataset_size=1000)
     assert (changes["steps"].before, changes["steps"].used) == (750, 188)
-    assert "4x1x1 -> 4x4x1 (per device x accumulation x devices)" in changes.title
+    assert "batch size 4 -> 16 (4 micro x 4 accumulation x 1 workers)" in changes.title
 
 
 @pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
@@ -154,6 +170,77 @@ def test_rmsprop_is_converted_through_its_optim_args_and_sgd_linearly():
     assert (new.weight_decay, new.adam_beta1, new.adam_epsilon) == (0.1, args.adam_beta1, args.adam_epsilon)
     sgd = scale_training_arguments(arguments(optim="sgd", optim_args="momentum=0.9", weight_decay=0.1), to=16)
     assert (sgd.learning_rate, sgd.weight_decay, sgd.optim_args) == (4e-3, 0.1, "momentum=0.9")
+
+
+def made_from(text, folder="unused"):
+    """The arguments of a file, as `HfArgumentParser` makes them."""
+    return TrainingArguments(str(folder), **{"use_cpu": True, "report_to": [], **json.loads(text)})
+
+
+FILES = {
+    "defaults": {},
+    "8-bit": {"optim": "adamw_bnb_8bit", "weight_decay": 0.1},
+    "sgd with momentum": {"optim": "sgd", "optim_args": "momentum=0.9", "weight_decay": 0.1},
+    "evaluations": {"eval_strategy": "steps", "eval_steps": 40, "eval_delay": 60, "save_strategy": "no"},
+    "evaluations by epochs": {"eval_strategy": "epoch", "eval_steps": 40, "eval_delay": 2, "save_strategy": "epoch"},
+    "evaluations with the logs": {"eval_strategy": "steps", "logging_steps": 40},
+    "best model": {
+        "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 30, "save_steps": 90, "max_steps": 600
+    },
+    "shares": {"warmup_steps": 0.1, "logging_steps": 0.05, "max_grad_norm": 0.0},
+    "polynomial": {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2.0}, "warmup_steps": 80},
+    "inverse_sqrt": {"lr_scheduler_type": "inverse_sqrt"},
+    "plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 40},
+    "stable": {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 80}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_converted_to_the_arguments_that_live_ones_become(name):
+    given = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "adam_beta1": 0.95, **FILES[name]}
+    text = json.dumps(given)
+    live = scale_training_arguments(made_from(text), to=32).to_dict()
+    after = made_from(convert_text(text, 32, world_size=1).after).to_dict()
+    assert (live["gradient_accumulation_steps"], live["learning_rate"] > 5e-5) == (8, True)
+    for key, value in live.items():
+        kind = pytest.approx if isinstance(value, float | dict) else lambda x: x
+        assert after[key] == (kind(value) if key != "accelerator_config" else value), key
+
+
+@pytest.mark.parametrize("name", ["greedy", "period", "auto", "split", "optimizer"])
+def test_a_file_is_refused_with_the_message_that_live_arguments_are(name):
+    given = {
+        "greedy": {"lr_scheduler_type": "greedy", "eval_strategy": "epoch"},
+        "period": {"lr_scheduler_kwargs": {"period": 10}},
+        "auto": {"auto_find_batch_size": True},
+        "split": {"accelerator_config": {"split_batches": True}},
+        "optimizer": {"optim": "ademamix"},
+    }[name]
+    text = json.dumps({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, **given})
+    messages = []
+    for convert in (lambda: scale_training_arguments(made_from(text), to=32), lambda: convert_text(text, 32, start=8)):
+        with pytest.raises(ValueError, match=r"known|switch it off|no rule") as caught:
+            convert()
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_the_defaults_of_the_table_are_those_of_transformers():
+    fields = {one.name: one.default for one in dataclasses.fields(TrainingArguments)}
+    for one in TRANSFORMERS.all_fields():
+        if "." not in one.path and one.default is not None:
+            assert fields[one.path] == one.default, one.path
+    names = {one.value for one in OptimizerNames} | {"adamw_hf", "adamw_apex_fused"}  # two of transformers 4
+    assert set(TRANSFORMERS.optimizers) <= names
+    assert {one.value for one in SchedulerType} == set(TRANSFORMERS.schedules)
+    for name, row in TRANSFORMERS.schedules.items():
+        takes = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(name)]).parameters
+        if name == "reduce_lr_on_plateau":
+            takes = inspect.signature(torch.optim.lr_scheduler.ReduceLROnPlateau).parameters
+        ours = {one.path.rpartition(".")[2]: one.default for one in row.fields}
+        assert {*ours, *row.others} <= set(takes)
+        for key, default in ours.items():
+            assert default == takes[key].default or default is None or takes[key].default is None, (name, key)
 
 
 def test_checkpoints_stay_a_multiple_of_evaluations_where_the_best_model_is_kept():
@@ -207,17 +294,22 @@ def test_numbers_that_the_library_takes_by_itself_are_converted_too():
 
 
 REFUSED = {
-    "adafactor": ({"optim": "adafactor"}, "optim='adafactor' follows no known SDE"),
-    "8-bit": ({"optim": "adamw_bnb_8bit"}, "optim='adamw_bnb_8bit' follows no known SDE"),
-    "lion": ({"optim": "lion_32bit"}, "optim='lion_32bit' follows no known SDE"),
+    "adafactor": ({"optim": "adafactor"}, "optim='adafactor': there is no rule for this optimizer"),
+    "lion": ({"optim": "lion_32bit"}, "optim='lion_32bit': there is no rule for this optimizer"),
     "momentum": ({"optim": "rmsprop", "optim_args": "momentum=0.9"}, "RMSprop with momentum"),
     "greedy": (
         {"lr_scheduler_type": "greedy", "eval_strategy": "epoch"},
-        "lr_scheduler_type='greedy' has no known clock",
+        "lr_scheduler_type='greedy': it has no clock",
     ),
-    "unknown number": ({"lr_scheduler_kwargs": {"period": 10}}, "has 'period', whose unit is not known"),
-    "changing batch": ({"auto_find_batch_size": True}, "auto_find_batch_size changes the batch size"),
-    "split batches": ({"accelerator_config": {"split_batches": True}}, "split_batches makes"),
+    "unknown number": ({"lr_scheduler_kwargs": {"period": 10}}, r"lr_scheduler_kwargs\.period: its unit is not known"),
+    "changing batch": (
+        {"auto_find_batch_size": True},
+        "auto_find_batch_size=True: the Trainer then chooses the batch size",
+    ),
+    "split batches": (
+        {"accelerator_config": {"split_batches": True}},
+        "split_batches=True: per_device_train_batch_size then is the batch of all devices",
+    ),
     "beta": ({"adam_beta1": 0.5}, "kappa=4 gives beta1=-1; need kappa < 2"),
 }
 
@@ -371,7 +463,7 @@ def test_a_checkpoint_from_after_the_switch_is_an_ordinary_one(switched, tmp_pat
     callback, again = RescaleCallback(), Watch(every=64)
     trainer(new, callback, again, data=DATA).train(resume_from_checkpoint=str(checkpoint))
     assert callback.changes is None
-    assert callback.begun_at == "4x1x1"
+    assert callback.started_at == "4x1x1"
     assert again.losses == pytest.approx({s: x for s, x in watch.losses.items() if s > 48 * 16}, rel=1e-9)
 
 
@@ -436,7 +528,7 @@ def test_a_callback_of_an_earlier_training_starts_another_one_afresh(tmp_path):
     trainer(arguments(tmp_path / "a", max_steps=2), callback).train()
     trainer(arguments(tmp_path / "b", max_steps=2, per_device_train_batch_size=8), callback).train()
     assert callback.changes is None
-    assert (callback.batch_size, callback.begun_at) == ("8x1x1", "8x1x1")
+    assert (callback.batch_size, callback.started_at) == ("8x1x1", "8x1x1")
     trainer(arguments(tmp_path / "c", max_steps=2), callback, RescaleCallback()).train()
     assert callback.batch_size == "4x1x1"
 
@@ -475,7 +567,8 @@ def test_resuming_inconsistently_is_refused_before_a_step_is_made(run, tmp_path)
     refused(larger(args, tmp_path, max_steps=256), "but the schedule of the arguments has .* at step 32")
     refused(larger(args, args.output_dir), "output_dir must be another folder than that of checkpoint-128")
     refused(new, "batch_size is 8, but checkpoint-128 says that it was written at 4", batch_size=8)
-    refused(larger(args, tmp_path, optim="adafactor"), "optim='adafactor' follows no known SDE")
+    refused(larger(args, tmp_path, optim="adafactor"), "optim='adafactor': there is no rule")
+    refused(larger(args, tmp_path, optim="adamw_8bit"), "optim='adamw_8bit' keeps its state in a form of its own")
 
 
 def test_a_scheduler_of_ones_own_is_refused(tmp_path):
@@ -500,7 +593,7 @@ class Normed(torch.nn.Module):
         return {"loss": (self.net(x).squeeze(1) - labels).square().mean()}
 
 
-def test_batchnorm_and_averages_are_converted_from_the_batch_size_the_run_was_begun_at(tmp_path):
+def test_batchnorm_and_averages_are_converted_from_the_batch_size_at_which_the_run_started(tmp_path):
     data = [{"x": torch.randn(4), "labels": torch.tensor(1.0)} for _ in range(64)]
 
     def made(args):

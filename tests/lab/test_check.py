@@ -115,7 +115,7 @@ def test_a_check_without_a_known_cause_says_how_far_one_may_go(scratch):
     arm = scratch["B = 64"]
     (cause,) = causes.causes_of(digits(samples=6_400), Variant(16), arm, unknown, Settings(grid=(0, 6_400)))
     assert "none of the known causes is seen" in cause
-    largest = max(abs(gap.largest[0]) for gap in arm.comparison.decisive)
+    largest = max(abs(gap.largest.gap) for gap in arm.comparison.decisive)
     assert f"kappa = {1 + 15 * 0.05 / largest:.2g} may be within the tolerance" in cause
 
 
@@ -179,7 +179,7 @@ def test_mistakes_are_explained_before_anything_is_run(monkeypatch):
     ):
         with pytest.raises(ValueError, match=message):
             check(make(), variants, **options)
-    with pytest.raises(ValueError, match="need a tolerance above 0 and a level between 0 and 1, got 0.05 and 95"):
+    with pytest.raises(ValueError, match=r"need a tolerance above 0 and a level between 0 and 1, got 0\.05 and 95"):
         Judge(level=95)
     with pytest.raises(ValueError, match="need a tolerance above 0"):
         Judge(tolerance=0.0)

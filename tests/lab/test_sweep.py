@@ -105,7 +105,7 @@ def test_a_run_is_found_again_in_whatever_group_of_seeds_it_was_made(copied):
 
 
 def test_a_warm_start_serves_other_groups_than_it_was_made_in(copied):
-    folder, kept = copied
+    folder, _ = copied
     apart = run(make("everything"), [Variant(2)], [0, 1, 2], SWITCH, None, Here(together=1))
     before = times(folder, "checkpoint.pt")
     together = run(make("everything"), [Variant(2)], [0, 1, 2], SWITCH, folder, Here(together=3))

@@ -10,7 +10,7 @@ from rootscale.format import percent
 from rootscale.gap import gaps
 from rootscale.lab import Check
 from rootscale.paper import results
-from rootscale.paper.finals import finals
+from rootscale.paper.finals import final_values
 from rootscale.paper.stored import record_of
 from rootscale.report.payload import make_payload
 
@@ -75,7 +75,9 @@ def test_numbers_that_once_disagreed_are_one(name, label, checks):
 def test_final_values_take_their_gaps_from_the_comparison(name, checks):
     check = checks[name]
     for arm, final in zip(
-        check.others, finals([check.base, *check.others], record_of(RESULTS / name)["test_samples"])[1:], strict=True
+        check.others,
+        final_values([check.base, *check.others], record_of(RESULTS / name)["test_samples"])[1:],
+        strict=True,
     ):
         assert final.curves == arm.comparison.gaps
         assert final.verdict == arm.verdict

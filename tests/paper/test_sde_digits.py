@@ -15,7 +15,7 @@ def digits():
 
 
 def test_the_experiment_writes_figure_record_and_trajectories_and_resumes(digits, tmp_path, capsys):
-    arguments = ["--out", str(tmp_path), "--replicas", "3", "--warmup-samples", "80", "--samples", "32"]
+    arguments = ["--out", str(tmp_path), "--replicas", "3", "--warmup-samples", "40", "--samples", "32"]
     arguments += ["--points", "2", "--eager"]
     assert digits.main(arguments) == 0
     (tmp_path / "digits" / "sde.npz").unlink()
@@ -32,8 +32,9 @@ def test_the_experiment_writes_figure_record_and_trajectories_and_resumes(digits
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_other_settings_are_not_taken_from_finished_runs(digits, tmp_path, capsys):
-    arguments = ["--out", str(tmp_path), "--replicas", "2", "--warmup-samples", "80", "--samples", "16"]
+def test_other_settings_are_not_taken_from_finished_runs(digits, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(digits, "PROCESSES", {key: digits.PROCESSES[key] for key in ("adam", "svag-2")})
+    arguments = ["--out", str(tmp_path), "--replicas", "2", "--warmup-samples", "40", "--samples", "16"]
     arguments += ["--points", "1", "--eager", "--only-run"]
     assert digits.main(arguments) == 0
     capsys.readouterr()

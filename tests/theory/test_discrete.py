@@ -6,9 +6,9 @@ from reference import sgd_on_quadratic, standard_errors, warm_up_second_moment
 
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop
 from rootscale.rules import get_rule
+from rootscale.theory import FAMILIES, NGOS, Minibatch, cosine, linear, logistic, quadratic, sde
 from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
-from rootscale.theory.oracle import FAMILIES, NGOS, Minibatch, cosine, linear, logistic, quadratic, svag
-from rootscale.theory.sde import sde
+from rootscale.theory.oracle import svag
 
 TORCH = {
     "sgd": (SGD(0.1), lambda p: torch.optim.SGD(p, lr=0.1)),

@@ -5,20 +5,10 @@ import pytest
 import torch
 from reference import standard_errors
 
-from rootscale.theory.oracle import (
-    FAMILIES,
-    NGOS,
-    Minibatch,
-    Oracle,
-    StudentT,
-    cosine,
-    linear,
-    logistic,
-    penalised,
-    quadratic,
-    svag,
-    svag_weights,
-)
+from rootscale.rules import svag_weights
+from rootscale.theory.families import FAMILIES, Minibatch, StudentT
+from rootscale.theory.oracle import NGOS, Oracle, penalised, svag
+from rootscale.theory.problems import cosine, linear, logistic, quadratic
 
 FULL = torch.tensor([[2.0, 0.6], [0.6, 1.0]], dtype=torch.double)
 

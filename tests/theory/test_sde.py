@@ -5,8 +5,8 @@ import torch
 from reference import euler_maruyama, ornstein_uhlenbeck, standard_errors
 
 from rootscale.hparams import Adam
-from rootscale.theory.oracle import NGOS, cosine, linear, quadratic
-from rootscale.theory.sde import (
+from rootscale.theory import NGOS, cosine, linear, quadratic
+from rootscale.theory.equations import (
     SGDSDE,
     AdamSDE,
     AdamState,

@@ -5,9 +5,11 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from calls import chained
 from torch import nn
 
 from rootscale.hparams import SGD, Adam, RMSprop
+from rootscale.rules import svag_weights
 from rootscale.theory import (
     FAMILIES,
     FORMS,
@@ -15,18 +17,16 @@ from rootscale.theory import (
     AdamState,
     Chain,
     Minibatch,
+    NetworkOracle,
     RMSpropState,
     SGDState,
     cosine,
     logistic,
     quadratic,
-    svag,
     svag_chain,
-    svag_weights,
 )
-from rootscale.theory.network import NetworkOracle
+from rootscale.theory.oracle import svag
 from rootscale.theory.random import normal
-from rootscale.theory.simulate import run_chain
 
 
 def network(batch_size: int = 2) -> NetworkOracle:
@@ -51,7 +51,7 @@ def test_run_chain_is_the_chain_step_by_step_with_its_counter_at_t0(form, compil
     x0 = AdamState(*torch.tensor([[[1.0, -1.0]], [[0.2, 0.1]], [[2.0, 1.0]]], dtype=torch.float64))
     functions = {"theta": lambda x: x.theta[:, 0], "u": lambda x: x.u[:, 1]}
     times = [first * h, (first + 3) * h, (first + steps) * h]
-    result = run_chain(chain, x0, functions, times, seed=3, t0=first * h, paths=4, keep=True, compile=compile)
+    result = chained(chain, x0, functions, times, seed=3, t0=first * h, paths=4, keep=True, compile=compile)
     x = chain.unscaled(tuple(part.expand(4, -1) for part in x0))
     for k in range(steps):
         x = chain.step(first + k, x, oracle.drawn(x[0], normal(3, k, (4, oracle.normals))))
@@ -89,8 +89,8 @@ def test_chain_and_svag_of_a_network_agree_in_mean_with_each_other_at_equal_time
     x0 = RMSpropState(oracle.start(1), oracle.variance(oracle.start(1)))
     functions = {"loss": lambda x: oracle.losses(x.theta).mean(1)}
     times = [0.0, 20 * chain.clock]
-    plain = run_chain(chain, x0, functions, times, seed=0, paths=400, compile=False)["loss"]
-    fine = run_chain(svag_chain(chain, 2), x0, functions, times, seed=1, paths=400, compile=False)["loss"]
+    plain = chained(chain, x0, functions, times, seed=0, paths=400, compile=False)["loss"]
+    fine = chained(svag_chain(chain, 2), x0, functions, times, seed=1, paths=400, compile=False)["loss"]
     assert plain.mean[0] == fine.mean[0]
     se = float((plain.se[1] ** 2 + fine.se[1] ** 2) ** 0.5)
     assert abs(plain.mean[1] - fine.mean[1]) < 4 * se
@@ -103,18 +103,18 @@ def test_an_oracle_that_only_samples_is_refused_with_the_way_that_works():
 
     chain = Chain(SGD(0.1), Samples())
     with pytest.raises(TypeError, match=r"needs an oracle with normals and drawn.*Samples has none.*Chain.iterate"):
-        run_chain(chain, SGDState(torch.zeros(1, 1)), {}, [0.1], seed=0)
+        chained(chain, SGDState(torch.zeros(1, 1)), {}, [0.1], seed=0)
 
 
 def test_diverged_paths_are_counted_and_reported():
     chain = Chain(SGD(30.0), NGOS(quadratic([1.0]), 1.0))
     x0 = SGDState(torch.ones(1, 1))
     with pytest.warns(RuntimeWarning, match="5 of 5 paths diverged"):
-        result = run_chain(chain, x0, {"theta": lambda x: x.theta[:, 0]}, [0.0, 300 * 30.0], seed=0, paths=5)
+        result = chained(chain, x0, {"theta": lambda x: x.theta[:, 0]}, [0.0, 300 * 30.0], seed=0, paths=5)
     assert result.diverged.tolist() == [0, 5]
 
 
 def test_a_state_of_another_optimizer_is_refused():
     chain = Chain(Adam(0.1, 0.9, 0.99), NGOS(cosine(), sigma=10.0))
     with pytest.raises(ValueError, match="a state of the SDE of adam with 3 parts, got RMSpropState with 2"):
-        run_chain(chain, RMSpropState(torch.ones(1, 1), torch.ones(1, 1)), {}, [0.1], seed=0, t0=0.05, paths=2)
+        chained(chain, RMSpropState(torch.ones(1, 1), torch.ones(1, 1)), {}, [0.1], seed=0, t0=0.05, paths=2)

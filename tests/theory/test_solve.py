@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
+import gc
 import math
 import shutil
-import subprocess
-import sys
-import textwrap
-import threading
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
+from calls import solved
 
-from rootscale.theory import engine
-from rootscale.theory.engine import drive
-from rootscale.theory.oracle import NGOS, cosine, logistic, quadratic
+from rootscale.theory import stepping
+from rootscale.theory.engine import Paths, SaveAt, System, drive
+from rootscale.theory.equations import SGDSDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
+from rootscale.theory.oracle import NGOS
+from rootscale.theory.problems import cosine, logistic, quadratic
 from rootscale.theory.random import normal
-from rootscale.theory.sde import SGDSDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
-from rootscale.theory.solve import SCHEMES, Scheme, euler, heun, increment, solve, suits, whole_steps
+from rootscale.theory.solver import SCHEMES, Scheme, euler, heun, increment, suits
 
 COMPILER = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler"
@@ -70,9 +67,9 @@ def test_solver_equals_the_obvious_loop(case: str, scheme: Scheme) -> None:
         assert scheme.step is heun
         assert case != "adam"
         with pytest.raises(ValueError, match=r"solves the Stratonovich equation.*use one of euler, richardson"):
-            solve(equation, x0, FUNCTIONS, [t0 + 0.3], h=0.1, seed=4, scheme=scheme, t0=t0, paths=20)
+            solved(equation, x0, FUNCTIONS, [t0 + 0.3], h=0.1, seed=4, scheme=scheme, t0=t0, paths=20)
         return
-    result = solve(
+    result = solved(
         equation, x0, FUNCTIONS, [t0, t0 + 0.3, t0 + 0.7], h=0.1, seed=4, scheme=scheme, t0=t0, paths=20, keep=True
     )
     for column, steps in enumerate((0, 3, 7)):
@@ -97,14 +94,14 @@ def test_an_equation_needs_no_increment_of_its_own() -> None:
         oracle = ORACLE
         drift, diffusion = staticmethod(RMSPROP.drift), staticmethod(RMSPROP.diffusion)
 
-    both = [solve(e, X_RMSPROP, FUNCTIONS, [1.0], h=0.1, seed=1, paths=9, keep=True) for e in (Plain(), RMSPROP)]
+    both = [solved(e, X_RMSPROP, FUNCTIONS, [1.0], h=0.1, seed=1, paths=9, keep=True) for e in (Plain(), RMSPROP)]
     np.testing.assert_allclose(both[0].values["cos"], both[1].values["cos"], rtol=1e-12)
 
 
 def test_euler_on_ornstein_uhlenbeck_has_the_moments_of_its_recursion() -> None:
     lam, sigma0, h, steps, paths = 1.5, 0.8, 0.05, 20, 40_000
     equation = SGDSDE(NGOS(quadratic([lam]), 1.0), sigma0)
-    result = solve(
+    result = solved(
         equation, SGDState(*full(2.0, d=1)), {"x": lambda x: x.theta[:, 0], "xx": lambda x: x.theta[:, 0] ** 2},
         [steps * h], h=h, seed=11, paths=paths,
     )  # fmt: skip
@@ -121,7 +118,7 @@ def test_richardson_on_ornstein_uhlenbeck_is_near_the_exact_mean_where_euler_is_
     equation, x0 = SGDSDE(NGOS(quadratic([1.5]), 1.0), 1e-3), SGDState(*full(2.0, d=1))
     exact, f = 2 * math.exp(-1.5), {"x": lambda x: x.theta[:, 0]}
     gap = {
-        name: abs(solve(equation, x0, f, [1.0], h=0.05, seed=0, paths=100, scheme=name)["x"].mean[0] - exact)
+        name: abs(solved(equation, x0, f, [1.0], h=0.05, seed=0, paths=100, scheme=name)["x"].mean[0] - exact)
         for name in SCHEMES
     }
     assert gap["euler"] > 0.01
@@ -148,7 +145,7 @@ def test_weak_order_of_a_scheme_is_what_its_row_says(case: str, scheme: str, nam
     difference = Scheme("difference", row.step, row.levels + halved, row.order)
     functions = {"theta": lambda x: x.theta.mean(1), "theta^2": lambda x: x.theta.square().mean(1)}
     change, se = np.transpose([
-        [part[0] for part in solve(
+        [part[0] for part in solved(
             equation, x0, functions, [t0 + 1], h=h, seed=7, scheme=difference, t0=t0, paths=200_000
         )[name]]
         for h in (1 / 8, 1 / 16, 1 / 32)
@@ -164,7 +161,7 @@ def test_heun_for_adam_is_of_second_order_where_the_noise_vanishes_and_euler_of_
     for step, order in ((euler, 1), (heun, 2)):
         difference = Scheme("difference", step, ((1, 1.0), (2, -1.0)), order)
         gaps = [
-            solve(equation, X_ADAM, FUNCTIONS, [1.5], h=h, seed=3, scheme=difference, t0=0.5)["theta"].mean[0]
+            solved(equation, X_ADAM, FUNCTIONS, [1.5], h=h, seed=3, scheme=difference, t0=0.5)["theta"].mean[0]
             for h in (1 / 32, 1 / 64)
         ]
         assert math.log2(gaps[0] / gaps[1]) == pytest.approx(order, abs=0.1)
@@ -173,7 +170,7 @@ def test_heun_for_adam_is_of_second_order_where_the_noise_vanishes_and_euler_of_
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
 def test_results_do_not_depend_on_chunks(chunk: int) -> None:
     whole, parts = (
-        solve(ADAM, X_ADAM, FUNCTIONS, [0.8, 1.1], h=0.1, seed=2, t0=0.5, paths=100, keep=True, chunk=c)
+        solved(ADAM, X_ADAM, FUNCTIONS, [0.8, 1.1], h=0.1, seed=2, t0=0.5, paths=100, keep=True, chunk=c)
         for c in (100, chunk)
     )
     for name in FUNCTIONS:
@@ -181,8 +178,8 @@ def test_results_do_not_depend_on_chunks(chunk: int) -> None:
 
 
 def test_means_over_chunks_are_those_of_all_paths() -> None:
-    kept = solve(RMSPROP, X_RMSPROP, FUNCTIONS, [0.5, 1.0], h=0.1, seed=2, paths=100, keep=True)
-    streamed = solve(RMSPROP, X_RMSPROP, FUNCTIONS, [0.5, 1.0], h=0.1, seed=2, paths=100, chunk=9)
+    kept = solved(RMSPROP, X_RMSPROP, FUNCTIONS, [0.5, 1.0], h=0.1, seed=2, paths=100, keep=True)
+    streamed = solved(RMSPROP, X_RMSPROP, FUNCTIONS, [0.5, 1.0], h=0.1, seed=2, paths=100, chunk=9)
     assert not streamed.values
     assert streamed.replicas == 100
     for name in FUNCTIONS:
@@ -196,7 +193,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         results = []
         for count in (1, 2):
             torch.set_num_threads(count)
-            results.append(solve(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=2, paths=30_000, keep=True))
+            results.append(solved(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=2, paths=12_000, keep=True))
     finally:
         torch.set_num_threads(threads)
     np.testing.assert_allclose(results[0].values["cos"], results[1].values["cos"], rtol=1e-12, atol=1e-13)
@@ -205,14 +202,14 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_results_do_not_depend_on_when_else_they_are_observed(first: int) -> None:
     f = FUNCTIONS
-    alone = solve(RMSPROP, X_RMSPROP, f, [0.6], h=0.1, seed=2, paths=10, keep=True)
-    among = solve(RMSPROP, X_RMSPROP, f, [0.1 * first, 0.4, 0.6], h=0.1, seed=2, paths=10, keep=True)
+    alone = solved(RMSPROP, X_RMSPROP, f, [0.6], h=0.1, seed=2, paths=10, keep=True)
+    among = solved(RMSPROP, X_RMSPROP, f, [0.1 * first, 0.4, 0.6], h=0.1, seed=2, paths=10, keep=True)
     np.testing.assert_allclose(among.values["cos"][:, -1], alone.values["cos"][:, -1], rtol=1e-13)
 
 
 def test_float32_follows_float64() -> None:
     both = [
-        solve(
+        solved(
             RMSPROP, RMSpropState(*full(1.0, 0.3, dtype=dtype)), FUNCTIONS, [1.0], h=0.05, seed=2, paths=100, keep=True
         )
         for dtype in (torch.float32, torch.float64)
@@ -225,7 +222,7 @@ def test_paths_may_start_at_different_places_and_wide_problems_solve() -> None:
     features, labels = torch.randn(80, 4, generator=generator).double(), torch.rand(80, generator=generator).round()
     equation = SGDSDE(NGOS(logistic(features, labels.double()), 1.0), 0.5)  # rank 80: laid out by coordinate
     x0 = SGDState(torch.randn(30, 4, generator=generator).double())
-    result = solve(equation, x0, {"theta": lambda x: x.theta[:, 0]}, [0.0, 0.3], h=0.1, seed=2, keep=True, chunk=11)
+    result = solved(equation, x0, {"theta": lambda x: x.theta[:, 0]}, [0.0, 0.3], h=0.1, seed=2, keep=True, chunk=11)
     np.testing.assert_array_equal(result.values["theta"][:, 0], x0.theta[:, 0].numpy())
     x = x0.theta
     for k in range(3):
@@ -234,20 +231,46 @@ def test_paths_may_start_at_different_places_and_wide_problems_solve() -> None:
     np.testing.assert_allclose(result.values["theta"][:, 1], x[:, 0].numpy(), rtol=1e-11, atol=1e-13)
 
 
-@COMPILER
-@pytest.mark.parametrize("case", ["rmsprop", pytest.param("adam", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("scheme", ["euler", pytest.param("richardson", marks=pytest.mark.slow)])
-def test_compiled_equals_eager_to_rounding(case: str, scheme: str) -> None:
+def eager_and_compiled(case: str, scheme: str, offsets: list[float]) -> None:
+    """Assert that compiled steps give the results of eager ones, observed at these times after the start."""
     equation, x0, t0 = CASES[case]
+    times = [t0 + offset for offset in offsets]
     eager, compiled = (
-        solve(
-            equation, x0, FUNCTIONS, [t0 + 0.4, t0 + 0.5, t0 + 1.1], h=0.1, seed=4, scheme=scheme, t0=t0, paths=50,
-            keep=True, compile=compile, chunk=20,
+        solved(
+            equation, x0, FUNCTIONS, times, h=0.1, seed=4, scheme=scheme, t0=t0, paths=50, keep=True, compile=compile,
+            chunk=20,
         )
         for compile in (False, True)
     )  # fmt: skip
     for name in FUNCTIONS:
         np.testing.assert_allclose(compiled.values[name], eager.values[name], rtol=1e-11, atol=1e-12)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Steps are traced for a compiler, in one graph as always, and the graph is run without one."""
+    plain = torch.compile
+
+    def trace(function, *, dynamic, fullgraph, options):
+        return plain(function, backend="eager", dynamic=dynamic, fullgraph=fullgraph)
+
+    monkeypatch.setattr(torch, "compile", trace)
+    stepping._compile.cache_clear()
+    yield
+    stepping._compile.cache_clear()
+
+
+@pytest.mark.parametrize(("case", "scheme"), [("adam", "euler"), ("rmsprop", "richardson")])
+def test_traced_steps_equal_eager_ones_to_rounding(case: str, scheme: str, traced) -> None:
+    eager_and_compiled(case, scheme, [0.4, 0.5, 1.1])
+
+
+@COMPILER
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["rmsprop", "adam"])
+@pytest.mark.parametrize("scheme", ["euler", "richardson"])
+def test_compiled_equals_eager_to_rounding(case: str, scheme: str) -> None:
+    eager_and_compiled(case, scheme, [0.4, 0.5, 1.1])
 
 
 @COMPILER
@@ -256,7 +279,7 @@ def test_more_equations_than_torch_remembers_are_all_compiled(monkeypatch) -> No
     monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
     for i in range(10):
         equation = SGDSDE(NGOS(cosine(2), 1.0), 0.1 * (i + 1))
-        solve(equation, SGDState(*full(1.0, d=2)), {"x": lambda x: x.theta[:, 0]}, [0.2], h=0.1, seed=1, compile=True)
+        solved(equation, SGDState(*full(1.0, d=2)), {"x": lambda x: x.theta[:, 0]}, [0.2], h=0.1, seed=1, compile=True)
 
 
 def test_without_a_compiler_a_notice_of_one_line_and_the_same_result(monkeypatch) -> None:
@@ -269,9 +292,9 @@ def test_without_a_compiler_a_notice_of_one_line_and_the_same_result(monkeypatch
     monkeypatch.setattr(torch, "compile", absent)
     equation = RMSpropSDE(ORACLE, sigma0=0.71, c2=2.0)  # one that no other test has compiled
     arguments = (equation, X_RMSPROP, FUNCTIONS, [0.3, 1.0])
-    eager = solve(*arguments, h=0.1, seed=1, paths=10, keep=True)
-    with pytest.warns(RuntimeWarning, match="going on eagerly: InvalidCxxCompiler: No working C\\+\\+ compiler found$"):
-        other = solve(*arguments, h=0.1, seed=1, paths=10, keep=True, compile=True)
+    eager = solved(*arguments, h=0.1, seed=1, paths=10, keep=True)
+    with pytest.warns(RuntimeWarning, match="taken eagerly: InvalidCxxCompiler: No working C\\+\\+ compiler found$"):
+        other = solved(*arguments, h=0.1, seed=1, paths=10, keep=True, compile=True)
     np.testing.assert_allclose(other.values["cos"], eager.values["cos"], rtol=1e-13)
 
 
@@ -284,7 +307,7 @@ def test_a_mistake_in_the_equation_is_not_taken_for_a_missing_compiler(monkeypat
 
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     with pytest.raises(ZeroDivisionError, match="of the equation"):
-        solve(Broken(), X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=1, compile=True)
+        solved(Broken(), X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=1, compile=True)
 
 
 class Explosive:
@@ -305,11 +328,11 @@ def test_diverged_paths_are_counted_reported_and_left_out() -> None:
     with pytest.warns(
         RuntimeWarning, match=r"2 of 4 paths diverged \(first seen at t=0.6\); means are over the others"
     ):
-        result = solve(Explosive(), x0, f, [0.1, 0.6, 1.2], h=0.1, seed=1, keep=True, chunk=3)
+        result = solved(Explosive(), x0, f, [0.1, 0.6, 1.2], h=0.1, seed=1, keep=True, chunk=3)
     assert result.diverged.tolist() == [0, 1, 2]
     assert np.isnan(result.values["x"][[1, 3], 2]).all()
     with pytest.warns(RuntimeWarning, match="2 of 4 paths diverged"):
-        streamed = solve(Explosive(), x0, f, [0.1, 0.6, 1.2], h=0.1, seed=1, chunk=3)
+        streamed = solved(Explosive(), x0, f, [0.1, 0.6, 1.2], h=0.1, seed=1, chunk=3)
     assert streamed.diverged.tolist() == [0, 1, 2]
     np.testing.assert_allclose(streamed["x"].mean[2], result.values["x"][[0, 2], 2].mean())
 
@@ -317,74 +340,47 @@ def test_diverged_paths_are_counted_reported_and_left_out() -> None:
 def test_a_test_function_that_is_not_finite_counts_as_diverged() -> None:
     x0 = SGDState(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     with pytest.warns(RuntimeWarning, match="1 of 2 paths diverged"):
-        result = solve(SGDSDE(Explosive.oracle, 1e-6), x0, {"log": lambda x: x.theta[:, 0].log()}, [0.1], h=0.1, seed=1)
+        result = solved(
+            SGDSDE(Explosive.oracle, 1e-6), x0, {"log": lambda x: x.theta[:, 0].log()}, [0.1], h=0.1, seed=1
+        )
     assert result.diverged.tolist() == [1]
 
 
 def test_where_all_paths_diverged_there_is_no_mean() -> None:
     x0 = SGDState(torch.full((3, 1), 50.0, dtype=torch.float64))
     with pytest.warns(RuntimeWarning, match="3 of 3 paths diverged"):
-        result = solve(Explosive(), x0, {"x": lambda x: x.theta[:, 0]}, [2.0], h=0.1, seed=1)
+        result = solved(Explosive(), x0, {"x": lambda x: x.theta[:, 0]}, [2.0], h=0.1, seed=1)
     assert np.isnan(result["x"].mean).all()
     assert np.isnan(result["x"].se).all()
 
 
-def peak(steps: int) -> int:
-    """Resident memory at its highest, in KiB, of a solve with so many steps."""
-    code = f"""
-        import resource, torch
-        from rootscale.theory.oracle import NGOS, quadratic
-        from rootscale.theory.sde import SGDSDE, SGDState
-        from rootscale.theory.solve import solve
-        torch.set_num_threads(1)
-        x0 = SGDState(torch.ones(20_000, 2, dtype=torch.float64))
-        f = {{"x": lambda x: x.theta[:, 0]}}
-        solve(SGDSDE(NGOS(quadratic([1.0, 2.0]), 1.0), 0.5), x0, f, [{steps} * 0.125], h=0.125, seed=1)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    return int(run.stdout)
-
-
 def test_memory_does_not_grow_with_the_number_of_steps() -> None:
-    # A state is 320 KB: keeping those of 400 steps would take 125 MiB.
-    assert peak(400) - peak(20) < 20 * 1024
+    def alive(x) -> torch.Tensor:
+        """Bytes of all tensors there are at the end of a solve."""
+        every = {t.data_ptr(): t.nbytes for t in gc.get_objects() if type(t) is torch.Tensor and t.numel() > 1000}
+        held.append(sum(every.values()))
+        return x.theta[:, 0]
+
+    equation, held = SGDSDE(NGOS(quadratic([1.0, 2.0]), 1.0), 0.5), []
+    x0 = SGDState(torch.ones(2000, 2, dtype=torch.float64))
+    for steps in (20, 400):
+        gc.collect()
+        solved(equation, x0, {"x": alive}, [steps * 0.125], h=0.125, seed=1)
+    # A state is 32 KB: keeping those of 400 steps would take 12 MiB more.
+    assert held[0] > x0.theta.nbytes
+    assert held[1] - held[0] < 10 * x0.theta.nbytes
 
 
-def terminal(monkeypatch) -> io.StringIO:
-    written = io.StringIO()
-    monkeypatch.setattr(engine, "Console", lambda **options: Console(file=written, force_terminal=True))
-    return written
-
-
-def test_progress_is_shown_on_a_terminal_alone(capfd, monkeypatch) -> None:
-    for progress in (None, True):
-        solve(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=1, progress=progress)
-        assert capfd.readouterr() == ("", "")
-    written = terminal(monkeypatch)
-    solve(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=1)
-    assert "solving" not in written.getvalue()  # short solves show none
-    solve(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=1, progress=True)
-    assert "solving" in written.getvalue()
-    assert "100%" in written.getvalue()
-
-
-def test_an_interrupted_solve_ends_its_progress_bar(monkeypatch) -> None:
-    def interrupted(x):
-        raise KeyboardInterrupt
-
-    terminal(monkeypatch)
-    before = set(threading.enumerate())
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            solve(RMSPROP, X_RMSPROP, {"x": interrupted}, [0.3], h=0.1, seed=1, progress=True)
-    for thread in set(threading.enumerate()) - before:
-        thread.join(timeout=10)  # it was told to end
-        assert not thread.is_alive()
+def test_progress_is_the_share_that_is_done() -> None:
+    shares: list[float] = []
+    solved(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3, 0.6], h=0.1, seed=1, paths=10, chunk=5, progress=shares.append)
+    assert shares == sorted(shares)
+    assert len(shares) == 4  # two chunks, observed twice
+    assert shares == pytest.approx([0.25, 0.5, 0.75, 1.0])
 
 
 def test_what_made_a_trajectory_stands_in_it() -> None:
-    meta = solve(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=17, scheme="richardson", paths=5).meta
+    meta = solved(RMSPROP, X_RMSPROP, FUNCTIONS, [0.3], h=0.1, seed=17, scheme="richardson", paths=5).meta
     assert meta == {
         "seed": 17, "h": 0.1, "t0": 0.0, "paths": 5, "dtype": "float64", "device": "cpu", "scheme": "richardson",
         "equation": "RMSpropSDE",
@@ -392,20 +388,21 @@ def test_what_made_a_trajectory_stands_in_it() -> None:
 
 
 def test_whole_steps_are_found_through_rounding() -> None:
-    assert whole_steps([0.5, 0.8, 1.1], 0.5, 0.1) == [0, 3, 6]
-    with pytest.raises(ValueError, match=r"whole steps h=0.1 after t0=0.5; t=0.83 is not, 0.8 is"):
-        whole_steps([0.83], 0.5, 0.1)
+    assert SaveAt([0.5, 0.8, 1.1], start=0.5).steps(0.1) == [0, 3, 6]
+    with pytest.raises(ValueError, match=r"whole steps h=0.1 after start=0.5; t=0.83 is not, 0.8 is"):
+        SaveAt([0.83], start=0.5).steps(0.1)
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"scheme": "milstein"}, "no scheme 'milstein'; there are euler, heun, richardson"),
-        ({"times": [0.2, 0.2]}, r"steps must be increasing whole numbers, 0 or above, got \[2, 2\]"),
-        ({"times": []}, "steps must be increasing whole numbers"),
+        ({"times": [0.2, 0.2]}, r"times must be increasing, and not before start=0; got \[0.2, 0.2\]"),
+        ({"times": [-0.2]}, r"not before start=0; got \[-0.2\]"),
+        ({"times": []}, "times must be increasing"),
         ({"h": -0.1}, "h must be a finite number > 0, got -0.1"),
-        ({"paths": 0}, "paths must be at least 1, got 0"),
-        ({"chunk": 0}, "chunk must be at least 1 path, got 0"),
+        ({"paths": 0}, "count of Paths must be at least 1, got 0"),
+        ({"chunk": 0}, "chunk of Paths must be at least 1, got 0"),
         (
             {"x0": RMSpropState(torch.ones(1, 3), torch.ones(1, 3).long())},
             "must all be float32 or all float64, on one device, got torch.float32 on cpu, torch.int64 on cpu",
@@ -413,7 +410,7 @@ def test_whole_steps_are_found_through_rounding() -> None:
         ({"x0": RMSpropState(torch.ones(3), torch.ones(3))}, r"must be \[P, d\], or \[1, d\] .* got \[\[3\], \[3\]\]"),
         (
             {"x0": RMSpropState(*full(1.0, 0.3, paths=4)), "paths": 5},
-            r"numbers of paths differ: states have \[4\], paths=5",
+            r"numbers of paths differ: states have \[4\], Paths has count=5",
         ),
     ],
 )
@@ -421,7 +418,7 @@ def test_mistakes_are_refused_with_what_would_work(change, text: str) -> None:
     arguments = {"x0": X_RMSPROP, "times": [0.2], "h": 0.1, "paths": None} | change
     x0, times = arguments.pop("x0"), arguments.pop("times")
     with pytest.raises(ValueError, match=text):
-        solve(RMSPROP, x0, FUNCTIONS, times, seed=1, **arguments)
+        solved(RMSPROP, x0, FUNCTIONS, times, seed=1, **arguments)
 
 
 def test_drive_hands_out_the_documented_normals() -> None:
@@ -429,10 +426,9 @@ def test_drive_hands_out_the_documented_normals() -> None:
         return ((x[0][0] + (k + 1) * sum((i + 1) * z for i, z in enumerate(w)),),)
 
     for draws in (1, 2, 3):
-        result = drive(
-            advance, ((torch.zeros(1, 2, dtype=torch.float64),),), lambda t, x: {"x": x[0][0][:, 1]}, steps=[5], h=1.0,
-            width=2, draws=draws, seed=6, paths=12, keep=True, chunk=5,
-        )  # fmt: skip
+        x0 = ((torch.zeros(1, 2, dtype=torch.float64),),)
+        system, save = System(advance, 1.0, 2, draws), SaveAt([5.0], keep=True)
+        result = drive(system, x0, lambda t, x: {"x": x[0][0][:, 1]}, save, Paths(12, 6, chunk=5))
         expected = sum(
             (k + 1) * (i + 1) * normal(6, k * draws + i, (12, 2))[:, 1] for k in range(5) for i in range(draws)
         )
@@ -443,7 +439,7 @@ def test_drive_hands_out_the_documented_normals() -> None:
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_gpu_gives_the_results_of_a_cpu_to_rounding(compile: bool) -> None:
     cpu, gpu = (
-        solve(ADAM, AdamState(*(y.to(device) for y in X_ADAM)), FUNCTIONS, [0.8, 1.5], h=0.1, seed=2, t0=0.5,
+        solved(ADAM, AdamState(*(y.to(device) for y in X_ADAM)), FUNCTIONS, [0.8, 1.5], h=0.1, seed=2, t0=0.5,
               paths=1000, keep=True, compile=compile and device == "cuda")
         for device in ("cpu", "cuda")
     )  # fmt: skip

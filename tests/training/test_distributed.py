@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import END, OTHER, SAVED, Job, noise, svag
+from ranks import END, OTHER, SAVED, UNEQUAL, Job, metered, noise, svag
 
 ROOT = Path(__file__).parents[2]
 WORLDS = (2, 4)
@@ -95,6 +96,18 @@ class TestRanks:
             assert torch.allclose(rank[kind]["noise"], expected, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_parts_of_any_weights_and_sizes_are_metered_across_ranks(ranks, name):
+    """Two ranks find what one process finds whose parts are the batches of both."""
+    expected, size = metered(name)
+    assert size == 2 * sum(UNEQUAL[name][1])
+    for rank in ranks[2]:
+        for bucket_view in (False, True):
+            found, together = rank["metered"][name, bucket_view]
+            assert together == pytest.approx(size)
+            assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
 @pytest.mark.parametrize(("name", "expected"), [("sharded kept", "trajectory"), ("sharded changed", "changed")])
 def test_shards_of_two_ranks_go_on_as_shards_of_four(ranks, alone, name, expected):
     for rank in ranks[4]:
@@ -124,22 +137,26 @@ def test_shards_that_cannot_be_metered_are_refused(ranks):
         assert more.startswith("ValueError: preconditioned and coordinates")
 
 
-def example(launcher, *arguments, **environment):
-    """What examples/ddp.py prints: samples, batch size and loss after each epoch."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", **environment}
-    command = [sys.executable, *launcher, "examples/ddp.py", *arguments]
+ROWS = re.compile(r"(\d+) samples, batch size ([\d]+).*, loss ([\d.]+)")
+
+
+def test_the_example_runs_by_torchrun_and_goes_on_in_one_process_at_another_batch(tmp_path, monkeypatch, capsys):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *torchrun, "examples/ddp.py", "--epochs=1", f"--save={tmp_path}/run.pt"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "noise scale" in done.stdout
-    rows = re.findall(r"(\d+) samples, batch size ([\d]+).*, loss ([\d.]+)", done.stdout)
-    return [(int(samples), int(size), float(loss)) for samples, size, loss in rows]
+    ((samples, size, loss),) = ROWS.findall(done.stdout)
+    assert (samples, size) == ("3008", "32")
 
-
-def test_the_example_runs_by_torchrun_and_goes_on_in_one_process_at_another_batch(tmp_path):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     alone = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    ((samples, size, loss),) = example(torchrun, "--epochs=1", f"--save={tmp_path}/run.pt")
-    assert (samples, size) == (3008, 32)
-    ((samples, size, later),) = example([], "--epochs=1", f"--resume={tmp_path}/run.pt", "--batch=128", **alone)
-    assert (samples, size) == (3008 + 24 * 128, 128)
-    assert later < 0.9 * loss
+    for name, value in alone.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["ddp.py", "--epochs=1", f"--resume={tmp_path}/run.pt", "--batch=128"])
+    runpy.run_path(str(ROOT / "examples/ddp.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "noise scale" in printed
+    ((samples, size, later),) = ROWS.findall(printed)
+    assert (samples, size) == (str(3008 + 24 * 128), "128")
+    assert float(later) < 0.9 * float(loss)

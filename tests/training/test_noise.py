@@ -1,14 +1,11 @@
-import itertools
+import dataclasses
+import functools
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,30 +16,66 @@ from rootscale.training import SVAG, NoiseMeter, advise, optim
 from rootscale.training import noise as module
 
 
-def problem(n=200):
-    """A net, its data, and Tr Sigma and |grad f|^2 by brute force, for each layer."""
+@functools.cache
+def weights_and_data(n=200):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    x, y = torch.randn(n, 4, dtype=torch.float64), torch.randint(3, (n,))
-    rows = []
-    for i in range(n):
+    return net.state_dict(), torch.randn(n, 4, dtype=torch.float64), torch.randint(3, (n,))
+
+
+def problem():
+    """A net with two layers, and its data."""
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    weights, x, y = weights_and_data()
+    net.load_state_dict(weights)
+    return net, x, y
+
+
+@functools.cache
+def rows():
+    """Gradients of the single samples by brute force, ``[samples, coordinates]``; the first layer has 25 of these."""
+    net, x, y = problem()
+    found = []
+    for i in range(len(x)):
         net.zero_grad()
         F.cross_entropy(net(x[i : i + 1]), y[i : i + 1]).backward()
-        rows.append([torch.cat([p.grad.flatten() for p in layer.parameters()]) for layer in (net[0], net[2])])
-    net.zero_grad()
-    gradients = [torch.stack(layer) for layer in zip(*rows, strict=True)]
-    trace = [g.var(0, unbiased=False).sum().item() for g in gradients]
-    square = [g.mean(0).square().sum().item() for g in gradients]
-    return net, x, y, trace, square
+        found.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
+    return torch.stack(found)
+
+
+LAYERS = {None: slice(None), 0: slice(25), 1: slice(25, None)}
+
+
+def truth(gradients):
+    """``Tr Sigma`` and ``|grad f|^2`` of per-sample gradients."""
+    return gradients.var(0, unbiased=False).sum().item(), gradients.mean(0).square().sum().item()
+
+
+def draws(sizes, steps, seed=0):
+    """The samples of each part, ``[steps, size]``."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(200, (steps, size), generator=generator) for size in sizes]
+
+
+def obvious(gradients, weights, sizes, samples):
+    """The two equations of the module's docstring, solved for each step, ``[steps, 2]``."""
+    parts = [gradients[i].mean(1) for i in samples]
+    total = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    mean_square = sum(part.square().sum(1) for part in parts) / len(parts)
+    left = np.array(
+        [
+            [np.mean([1 / size for size in sizes]), 1.0],
+            [sum(w**2 / b for w, b in zip(weights, sizes, strict=True)), sum(weights) ** 2],
+        ]
+    )
+    return np.linalg.solve(left, torch.stack([mean_square, total.square().sum(1)]).numpy()).T
 
 
 def measure(meter, net, x, y, steps, weights, sizes, seed=0):
     """Steps that add up parts, at fixed parameters."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
+    for step in zip(*draws(sizes, steps, seed), strict=True):
         net.zero_grad()
-        for weight, size in zip(weights, sizes, strict=True):
-            i = torch.randint(len(x), (size,), generator=generator)
+        for weight, size, i in zip(weights, sizes, step, strict=True):
             with meter.part(size, weight):
                 (weight * F.cross_entropy(net(x[i]), y[i])).backward()
         meter.update()
@@ -65,25 +98,33 @@ PARTS = {
 
 
 @pytest.mark.parametrize("parts", PARTS)
-def test_estimates_are_unbiased_in_all_and_by_group(parts):
-    net, x, y, trace, square = problem()
+def test_the_meter_solves_the_two_equations_in_all_and_by_group(parts):
+    net, x, y = problem()
     optimizer = torch.optim.Adam([{"params": net[0].parameters()}, {"params": net[2].parameters()}])
-    meter = measure(NoiseMeter(optimizer, window=3000), net, x, y, 3000, *PARTS[parts])
-    for group, truth in ((None, (sum(trace), sum(square))), *enumerate(zip(trace, square, strict=True))):
-        assert_unbiased(meter.estimate(group), *truth)
+    meter = measure(NoiseMeter(optimizer), net, x, y, 20, *PARTS[parts])
+    for group, layer in LAYERS.items():
+        expected = obvious(rows()[:, layer], *PARTS[parts], draws(PARTS[parts][1], 20))
+        values = meter._values()
+        np.testing.assert_allclose(values.sum(2) if group is None else values[:, :, group], expected, rtol=1e-9)
+        assert str(meter.estimate(group)) == str(noise_of(expected))
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_the_two_equations_are_unbiased(parts):
+    weights, sizes = PARTS[parts]
+    assert_unbiased(noise_of(obvious(rows(), weights, sizes, draws(sizes, 3000))), *truth(rows()))
 
 
 def test_nine_intervals_in_ten_and_more_hold_the_truth():
     """95 % is the claim; 200 windows of 40 steps, bounds of four standard errors."""
-    net, x, y, trace, square = problem()
-    meter = NoiseMeter(net.parameters(), window=8000)
-    measure(meter, net, x, y, 8000, *PARTS["four micro-batches"])
-    pairs = meter._values().sum(2)
-    truth = {"trace": sum(trace), "gradient": sum(square), "scale": sum(trace) / sum(square)}
-    hits = dict.fromkeys(truth, 0)
+    weights, sizes = PARTS["two of different sizes"]
+    pairs = obvious(rows(), weights, sizes, draws(sizes, 8000))
+    trace, gradient = truth(rows())
+    expected = {"trace": trace, "gradient": gradient, "scale": trace / gradient}
+    hits = dict.fromkeys(expected, 0)
     for window in pairs.reshape(200, 40, 2):
         found = noise_of(window)
-        for name, value in truth.items():
+        for name, value in expected.items():
             interval = getattr(found, name)
             hits[name] += interval.low <= value <= interval.high
     allowed = 4 * math.sqrt(0.05 * 0.95 / 200)
@@ -104,7 +145,7 @@ def test_students_quantile_is_scipys(freedom):
 
 
 def test_gradients_are_left_as_they_are_and_hooks_can_be_removed():
-    net, x, y, _, _ = problem()
+    net, x, y = problem()
     F.cross_entropy(net(x), y).backward()
     expected = [p.grad.clone() for p in net.parameters()]
     meter = NoiseMeter(net.parameters())
@@ -117,21 +158,20 @@ def test_gradients_are_left_as_they_are_and_hooks_can_be_removed():
 
 
 def test_it_works_inside_svag():
-    net, x, y, trace, square = problem()
+    net, x, y = problem()
     svag = SVAG(torch.optim.SGD(net.parameters(), lr=0.0), 2)
-    meter, generator = NoiseMeter(net.parameters(), window=2000), torch.Generator().manual_seed(1)
-    for _ in range(2000):
+    meter, samples = NoiseMeter(net.parameters()), draws([8, 8], 20)
+    for step in zip(*samples, strict=True):
         net.zero_grad()
-        for r in svag.passes():
-            i = torch.randint(len(x), (8,), generator=generator)
+        for r, i in zip(svag.passes(), step, strict=True):
             with meter.part(8, r):
                 (r * F.cross_entropy(net(x[i]), y[i])).backward()
         meter.update()
-    assert_unbiased(meter.estimate(), sum(trace), sum(square))
+    np.testing.assert_allclose(meter._values().sum(2), obvious(rows(), svag.weights, [8, 8], samples), rtol=1e-9)
 
 
 def test_mistakes_are_told():
-    net, x, y, _, _ = problem()
+    net, x, y = problem()
     meter = NoiseMeter(net.parameters())
     with pytest.raises(ValueError, match="a step needs at least two parts to tell noise from gradient, got 0"):
         meter.update()
@@ -169,17 +209,6 @@ def test_advice_is_the_largest_safe_kappa_and_the_limit_that_binds(plan, low, ka
     assert re.search(limit, str(advice))
 
 
-def rows_of(net, x, y):
-    """Per-sample gradients by brute force, ``[samples, coordinates]``."""
-    rows = []
-    for i in range(len(x)):
-        net.zero_grad()
-        F.cross_entropy(net(x[i : i + 1]), y[i : i + 1]).backward()
-        rows.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
-    net.zero_grad()
-    return torch.stack(rows)
-
-
 OPTIMIZERS = {
     "torch Adam": torch.optim.Adam,
     "torch AdamW, foreach off": lambda groups: torch.optim.AdamW(groups, foreach=False),
@@ -191,33 +220,36 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_in_the_optimizers_metric_too(name):
-    net, x, y, _, _ = problem()
+    net, x, y = problem()
     optimizer = OPTIMIZERS[name]([{"params": net[0].parameters()}, {"params": net[2].parameters(), "eps": 1e-2}])
-    meter = NoiseMeter(optimizer, window=1000, preconditioned=True)
+    meter = NoiseMeter(optimizer, preconditioned=True)
     measure(meter, net, x, y, 1, *PARTS["four micro-batches"])  # without a second moment: not counted
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    for rows in (slice(0, 20), slice(20, 200)):
+    for some in (slice(0, 20), slice(20, 200)):
         net.zero_grad()
-        F.cross_entropy(net(x[rows]), y[rows]).backward()
+        F.cross_entropy(net(x[some]), y[some]).backward()
         optimizer.step()
-    measure(meter, net, x, y, 1000, *PARTS["two of different sizes"])
+    weights, sizes = PARTS["two of different sizes"]
+    measure(meter, net, x, y, 20, weights, sizes)
     roots = []
     for group in optimizer.param_groups:
         for p in group["params"]:
             state = optimizer.state[p]
             v = state["exp_avg_sq"] / (1 - 0.999**2) if "exp_avg_sq" in state else state["square_avg"]
             roots.append((v.sqrt() + group["eps"]).flatten())
-    scaled = rows_of(net, x, y) / torch.cat(roots)
-    first = sum(p.numel() for p in net[0].parameters())
-    for group, part in ((None, scaled), (0, scaled[:, :first]), (1, scaled[:, first:])):
-        found = meter.estimate(group, preconditioned=True)
-        assert found.steps == 1000
-        assert_unbiased(found, part.var(0, unbiased=False).sum().item(), part.mean(0).square().sum().item())
+    scaled = rows() / torch.cat(roots)
+    for group, layer in LAYERS.items():
+        expected = obvious(scaled[:, layer], weights, sizes, draws(sizes, 20))
+        found, wanted = meter.estimate(group, preconditioned=True), noise_of(expected)
+        assert found.steps == 20
+        for name in ("trace", "gradient", "scale"):
+            one, other = dataclasses.astuple(getattr(found, name)), dataclasses.astuple(getattr(wanted, name))
+            assert one == pytest.approx(other, rel=1e-8)
 
 
 def test_without_a_second_moment_there_is_no_metric():
-    net, x, y, _, _ = problem()
+    net, x, y = problem()
     meter = NoiseMeter(torch.optim.Adam(net.parameters()), preconditioned=True)
     measure(meter, net, x, y, 10, *PARTS["four micro-batches"])
     assert meter.estimate().steps == 10
@@ -225,14 +257,19 @@ def test_without_a_second_moment_there_is_no_metric():
         meter.estimate(preconditioned=True)
 
 
+@pytest.fixture(scope="module")
+def counted():
+    """A meter that has looked at all 43 coordinates."""
+    net, x, y = problem()
+    meter = NoiseMeter(net.parameters(), window=200, coordinates=10**6)
+    return measure(meter, net, x, y, 200, *PARTS["four micro-batches"])
+
+
 @pytest.mark.parametrize("size", [None, 4, 1000])
-def test_the_share_of_coordinates_lies_in_its_interval(size):
-    """Of all 43 coordinates; at the steps' batch size, where nearly all are noise, and where the data cannot tell."""
-    net, x, y, _, _ = problem()
-    rows = rows_of(net, x, y)
-    variance, square = rows.var(0, unbiased=False), rows.mean(0).square()
-    meter = NoiseMeter(net.parameters(), window=400, coordinates=10**6)
-    found = measure(meter, net, x, y, 400, *PARTS["four micro-batches"]).estimate(batch_size=size)
+def test_the_share_of_coordinates_lies_in_its_interval(counted, size):
+    """At the steps' batch size, where nearly all are noise, and where the data cannot tell."""
+    variance, square = rows().var(0, unbiased=False), rows().mean(0).square()
+    found = counted.estimate(batch_size=size)
     assert found.batch_size == pytest.approx(size or 32)
     assert found.share.low <= (variance > found.batch_size * square).double().mean() <= found.share.high
     assert found.share.high - found.share.low < (0.4 if size != 1000 else 1)
@@ -283,7 +320,7 @@ def test_coordinates_are_drawn_once_without_replacement():
 
 
 def test_steps_that_overflowed_are_left_out():
-    net, x, y, _, _ = problem()
+    net, x, y = problem()
     meter = measure(NoiseMeter(net.parameters(), window=50), net, x, y, 20, *PARTS["four micro-batches"])
     expected = meter.estimate()
     for _ in range(2):
@@ -296,16 +333,16 @@ def test_steps_that_overflowed_are_left_out():
 @pytest.mark.parametrize("limit", [0, 20, 10**6])
 def test_holding_gradients_back_changes_nothing(limit, monkeypatch):
     monkeypatch.setattr(module, "_HELD", limit)
-    net, x, y, _, _ = problem()
+    net, x, y = problem()
     meter = measure(NoiseMeter(net.parameters(), coordinates=9), net, x, y, 8, *PARTS["four micro-batches"])
-    net, x, y, _, _ = problem()
+    net, x, y = problem()
     monkeypatch.setattr(module, "_HELD", 2**23)
     other = measure(NoiseMeter(net.parameters(), coordinates=9), net, x, y, 8, *PARTS["four micro-batches"])
     assert np.array_equal(meter._values(), other._values())
 
 
 def test_new_mistakes_are_told():
-    net, x, y, _, _ = problem()
+    net, x, y = problem()
     with pytest.raises(TypeError, match="needs the optimizer, for its second moment"):
         NoiseMeter(net.parameters(), preconditioned=True)
     with pytest.raises(TypeError, match="expected Adam, AdamW or RMSprop"):
@@ -325,71 +362,3 @@ def test_new_mistakes_are_told():
     table = nn.Embedding(4, 2, sparse=True)
     with pytest.raises(TypeError, match="needs dense gradients"), NoiseMeter(table.parameters()).part(2):
         table(torch.tensor([1, 2])).sum().backward()
-
-
-RANKS = {"a part each": ([1.0], [6]), "accumulation": ([0.25, 0.75], [4, 12])}
-
-
-def batches(x, rank, step, sizes):
-    """Other samples for each rank, step and part."""
-    generator = torch.Generator().manual_seed(1000 * rank + step)
-    return [torch.randint(len(x), (size,), generator=generator) for size in sizes]
-
-
-def data_parallel(rank, path):
-    """One rank of two: metered steps under DistributedDataParallel; writes down what it found."""
-    torch.set_num_threads(1)
-    store = dist.FileStore(f"{path}/store", 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    for bucket_view in (False, True):
-        metered_steps(rank, f"{path}/{bucket_view}", bucket_view)
-    dist.barrier()  # a rank that leaves early can take the other down with it
-    dist.destroy_process_group()
-
-
-def metered_steps(rank, path, bucket_view):
-    net, x, y, _, _ = problem()
-    model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=bucket_view)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for name, (weights, sizes) in RANKS.items():
-        meter = NoiseMeter(optimizer, preconditioned=True, coordinates=9, process_group=dist.group.WORLD)
-        for step in range(10):
-            optimizer.zero_grad()
-            parts = list(zip(weights, sizes, batches(x, rank, step, sizes), strict=True))
-            for weight, size, i in parts[:-1]:
-                with model.no_sync(), meter.part(size, weight):
-                    (weight * F.cross_entropy(model(x[i]), y[i])).backward()
-            weight, size, i = parts[-1]
-            with meter.part(size, weight):
-                (weight * F.cross_entropy(model(x[i]), y[i])).backward()
-            meter.update()
-            optimizer.step()
-        np.save(f"{path} {name} {rank}.npy", meter._values())
-        assert float(meter._steps[0][1]) == pytest.approx(2 * sum(sizes))
-
-
-def test_ranks_are_parts(tmp_path):
-    """Two processes find what one finds whose parts are the two ranks' batches."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    commands = [[sys.executable, __file__, str(rank), str(tmp_path)] for rank in range(2)]
-    ranks = [subprocess.Popen(command, env=environment) for command in commands]
-    assert [rank.wait(200) for rank in ranks] == [0, 0]
-    net, x, y, _, _ = problem()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-    for name, (weights, sizes) in RANKS.items():
-        meter = NoiseMeter(optimizer, preconditioned=True, coordinates=9)
-        for step in range(10):
-            optimizer.zero_grad()
-            for rank in range(2):
-                for weight, size, i in zip(weights, sizes, batches(x, rank, step, sizes), strict=True):
-                    with meter.part(size, weight / 2):
-                        (weight / 2 * F.cross_entropy(net(x[i]), y[i])).backward()
-            meter.update()
-            optimizer.step()
-        for bucket_view, rank in itertools.product((False, True), range(2)):
-            found = np.load(tmp_path / f"{bucket_view} {name} {rank}.npy")
-            assert np.allclose(found, meter._values(), rtol=1e-9, atol=1e-12, equal_nan=True)
-
-
-if __name__ == "__main__":  # one of the ranks
-    data_parallel(int(sys.argv[1]), sys.argv[2])

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "progress"]
+__all__ = ["make_console", "progress"]
 
 
-def console() -> Console:
+def make_console() -> Console:
     """A terminal with its own width, and one wide enough for tables where there is none (a file, a pipe)."""
     from rich.console import Console
 

@@ -1,27 +1,22 @@
-"""The arguments of `rootscale convert`; what reads the files is imported when it runs, not before."""
+"""`rootscale convert`: configuration files of other tools at another batch size."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rootscale.cli.console import console as make_console
+from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
+from rootscale.integrations.configs import FORMATS, ConvertedFile, Length, convert_file
 from rootscale.rules import AVERAGINGS, RULES, rule_text
-
-if TYPE_CHECKING:
-    from rootscale.integrations.configs import Conversion
 
 __all__ = ["add_parsers"]
 
-#: The rows of `rootscale.integrations.configs.FORMATS`, which is not imported here; a test compares them.
-FORMATS = ("deepspeed", "transformers", "timm", "torchtitan", "megatron")
-
 
 def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
+    """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     convert = subparsers.add_parser(
         "convert",
         help="a configuration file of another tool at another batch size",
@@ -34,7 +29,7 @@ def add_parsers(subparsers: Any) -> None:
     convert.add_argument(
         "--to", required=True, metavar="B", help="the new samples per step, or MICROxACCUMULATIONxWORKERS as 32x4x8"
     )
-    convert.add_argument("--from", dest="start", metavar="B", help="the old ones, where the file does not say")
+    convert.add_argument("--from", dest="start", metavar="B", help="the old ones, where the file does not have them")
     convert.add_argument(
         "--world-size", type=int, metavar="N", help="data-parallel workers, where the file has samples per worker only"
     )
@@ -44,8 +39,8 @@ def add_parsers(subparsers: Any) -> None:
         help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
     )  # fmt: skip
     convert.add_argument("--dataset-size", type=int, metavar="N", help="samples in the data: steps for a run in epochs")
-    convert.add_argument("--steps", type=int, metavar="N", help="length of the run, where the file does not say")
-    convert.add_argument("--format", choices=FORMATS, help="of the file; default: found out")
+    convert.add_argument("--steps", type=int, metavar="N", help="length of the run, where the file does not have it")
+    convert.add_argument("--format", choices=list(FORMATS), help="of the file; default: found out")
     convert.add_argument("--json", action="store_true", help="print everything as JSON, the new text included")
     target = convert.add_mutually_exclusive_group()
     target.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the new configuration there")
@@ -54,26 +49,17 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from rootscale.integrations.configs import convert
-
-    try:
-        text = args.file.read_bytes().decode("utf-8")  # line ends as they are
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {args.file}: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        conversion = convert(
-            text, args.to, start=args.start, world_size=args.world_size, rule=rule_text(args.rule, args.averaging),
-            dataset_size=args.dataset_size, steps=args.steps, format=args.format,
-        )  # fmt: skip
-    except ValueError as error:
-        raise ValueError(f"{args.file}: {error}") from None
+    converted = convert_file(
+        args.file, args.to, start=args.start, world_size=args.world_size, rule=rule_text(args.rule, args.averaging),
+        format=args.format, length=Length(args.steps, args.dataset_size),
+    )  # fmt: skip
     target = args.file if args.in_place else args.output
     if target is not None:
-        _write(target, conversion.after)
+        _write(target, converted.after)
     if args.json:
-        print(json.dumps({**conversion.to_dict(), "text": conversion.after}, indent=2))
+        print(json.dumps({**converted.to_dict(), "text": converted.after}, indent=2))
     else:
-        _show(conversion, args.file.name, target)
+        _show(converted, args.file.name, target)
     return 0
 
 
@@ -92,18 +78,18 @@ def _write(path: Path, text: str) -> None:
         raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _show(conversion: Conversion, name: str, target: Path | None) -> None:
+def _show(converted: ConvertedFile, name: str, target: Path | None) -> None:
     from rich.text import Text
 
     console = make_console()
     styles = {"+": "green", "-": "red", "@": "cyan"}
-    for line in conversion.diff(name).splitlines():
+    for line in converted.diff(name).splitlines():
         # A diff is for machines too: no line is folded.
         console.print(Text(line, style=styles.get(line[:1], "")), soft_wrap=True)
-    if conversion.values:
+    if converted.values:
         console.print()
-    console.print(render_changes(conversion.changes))
+    console.print(render_changes(converted.changes))
     if target is not None:
         console.print(f"written to {target}", soft_wrap=True, markup=False)
-    elif conversion.values:
+    elif converted.values:
         console.print("nothing was written; -o FILE or --in-place writes it")

@@ -103,12 +103,12 @@ def _add_demo(subparsers: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from rootscale.cli.run_check import run_check
+    from rootscale.cli.run_check import handle_check
 
-    return run_check(args)
+    return handle_check(args)
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from rootscale.cli.run_check import run_demo
+    from rootscale.cli.run_check import handle_demo
 
-    return run_demo(args)
+    return handle_demo(args)

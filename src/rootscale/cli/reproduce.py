@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rootscale.cli.console import console as make_console
-from rootscale.cli.console import progress
+from rootscale.cli.console import make_console, progress
 
 if TYPE_CHECKING:
     from rich.console import Console

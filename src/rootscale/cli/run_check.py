@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rootscale.cli.console import console as make_console
-from rootscale.cli.console import progress
+from rootscale.cli.console import make_console, progress
 from rootscale.cli.lab import TASKS
 from rootscale.files import command_line, need_folder
 from rootscale.format import percent, show
@@ -42,7 +41,7 @@ from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
 from rootscale.rules import rule_text
 
-__all__ = ["run_check", "run_demo"]
+__all__ = ["handle_check", "handle_demo"]
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
 DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
@@ -50,7 +49,7 @@ _EXIT = {"same": 0, "different": 1, "undecided": 3}
 _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
-def run_check(args: argparse.Namespace) -> int:
+def handle_check(args: argparse.Namespace) -> int:
     """Run `rootscale check`."""
     task = _task(args.task)
     variants = _variants(args, task)
@@ -78,7 +77,7 @@ def run_check(args: argparse.Namespace) -> int:
     return _EXIT[found.verdict]
 
 
-def run_demo(args: argparse.Namespace) -> int:
+def handle_demo(args: argparse.Namespace) -> int:
     """Run `rootscale demo`: digits, from B = 4 to 16 and 64 in mid-run, by the rule and by wrong ones, and SVAG."""
     task, console = digits(samples=40_000), make_console()
     console.print(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.batch_size import BatchSize
-from rootscale.cli.console import console
+from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
 from rootscale.hparams import OPTIMIZERS
 from rootscale.plan import Plan
@@ -175,7 +175,7 @@ def _scale(args: argparse.Namespace) -> int:
         for warning in changes.warnings:
             print(f"rootscale scale: warning: {warning}", file=sys.stderr)
     else:
-        console().print(render_changes(changes))
+        make_console().print(render_changes(changes))
     return 0
 
 
@@ -188,7 +188,7 @@ def _units(args: argparse.Namespace) -> int:
         table.add_column(column, overflow="fold", no_wrap=column in ("key", "x becomes", "status"))
     for unit in TABLE:
         table.add_row(unit.key, unit.label, unit.form.text, unit.status, unit.why, unit.source)
-    console().print(table)
+    make_console().print(table)
     return 0
 
 
@@ -202,5 +202,5 @@ def _rules(args: argparse.Namespace) -> int:
     for rule in RULES.values():
         converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
         table.add_row(rule.name, rule.summary, ", ".join(converted))
-    console().print(table)
+    make_console().print(table)
     return 0

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rootscale.lab.execute import TOGETHER, Deadline, Job, Stop, held_interrupts
+from rootscale.lab.execute import TOGETHER, Deadline, Job, Stop, UnfinishedError, held_interrupts
 
 __all__ = ["OnRay"]
 
 #: Between looks at jobs that are under way, in seconds.
 LOOK = 0.5
+#: For workers to write their checkpoints after the deadline, in seconds.
+GRACE = 60.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class OnRay:
         """Return how many jobs the cluster has room for: one for each CPU, or as many as share its GPUs."""
         resources = self._connected().cluster_resources()
         room = resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)
-        return max(1, math.floor(room))
+        return max(1, int(room))
 
     def run(
         self,
@@ -60,25 +64,31 @@ class OnRay:
         ray = self._connected()
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        stop = Stop(interrupted, self.deadline)
+        stop.end()
         token = folder / ".seen-by-all"
         token.touch()
-        stop = Stop(interrupted, self.deadline)
         remote: Any = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_work)
         left = None if math.isinf(self.deadline.at) else self.deadline.left  # the clocks of machines differ
         waiting = {remote.remote(job, str(token), left): number for number, job in enumerate(jobs)}
+        finished = 0
         try:
             while waiting:
                 done, _ = ray.wait(list(waiting), timeout=LOOK)
                 for reference in done:
                     number = waiting.pop(reference)
-                    self._result(ray, reference)
-                    on_progress(number, 1.0)
-                if interrupted.is_set() or (self.deadline.passed and not done):
+                    with suppress(UnfinishedError):  # the others are writing their checkpoints
+                        self._result(ray, reference)
+                        on_progress(number, 1.0)
+                        finished += 1
+                if interrupted.is_set() or self.deadline.at + GRACE < time.monotonic():
                     stop.end()
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)
             token.unlink(missing_ok=True)
+        if finished < len(jobs):
+            stop.end()
         return None
 
     def _result(self, ray: Any, reference: Any) -> None:

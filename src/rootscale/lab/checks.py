@@ -47,6 +47,9 @@ class Judge:
         need_levels(self.tolerance, self.level)
 
 
+_MEASURE, _SETUP, _JUDGE = Measure(), Setup(), Judge()
+
+
 def check(
     task: Task,
     variants: Sequence[float | Fraction | Variant],
@@ -54,9 +57,9 @@ def check(
     seeds: int | Sequence[int] = 16,
     switch_at: int = 0,
     stop: int | None = None,
-    measure: Measure = Measure(),
-    setup: Setup = Setup(),
-    judge: Judge = Judge(),
+    measure: Measure = _MEASURE,
+    setup: Setup = _SETUP,
+    judge: Judge = _JUDGE,
     execute: Execute | None = None,
     store: Store | str | Path | None = None,
     observe: Observer | None = None,

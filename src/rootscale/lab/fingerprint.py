@@ -1,10 +1,10 @@
 """A fingerprint of what a run computes, by which a stored run is found again or known to be outdated.
 
 Code is not looked at: a helper in another module, a global or an argument of a `functools.partial` all count as far as
-they change a number. The fingerprint holds, for each seed, the initial parameters, the loss and its gradient in training
-and in evaluation mode, the first updates of the optimizer, the metrics and the functions of the task, all on a few fixed
-samples; and a hash of all data. Hashes are compared exactly, and numbers with a tolerance, so that a run is found again
-after an upgrade of torch and on another machine.
+they change a number. The fingerprint holds a hash of all data and, for each seed, numbers on a few fixed samples: the
+initial parameters, the loss in training and in evaluation mode, its gradient, the first updates of the optimizer, the
+metrics and the functions of the task. Hashes are compared exactly, and numbers with a tolerance, so that a run is found
+again after an upgrade of torch and on another machine.
 
 It costs about two training steps of `SAMPLES` samples for each seed, always on the CPU, and one pass over the data.
 """
@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rootscale.lab.learner_eager import make_optimizer
 from rootscale.lab.replicas import initialized
 from rootscale.lab.task import Data, Task, Tensors
+from rootscale.training.adapters import make_optimizer
 
 __all__ = ["SAMPLES", "TOLERANCE", "Fingerprints", "differences"]
 
@@ -197,7 +197,8 @@ def _blocks(data: Data) -> Iterator[Any]:
 def _bytes(tensor: Tensor) -> Iterator[Any]:
     yield f"{list(tensor.shape)} {tensor.dtype}".encode()
     rows = max(1, BLOCK // max(1, tensor[:1].numel() * tensor.element_size()))
-    for part in tensor.detach().split(rows):
+    for start in range(0, len(tensor), rows):
+        part = tensor[start : start + rows].detach()
         if part.numel():
             yield part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 

@@ -192,7 +192,9 @@ class Run:
 
     def _seed_dropout(self) -> None:
         seed = self._dropout_seed + self.step
-        if self._stream.device.type == "cpu":  # torch.manual_seed would take a third of a small net's step
+        if (
+            torch.device(self._stream.device).type == "cpu"
+        ):  # torch.manual_seed would take a third of a small net's step
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)

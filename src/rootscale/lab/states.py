@@ -42,7 +42,7 @@ def _joined(states: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         return states[0]
     if any("apart" in state for state in states):  # each has a graph of its own
         return {"replicas": list(states)}
-    return _each(states, torch.stack)
+    return _each(states, lambda tensors: torch.stack(list(tensors)))
 
 
 def _each(states: Sequence[Mapping[str, Any]], change: Callable[[Sequence[Tensor]], Tensor]) -> dict[str, Any]:

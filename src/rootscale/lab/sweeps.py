@@ -221,7 +221,7 @@ class _Work:
     def result(self) -> Sweep:
         """Read what all jobs left."""
         wanted = {variant: self.store.want(spec, self.seeds) for variant, spec in self.arms.items()}
-        models = {}
+        models: dict[tuple[Variant, int], tuple[Path, int]] = {}
         if self.store.keep_models:
             for variant, want in wanted.items():
                 models |= {(variant, seed): place for seed, place in self.store.models(want).items()}

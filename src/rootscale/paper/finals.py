@@ -15,7 +15,17 @@ from rootscale.gap import Gap, Largest, Verdict, gaps
 from rootscale.lab import Arm
 from rootscale.trajectory import Trajectory
 
-__all__ = ["ACCURACY", "MEASURES", "End", "Final", "accuracies", "finals", "format_curve", "format_end", "format_gap"]
+__all__ = [
+    "ACCURACY",
+    "MEASURES",
+    "End",
+    "Final",
+    "accuracies",
+    "final_values",
+    "format_curve",
+    "format_end",
+    "format_gap",
+]
 
 Array = NDArray[np.float64]
 
@@ -89,7 +99,7 @@ class Final:
 # -- from trajectories -----------------------------------------------------------------------------------------------
 
 
-def finals(arms: Sequence[Arm], test_samples: int) -> list[Final]:
+def final_values(arms: Sequence[Arm], test_samples: int) -> list[Final]:
     """Return the table of final values of arms, the base first, whose accuracy is measured on so many samples."""
     base = arms[0]
     return [_final(base, arm, test_samples) for arm in arms]

@@ -15,7 +15,7 @@ from rootscale.lab.checks import arm_of
 from rootscale.lab.result import LOSSES
 from rootscale.lab.store import joined
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import Final, finals
+from rootscale.paper.finals import Final, final_values
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
@@ -122,7 +122,7 @@ def record_of(out: str | Path) -> dict[str, Any]:
 def finals_of(out: str | Path) -> list[Final]:
     """The table of final values of a folder of results, from the trajectories in it."""
     check = Check.load(out)
-    return finals([check.base, *check.others], record_of(out)["test_samples"])
+    return final_values([check.base, *check.others], record_of(out)["test_samples"])
 
 
 def outcome(experiment: Experiment, out: str | Path) -> str:

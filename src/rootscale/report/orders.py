@@ -5,7 +5,6 @@ matplotlib is an extra (``pip install 'rootscale[plot]'``) and is imported when 
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -14,55 +13,32 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.files import whole
+from rootscale.report.plotting import need_matplotlib, plain_axes, save_figure
+from rootscale.report.styles import SOFT, line_styles
 from rootscale.trajectory import Trajectory
 
-__all__ = ["draw_orders", "draw_trajectories", "need_matplotlib"]
-
-#: Colours that colour-blind readers can tell apart (Okabe and Ito), and dashes for those who print in grey.
-STYLES: tuple[tuple[str, Any], ...] = (
-    ("#0072B2", "-"),
-    ("#E69F00", (0, (5, 1.5))),
-    ("#009E73", (0, (3, 1, 1, 1))),
-    ("#000000", (0, (1, 1.2))),
-    ("#CC79A7", (0, (6, 2, 1, 2))),
-    ("#56B4E9", "-"),
-)
-
-
-def need_matplotlib() -> Any:
-    """matplotlib, drawing to files; a `ValueError` that says how to install it where it is missing."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-    except ImportError:
-        raise ValueError("a PNG needs matplotlib, which is not installed; pip install 'rootscale[plot]'") from None
-    matplotlib.use("Agg")
-    importlib.import_module("matplotlib.figure")
-    return matplotlib
+__all__ = ["draw_orders", "draw_trajectories"]
 
 
 def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
     figure = need_matplotlib().figure.Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharex="col" if rows > 1 else False)
+    plain_axes(axes.flat)
     for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
-        axis.grid(color="#dddddd", linewidth=0.6)
     return figure, axes
 
 
 def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
-    """All of the file or nothing."""
+    """Write the figure, whole or not at all."""
     path = Path(path)
     if path.suffix != ".png":
         raise ValueError(f"figures are saved as .png, got {path.name!r}; use {path.stem + '.png'!r}")
-    with whole(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
-    return path
+    return save_figure(figure, path, dpi=150)
 
 
 def _spread(trajectory: Trajectory, name: str) -> tuple[Any, Any, Any, Any, Any]:
-    """Mean, its 95 % band, and the 10 % and 90 % quantiles over replicas (NaN where replicas were not kept)."""
+    """Return the mean, its 95 % band, and the 10 % and 90 % quantiles over replicas (NaN where none were kept)."""
     mean, se = trajectory[name]
     if name not in trajectory.values:
         return mean, mean - 1.96 * se, mean + 1.96 * se, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
@@ -85,7 +61,7 @@ def draw_trajectories(
     scale: float = 1.0,
     steps: tuple[str, float] | None = None,
 ) -> Path:
-    """One column for each test function: above, mean and spread of every process; below, the difference to the first.
+    """Draw a column for each test function: above, mean and spread of every process; below, differences to the first.
 
     Args:
         trajectories: by label; all at the same times and with the same test functions. Differences are to the first.
@@ -101,23 +77,8 @@ def draw_trajectories(
     figure, axes = _figure(2, len(names), 3.5, 2.9)
     for column, name in enumerate(names):
         above, below = axes[:, column]
-        reference = base[name]
-        for (label, trajectory), (colour, dash) in zip(trajectories.items(), STYLES * len(trajectories), strict=False):
-            t = trajectory.times / scale
-            mean, low95, high95, low, high = _spread(trajectory, name)
-            kept = bool(np.isfinite(low).any())
-            lost = int(trajectory.diverged[-1])
-            label = f"{label} ({lost} of {trajectory.replicas} diverged)" if lost else label
-            lower, upper = (low, high) if kept else (low95, high95)
-            above.fill_between(t, lower, upper, color=colour, alpha=0.12, linewidth=0)
-            above.plot(t, mean, color=colour, linestyle=dash, linewidth=1.6, label=label)
-            if trajectory is base:
-                below.axhline(0, color=colour, linewidth=1.2)
-                below.fill_between(t, -1.96 * reference.se, 1.96 * reference.se, color=colour, alpha=0.12, linewidth=0)
-                continue
-            gap, half = mean - reference.mean, 1.96 * np.hypot((high95 - mean) / 1.96, reference.se)
-            below.fill_between(t, gap - half, gap + half, color=colour, alpha=0.12, linewidth=0)
-            below.plot(t, gap, color=colour, linestyle=dash, linewidth=1.4)
+        for (label, trajectory), style in zip(trajectories.items(), line_styles(len(trajectories)), strict=True):
+            _draw_process(axes[:, column], trajectory, base, name, (label, trajectory.times / scale, style))
         above.set_title((labels or {}).get(name, name), fontsize=10)
         below.set_xlabel(time, fontsize=9)
         if steps is not None:
@@ -125,8 +86,8 @@ def draw_trajectories(
             top = above.secondary_xaxis(
                 "top", functions=(lambda t, s=scale / length: t * s, lambda k, s=scale / length: k / s)
             )
-            top.tick_params(labelsize=7, colors="#777777")
-            top.set_xlabel(label, fontsize=7, color="#777777")
+            top.tick_params(labelsize=7, colors=SOFT)
+            top.set_xlabel(label, fontsize=7, color=SOFT)
     replicas = min(trajectory.replicas for trajectory in trajectories.values())
     spread = "10–90 % of replicas" if base.values else "95 % of the mean"
     axes[0, 0].set_ylabel(f"mean, band: {spread}", fontsize=9)
@@ -136,6 +97,25 @@ def draw_trajectories(
     if title:
         figure.suptitle(title, fontsize=11)
     return _save(figure, path)
+
+
+def _draw_process(axes: Any, trajectory: Trajectory, base: Trajectory, name: str, look: tuple[str, Any, Any]) -> None:
+    """Draw mean and spread of a process above, and below its difference to the base."""
+    (above, below), (label, t, (colour, dash)) = axes, look
+    mean, low95, high95, low, high = _spread(trajectory, name)
+    lost = int(trajectory.diverged[-1])
+    label = f"{label} ({lost} of {trajectory.replicas} diverged)" if lost else label
+    lower, upper = (low, high) if bool(np.isfinite(low).any()) else (low95, high95)
+    above.fill_between(t, lower, upper, color=colour, alpha=0.12, linewidth=0)
+    above.plot(t, mean, color=colour, linestyle=dash, linewidth=1.6, label=label)
+    reference = base[name]
+    if trajectory is base:
+        below.axhline(0, color=colour, linewidth=1.2)
+        below.fill_between(t, -1.96 * reference.se, 1.96 * reference.se, color=colour, alpha=0.12, linewidth=0)
+        return
+    gap, half = mean - reference.mean, 1.96 * np.hypot((high95 - mean) / 1.96, reference.se)
+    below.fill_between(t, gap - half, gap + half, color=colour, alpha=0.12, linewidth=0)
+    below.plot(t, gap, color=colour, linestyle=dash, linewidth=1.4)
 
 
 def draw_orders(
@@ -148,7 +128,7 @@ def draw_orders(
     largest: float = 0.1,
     resolved: float = 5.0,
 ) -> Path:
-    """The size of every weak error over the step, both logarithmic, with bars of 1.96 standard errors.
+    """Draw the size of every weak error over the step, both logarithmic, with bars of 1.96 standard errors.
 
     Args:
         errors: by test function, rows of ``(h, error, standard error)``.
@@ -163,7 +143,7 @@ def draw_orders(
     axis = axes[0, 0]
     every = sorted({h for rows in errors.values() for h, _, _ in rows})
     levels: list[float] = []
-    for (name, rows), (colour, _) in zip(errors.items(), STYLES * len(errors), strict=False):
+    for (name, rows), (colour, _) in zip(errors.items(), line_styles(len(errors)), strict=True):
         used = [(h, abs(error)) for h, error, se in sorted(rows) if h < largest and abs(error) >= resolved * se]
         axis.plot([h for h, _ in used], [e for _, e in used], color=colour, linewidth=1)
         for h, error, se in rows:
@@ -177,7 +157,7 @@ def draw_orders(
     if levels:
         # A line of slope 1 below everything that was resolved, to compare with; what is far below it is cut off.
         line = [0.5 * min(levels) * h for h in every]
-        axis.plot(every, line, color="#777777", linestyle=":", linewidth=1.2, label="order 1")
+        axis.plot(every, line, color=SOFT, linestyle=":", linewidth=1.2, label="order 1")
         axis.set_ylim(0.6 * line[0], 1.8 * max(abs(error) for rows in errors.values() for _, error, _ in rows))
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")

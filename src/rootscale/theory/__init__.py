@@ -1,78 +1,45 @@
-"""The paper's mathematics as working code: oracle -> {discrete, SVAG, SDE} -> `Trajectory`."""
+"""The paper's mathematics as working code: oracle -> {discrete, SVAG, SDE} -> `Trajectory`.
 
-from rootscale.theory.discrete import FORMS, Chain, Form, discretise, rescaled, svag_chain
+Make an oracle (`NGOS` of a problem, `NetworkOracle` of a network), a `Chain` on it and its SDE (`sde`); run them
+(`run_chain`, `solve`) or measure how far they are apart (`weak_error`, `fit_order`).
+"""
+
+from rootscale.theory.cases import case
+from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
+from rootscale.theory.engine import Paths, SaveAt
+from rootscale.theory.equations import AdamState, RMSpropState, SGDState, sde
+from rootscale.theory.families import FAMILIES, Minibatch
 from rootscale.theory.network import NetworkOracle
-from rootscale.theory.oracle import (
-    FAMILIES,
-    NGOS,
-    Family,
-    Minibatch,
-    Oracle,
-    Problem,
-    StudentT,
-    cosine,
-    linear,
-    logistic,
-    penalised,
-    quadratic,
-    svag,
-    svag_weights,
-)
-from rootscale.theory.sde import (
-    SDE,
-    SGDSDE,
-    AdamSDE,
-    AdamState,
-    RMSpropSDE,
-    RMSpropState,
-    SGDState,
-    auxiliary,
-    lowest_u,
-    sde,
-)
+from rootscale.theory.oracle import NGOS
+from rootscale.theory.orders import fit_order
+from rootscale.theory.problems import cosine, linear, logistic, quadratic
 from rootscale.theory.simulate import run_chain
-from rootscale.theory.solve import SCHEMES, solve
-from rootscale.theory.weak import TESTS, Order, PreAsymptoticWarning, WeakError, fit_order, weak_error
+from rootscale.theory.solver import solve
+from rootscale.theory.weak import weak_error
 
 __all__ = [
     "FAMILIES",
     "FORMS",
     "NGOS",
-    "SCHEMES",
-    "SDE",
-    "SGDSDE",
-    "TESTS",
-    "AdamSDE",
     "AdamState",
     "Chain",
-    "Family",
-    "Form",
     "Minibatch",
     "NetworkOracle",
-    "Oracle",
-    "Order",
-    "PreAsymptoticWarning",
-    "Problem",
-    "RMSpropSDE",
+    "Paths",
     "RMSpropState",
     "SGDState",
-    "StudentT",
-    "WeakError",
-    "auxiliary",
+    "SaveAt",
+    "case",
     "cosine",
     "discretise",
     "fit_order",
     "linear",
     "logistic",
-    "lowest_u",
-    "penalised",
     "quadratic",
     "rescaled",
     "run_chain",
     "sde",
     "solve",
-    "svag",
     "svag_chain",
-    "svag_weights",
     "weak_error",
 ]

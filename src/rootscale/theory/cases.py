@@ -1,24 +1,33 @@
 """Ready-made settings in which a theorem can be watched: an SDE, where it starts, and for how long it runs.
 
-The constants are chosen so that every one of them matters: ``u`` starts far from ``diag Sigma``, ``eps0`` is comparable
-to ``sigma0 sqrt(u)``, ``1/c1`` and ``1/c2`` are comparable to the time, noise and drift both move ``theta``. They are
-also chosen so that the leading coefficient of the error does not vanish for the usual test functions.
+The numbers are data of `rootscale.settings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from rootscale.hparams import positive
+from rootscale.settings import MINIBATCH, OPTIMIZERS, PROBLEMS, Constants, Scale
+from rootscale.theory import problems
 from rootscale.theory.discrete import Chain, discretise
-from rootscale.theory.oracle import FAMILIES, NGOS, AnyFamily, Minibatch, Problem, cosine, linear, logistic, quadratic
-from rootscale.theory.sde import SDE, SGDSDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
+from rootscale.theory.engine import SaveAt
+from rootscale.theory.equations import SDE, SGDSDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
+from rootscale.theory.families import FAMILIES, AnyFamily, Minibatch
+from rootscale.theory.oracle import NGOS
 
-__all__ = ["OPTIMIZERS", "PROBLEMS", "Case", "case"]
+__all__ = ["NOISES", "STEPS", "Case", "Setting", "case"]
+
+#: The noise families by name; a mini-batch takes its size from the noise scale.
+NOISES: Mapping[str, AnyFamily] = MappingProxyType({**FAMILIES, MINIBATCH: Minibatch(1)})
+#: Numbers of steps that are tried where no learning rates are given.
+STEPS = (16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -35,69 +44,41 @@ class Case:
         """The last time."""
         return self.start + self.duration
 
+    @property
+    def save(self) -> SaveAt:
+        """The usual test functions at the end."""
+        return SaveAt([self.end], start=self.start)
+
     def chain(self, steps: int) -> Chain:
-        """The chain that takes ``steps`` steps for the duration."""
+        """Return the chain that takes ``steps`` steps for the duration."""
         h = self.duration / steps
         return discretise(self.equation, h if isinstance(self.equation, SGDSDE) else h**0.5)
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """What the constants of an SDE are measured in: typical noise and gradient, ``sigma0``; and where each starts."""
-
-    problem: Callable[[], Problem]
-    family: AnyFamily
-    sigma0: float
-    theta0: Mapping[str, float]
-    noise: float
-    gradient: float
-    duration: float
+def _equation(scale: Scale, row: Constants, oracle: NGOS) -> SDE:
+    """Return the SDE with these constants, in the units of the problem."""
+    if row.c2 is None:
+        return SGDSDE(oracle, scale.sigma0)
+    c2, eps0 = row.c2 / scale.duration, row.eps0 * scale.sigma0 * scale.size
+    if row.c1 is None:
+        return RMSpropSDE(oracle, scale.sigma0, c2=c2, eps0=eps0)
+    return AdamSDE(oracle, scale.sigma0, c1=row.c1 / scale.duration, c2=c2, eps0=eps0)
 
 
-def _balanced() -> Problem:
-    """Logistic regression on four points whose labels are balanced: the noise of a batch is nearly symmetric."""
-    x = 0.2 * torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, -1.0], [1.0, -1.0]], dtype=torch.double)
-    return logistic(x, torch.tensor([0, 1, 0, 1]))
+def _state(scale: Scale, row: Constants, theta: float, d: int) -> SGDState | RMSpropState | AdamState:
+    """Return the initial state, in the units of the problem."""
 
+    def full(value: float) -> Tensor:
+        return torch.full((1, d), value, dtype=torch.double)
 
-_ONE = {"sgd": 1.0, "rmsprop": 1.0, "adam": 1.0}
-#: Problems by name: the loss and covariance, the noise family, and their scales.
-PROBLEMS: Mapping[str, _Scale] = MappingProxyType({
-    "cosine": _Scale(lambda: cosine(1), FAMILIES["gaussian"], 0.7, _ONE, 1.0, 1.0, 1.0),
-    "quadratic": _Scale(lambda: quadratic([1.0]), FAMILIES["gaussian"], 0.7, _ONE, 1.0, 1.0, 1.0),
-    "linear": _Scale(lambda: linear([1.0]), FAMILIES["gaussian"], 0.7, _ONE, 1.0, 1.0, 1.0),
-    "logistic": _Scale(_balanced, Minibatch(1), 0.05, {**_ONE, "rmsprop": 4.0}, 0.1, 0.02, 0.8),
-})  # fmt: skip
-
-
-def _full(scale: _Scale, value: float) -> Tensor:
-    return torch.full((1, scale.problem().d), value, dtype=torch.double)
-
-
-def _sgd(scale: _Scale, oracle: NGOS) -> tuple[SDE, SGDState]:
-    return SGDSDE(oracle, scale.sigma0), SGDState(_full(scale, scale.theta0["sgd"]))
-
-
-def _rmsprop(scale: _Scale, oracle: NGOS) -> tuple[SDE, RMSpropState]:
-    eps0 = 0.4 * scale.sigma0 * scale.noise
-    equation = RMSpropSDE(oracle, scale.sigma0, c2=2.0 / scale.duration, eps0=eps0)
-    return equation, RMSpropState(_full(scale, scale.theta0["rmsprop"]), _full(scale, 0.3 * scale.noise**2))
-
-
-def _adam(scale: _Scale, oracle: NGOS) -> tuple[SDE, AdamState]:
-    eps0 = 0.4 * scale.sigma0 * scale.noise
-    equation = AdamSDE(oracle, scale.sigma0, c1=1.5 / scale.duration, c2=2.0 / scale.duration, eps0=eps0)
-    start = (_full(scale, v) for v in (scale.theta0["adam"], -scale.gradient, 0.5 * scale.noise**2))
-    return equation, AdamState(*start)
-
-
-#: How each optimizer's SDE and initial state follow from the scales of a problem, and at what time it starts.
-OPTIMIZERS: Mapping[str, tuple[Callable[[_Scale, NGOS], tuple[SDE, SGDState | RMSpropState | AdamState]], float]]
-OPTIMIZERS = MappingProxyType({"sgd": (_sgd, 0.0), "rmsprop": (_rmsprop, 0.0), "adam": (_adam, 0.5)})
+    if row.u is None:
+        return SGDState(full(theta))
+    u = full(row.u * scale.size**2)
+    return RMSpropState(full(theta), u) if row.m is None else AdamState(full(theta), full(row.m * scale.gradient), u)
 
 
 def case(optimizer: str, problem: str = "cosine", family: AnyFamily | None = None) -> Case:
-    """The setting for this optimizer on this problem, by their names in `OPTIMIZERS` and `PROBLEMS`.
+    """Return the setting for this optimizer on this problem, by their names in `rootscale.settings`.
 
     >>> chain = case("adam").chain(steps=64)
     >>> chain.optimizer.eta, chain.optimizer.beta1, chain.optimizer.beta2, chain.oracle.sigma
@@ -111,6 +92,65 @@ def case(optimizer: str, problem: str = "cosine", family: AnyFamily | None = Non
     for what, name, table in (("optimizer", optimizer, OPTIMIZERS), ("problem", problem, PROBLEMS)):
         if name not in table:
             raise ValueError(f"{what} must be one of {', '.join(table)}, got {name!r}")
-    scale, (make, start) = PROBLEMS[problem], OPTIMIZERS[optimizer]
-    equation, x0 = make(scale, NGOS(scale.problem(), 1.0, family or scale.family))
-    return Case(equation, x0, start * scale.duration, scale.duration)
+    scale, row = PROBLEMS[problem], OPTIMIZERS[optimizer]
+    oracle = NGOS(getattr(problems, problem)(*scale.arguments), 1.0, family or NOISES[scale.noise])
+    x0 = _state(scale, row, scale.theta0.get(optimizer, 1.0), oracle.d)
+    return Case(_equation(scale, row, oracle), x0, row.start * scale.duration, scale.duration)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An optimizer on a named problem with a named noise, all of `rootscale.settings`.
+
+    Args:
+        optimizer: whose chain and SDE.
+        problem: the loss and covariance, and the constants of the SDE.
+        noise: one of `NOISES`; the problem's own unless given.
+        time: how long, in continuous time; the problem's own unless given.
+    """
+
+    optimizer: str = "adam"
+    problem: str = "cosine"
+    noise: str | None = None
+    time: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.noise is not None and self.noise not in NOISES:
+            raise ValueError(f"noise must be one of {', '.join(NOISES)}, got {self.noise!r}")
+        made = self.case  # which checks the names
+        if self.noise == MINIBATCH and PROBLEMS[self.problem].noise != MINIBATCH:
+            raise ValueError(
+                f"mini-batches need a problem with data, got {self.problem!r}; use problem logistic, or noise "
+                f"{' or '.join(FAMILIES)}"
+            )
+        positive("time", made.duration)
+
+    def __str__(self) -> str:
+        return f"{self.optimizer} on {self.problem} with {self.noise or PROBLEMS[self.problem].noise} noise"
+
+    @property
+    def case(self) -> Case:
+        """The SDE, its initial state and its times."""
+        made = case(self.optimizer, self.problem, None if self.noise is None else NOISES[self.noise])
+        return made if self.time is None else replace(made, duration=positive("time", self.time))
+
+    def chain(self, eta: float) -> Chain:
+        """Return the chain at the nearest learning rate whose steps fill the time, and whose batch is whole."""
+        made = self.case
+        steps = round(made.duration / positive("eta", eta) ** (1 if isinstance(made.equation, SGDSDE) else 2))
+        if steps < 1:
+            raise ValueError(f"a step at eta={eta:g} takes longer than time={made.duration:g}; use a smaller eta")
+        batches = (self.noise or PROBLEMS[self.problem].noise) == MINIBATCH
+        near = range(1, 2 * steps) if batches else ()  # they have whole numbers of samples
+        for other in sorted(near, key=lambda n: abs(n - steps)):
+            with suppress(ValueError):
+                return made.chain(other)
+        return made.chain(steps)
+
+    def chains(self) -> list[Chain]:
+        """Return those of `STEPS` steps that the noise allows: a mini-batch has a whole number of samples."""
+        found = []
+        for steps in STEPS:
+            with suppress(ValueError):
+                found.append(self.case.chain(steps))
+        return found

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
 from rootscale.rules import Rule, get_rule, svag_weights
+from rootscale.theory.equations import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
 from rootscale.theory.oracle import Oracle, svag
-from rootscale.theory.sde import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
 
 __all__ = ["FORMS", "Chain", "Form", "discretise", "rescaled", "svag_chain"]
 
@@ -85,11 +85,11 @@ class Chain:
         return 1 - (optimizer.beta if isinstance(optimizer, RMSprop) else optimizer.beta2)
 
     def start(self, theta: Tensor) -> State:
-        """The state of a new run at ``theta`` ``[P, d]``: all moments zero."""
+        """Return the state of a new run at ``theta`` ``[P, d]``: all moments zero."""
         return (theta, *(torch.zeros_like(theta) for _ in range(self.moments)))
 
     def step(self, k: float | Tensor, x: State, g: Tensor) -> State:
-        """State ``k + 1`` from state ``k`` and the stochastic gradient ``g`` at its ``theta``.
+        """Return state ``k + 1`` from state ``k`` and the stochastic gradient ``g`` at its ``theta``.
 
         ``k`` counts from 0, and need not be whole: a run whose batch size was changed has a fractional counter. As a
         tensor without dimensions it lets one compiled step serve all.
@@ -115,23 +115,23 @@ class Chain:
     def iterate(
         self, x: State, steps: int, generator: torch.Generator | None = None, start: float = 0
     ) -> Iterator[tuple[float, State]]:
-        """Runs the chain: yields the counter ``k`` and state ``x_k`` after each of ``steps`` steps from ``x_start``."""
+        """Run the chain: yield the counter ``k`` and state ``x_k`` after each of ``steps`` steps from ``x_start``."""
         for i in range(steps):
             x = self.step(start + i, x, self.oracle.sample(x[0], generator))
             yield start + i + 1, x
 
     def scaled(self, x: State) -> SGDState | RMSpropState | AdamState:
-        """The state of the SDE: ``u = v / sigma^2``."""
+        """Return the state of the SDE: ``u = v / sigma^2``."""
         x = (*x[:-1], x[-1] / self.oracle.sigma**2) if self.moments else x
         return (SGDState._make, RMSpropState._make, AdamState._make)[self.moments](x)
 
     def unscaled(self, x: State) -> State:
-        """The chain's state: ``v = sigma^2 u``."""
+        """Return the chain's state: ``v = sigma^2 u``."""
         return (*x[:-1], x[-1] * self.oracle.sigma**2) if self.moments else tuple(x)
 
 
 def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chain:
-    """The chain at ``kappa`` times the batch size: ``sigma / sqrt(kappa)``, and hyperparameters by a scaling rule.
+    """Return the chain at ``kappa`` times the batch size: ``sigma / sqrt(kappa)``, hyperparameters by a scaling rule.
 
     Args:
         chain: the chain at the batch size it has.
@@ -143,7 +143,7 @@ def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chai
 
 
 def svag_chain(chain: Chain, ell: float) -> Chain:
-    """The SVAG algorithm: the SVAG operator on the oracle, and the hyperparameters of the rule at ``kappa = ell^-2``.
+    """Return SVAG's chain: the SVAG operator on the oracle, and hyperparameters of the rule at ``kappa = ell^-2``.
 
     A step of ``chain`` takes as long as ``ell^2`` steps of it.
     """
@@ -166,7 +166,7 @@ def _beta(name: str, c: float, eta: float) -> float:
 
 
 def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
-    """The chain with learning rate ``eta`` whose SDE is ``equation``: the inverse of `rootscale.theory.sde.sde`.
+    """Return the chain with learning rate ``eta`` whose SDE is ``equation``: the inverse of `sde`.
 
         sigma = sigma0 / eta (SGD: sigma0 / sqrt(eta)),   beta_i = 1 - c_i eta^2,   eps = eps0 / eta,
         eps_root = eps_root0 / eta^2,   decoupled weight decay = decay eta

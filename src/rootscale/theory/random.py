@@ -35,7 +35,7 @@ GOLDEN, S1, S2 = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """``x ^ (x >> bits)``; the shift of signed integers copies the sign, hence the mask."""
+    """Return ``x ^ (x >> bits)``; the shift of signed integers copies the sign, hence the mask."""
     width = 8 * x.element_size()
     # In place from the second operation on: a third of the time when run eagerly, all the same when compiled.
     return (x >> bits).bitwise_and_((1 << (width - bits)) - 1).bitwise_xor_(x)
@@ -52,7 +52,7 @@ def _signed64(value: int) -> int:
 
 
 def keys(seed: int, first: int, count: int, width: int, device: torch.device | str = "cpu") -> Tensor:
-    """The keys of ``count`` pairs of steps from pair ``first`` on (steps ``2 first, 2 first + 1, ...``).
+    """Return the keys of ``count`` pairs of steps from pair ``first`` on (steps ``2 first, 2 first + 1, ...``).
 
     Args:
         seed: any integer from 0 to ``2^64 - 1``; neighbouring seeds are as unrelated as others.
@@ -78,7 +78,7 @@ def keys(seed: int, first: int, count: int, width: int, device: torch.device | s
 
 
 def paths(first: int, count: int, device: torch.device | str = "cpu") -> Tensor:
-    """The hashed indices of the paths ``first, ..., first + count - 1``, as int32 ``[count]``; all differ."""
+    """Return the hashed indices of the paths ``first, ..., first + count - 1``, as int32 ``[count]``; all differ."""
     if not 0 <= first <= first + count <= 1 << 32:
         raise ValueError(f"path indices must be in [0, 2^32), got {first} to {first + count - 1}")
     index = torch.arange(first, first + count, dtype=torch.int64, device=device).to(torch.int32)
@@ -92,7 +92,7 @@ def _word(path: Tensor, k0: Tensor | int, k1: Tensor | int) -> Tensor:
 
 
 def pair(path: Tensor, key: Tensor, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """The standard normals of two consecutive steps, for all paths and coordinates.
+    """Return the standard normals of two consecutive steps, for all paths and coordinates.
 
     float32 and float64 use the same bits and agree to the rounding of the uniform numbers in float32.
 
@@ -131,7 +131,7 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def _cos_sin(x: Tensor) -> tuple[Tensor, Tensor]:
-    """``cos(pi x), sin(pi x)`` for ``x`` in [-1, 1], from those of the half angle: no reduction of the range.
+    """Return ``cos(pi x), sin(pi x)`` for ``x`` in [-1, 1], from those of the half angle: no reduction of the range.
 
     Compiled into a step, this and `_log` take half the time of torch's functions; both are exact to a few roundings.
     """
@@ -141,7 +141,7 @@ def _cos_sin(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log(x: Tensor) -> Tensor:
-    """``log(x)`` of float32 in (0, 1]: exponent and mantissa apart, the mantissa in [sqrt(1/2), sqrt(2))."""
+    """Return ``log(x)`` of float32 in (0, 1]: exponent and mantissa apart, the mantissa in [sqrt(1/2), sqrt(2))."""
     bits = x.view(torch.int32) - ROOT_HALF
     exponent = (bits >> 23).to(torch.float32)
     t = ((bits & 0x7FFFFF) + ROOT_HALF).view(torch.float32) - 1
@@ -158,7 +158,7 @@ def normal(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Standard normals ``[P, width]`` of one step; path ``i`` of the result is the path ``first_path + i``.
+    """Return standard normals ``[P, width]`` of one step; path ``i`` of the result is the path ``first_path + i``.
 
     >>> z = normal(seed=1, step=7, shape=(100, 3))
     >>> torch.equal(normal(seed=1, step=7, shape=(40, 3), first_path=60), z[60:])

@@ -268,7 +268,7 @@ class NoiseMeter:
         self._solve(message[:-4], whole_squares, *message[-4:])
 
     def _solve(self, seen: Tensor, whole: Tensor, count: Any, inverse: Any, weight: Any, spread: Any) -> None:
-        """Solve the two equations; the sums are numbers, or tensors on a device, which are not copied: that would wait."""
+        """Solve the two equations; sums that are tensors stay on their device, as copying them would wait."""
         mean, inverse, weight = seen / count, inverse / count, weight**2
         determinant = spread - weight * inverse
         if not isinstance(determinant, Tensor) and math.isclose(spread, weight * inverse, rel_tol=1e-9):

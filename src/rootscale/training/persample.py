@@ -3,290 +3,35 @@
     Tr Sigma = mean_s |g_s|^2 - |g|^2,     g = mean_s g_s
 
 with ``g_s`` the gradient of the loss of sample ``s``. The per-sample gradients themselves would take as much memory as
-the model times the batch. Yet the gradient of a linear layer's weight is ``g_s = sum_t delta_st a_st^T`` over the
-positions ``t`` of the sample, with ``a`` its input and ``delta`` the gradient of its output, and so
-
-    |g_s|^2 = |a_s|^2 |delta_s|^2  (one position),     |g_s|^2 = sum_tt' (a_st . a_st') (delta_st . delta_st'),
-
-which one forward and one backward of the whole batch give. A convolution is a linear layer on its patches; embeddings
-and normalisations have small gradients of their own. What is none of these is done by ``torch.func.vmap``.
+the model times the batch. `rootscale.training.collector` finds their norms in one forward and one backward of the
+batch; where a layer has no formula, it takes explicit gradients, a few samples at a time.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.func import functional_call, grad, vmap
-from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
+from torch.func import functional_call, grad
 
 from rootscale.hparams import positive
 from rootscale.noise import Interval, Noise
+from rootscale.training.collector import Collector, mixing_layers, random_layers, sample_gradients, wide
+from rootscale.training.layers import Sums, Wanted, add_sums, dense_sums
 from rootscale.training.metric import Metric
 
 __all__ = ["ExactNoise", "exact_noise"]
 
 Loss = Callable[[Any, Any], Tensor]
 
-#: How many numbers a temporary tensor may have: on a CPU it should fit into a cache.
-_LIMIT = {"cpu": 2**18}
-_ELSEWHERE = 2**24
-
-
-class Squares(NamedTuple):
-    """Of one parameter: ``|g_s|^2`` of each sample, ``sum_s g_s^2`` if asked for, and ``sum_s g_s`` if known."""
-
-    norms: Tensor
-    second: Tensor | None
-    first: Tensor | None = None
-
-    def shaped(self, shape: torch.Size) -> Squares:
-        sums = (None if x is None else x.reshape(shape) for x in (self.second, self.first))
-        return Squares(self.norms, *sums)
-
-
-def _small(gradients: Tensor, second: bool) -> Squares:
-    """From per-sample gradients, ``[samples, ...]``, which are overwritten."""
-    first = gradients.sum(0)
-    squares = gradients.square_()
-    return Squares(squares.reshape(len(squares), -1).sum(1), squares.sum(0) if second else None, first)
-
-
-def _join(pieces: list[Squares]) -> Squares:
-    """Of one parameter, from several slices of the samples."""
-    seconds = [piece.second for piece in pieces if piece.second is not None]
-    firsts = [piece.first for piece in pieces if piece.first is not None]
-    return Squares(
-        torch.cat([piece.norms for piece in pieces]),
-        sum(seconds[1:], seconds[0]) if seconds else None,
-        sum(firsts[1:], firsts[0]) if firsts else None,
-    )
-
-
-def _slices(samples: int, each: int, device: torch.device) -> Iterator[slice]:
-    """Slices of the samples, of which each needs temporary tensors of ``each`` numbers."""
-    size = max(1, _LIMIT.get(device.type, _ELSEWHERE) // max(each, 1))
-    return (slice(start, start + size) for start in range(0, samples, size))
-
-
-def _gradients_are_cheaper(inputs: int, outputs: int, positions: int, second: bool) -> bool:
-    """Whether to compute a layer's per-sample gradients, a few samples at a time, rather than products of positions."""
-    return positions > 1 and (second or positions * (inputs + outputs) >= inputs * outputs)
-
-
-def _product(a: Tensor, delta: Tensor, second: bool) -> Squares:
-    """Of ``g_s = sum_t delta_st a_st^T``, from ``a [samples, groups, inputs, t]``, ``delta [.., outputs, t]``."""
-    inputs, outputs, positions = a.shape[2], delta.shape[2], a.shape[3]
-    if positions == 1:
-        a2, delta2 = a[..., 0].square(), delta[..., 0].square()
-        norms = (a2.sum(2) * delta2.sum(2)).sum(1)
-        return Squares(norms, torch.einsum("sgo,sgi->goi", delta2, a2).flatten(0, 1) if second else None)
-    if not _gradients_are_cheaper(inputs, outputs, positions, second):
-        gram = a.transpose(2, 3) @ a
-        return Squares(gram.mul_(delta.transpose(2, 3) @ delta).sum((1, 2, 3)), None)
-    return _small((delta @ a.transpose(2, 3)).flatten(1, 2), second)
-
-
-def _linear(layer: nn.Linear, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
-    samples = len(a)
-    a, delta = a.reshape(samples, 1, -1, a.shape[-1]), delta.reshape(samples, 1, -1, delta.shape[-1])
-    each = max(a.shape[2] ** 2, a.shape[3] * delta.shape[3]) if a.shape[2] > 1 else 0
-    pieces = [
-        _product(a[i].transpose(2, 3), delta[i].transpose(2, 3), second) for i in _slices(samples, each, a.device)
-    ]
-    return {"weight": _join(pieces), "bias": _small(delta.sum((1, 2)), second)}
-
-
-def _patches(layer: Any, a: Tensor) -> Tensor:
-    """The patches that a convolution sees, ``[samples, groups, inputs of a patch, positions]``."""
-    dims = a.dim() - 2
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    a = F.pad(a, layer._reversed_padding_repeated_twice, mode=mode)
-    for i in range(dims):
-        span = (layer.kernel_size[i] - 1) * layer.dilation[i] + 1
-        a = a.unfold(2 + i, span, layer.stride[i])[..., :: layer.dilation[i]]
-    order = (0, 1, *range(2 + dims, 2 + 2 * dims), *range(2, 2 + dims))
-    return a.permute(order).reshape(len(a), layer.groups, -1, math.prod(a.shape[2 : 2 + dims]))
-
-
-def _conv(layer: Any, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
-    samples, positions = len(a), math.prod(delta.shape[2:])
-    delta = delta.reshape(samples, layer.groups, -1, positions)
-    inputs = layer.weight[0].numel()
-    each = layer.groups * max(positions * inputs, min(positions**2, inputs * delta.shape[2]))
-    pieces = [_product(_patches(layer, a[i]), delta[i], second) for i in _slices(samples, each, a.device)]
-    return {"weight": _join(pieces).shaped(layer.weight.shape), "bias": _small(delta.sum(3).flatten(1), second)}
-
-
-def _embedding(layer: nn.Embedding, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
-    samples, width = len(a), layer.embedding_dim
-    tokens, delta = a.reshape(samples, -1), delta.reshape(samples, -1, width)
-    if layer.padding_idx is not None:
-        delta = delta * (tokens != layer.padding_idx).unsqueeze(-1)
-    owner = torch.arange(samples, device=a.device).unsqueeze(1)
-    keys, place = torch.unique(owner * layer.num_embeddings + tokens, return_inverse=True)  # a token counts once
-    rows = delta.new_zeros(len(keys), width).index_add_(0, place.flatten(), delta.flatten(0, 1)).square_()
-    norms = delta.new_zeros(samples).index_add_(0, keys // layer.num_embeddings, rows.sum(1))
-    table = delta.new_zeros(layer.weight.shape) if second else None
-    return {"weight": Squares(norms, None if table is None else table.index_add_(0, keys % layer.num_embeddings, rows))}
-
-
-def _normalised(normal: Tensor, delta: Tensor, channels: slice, second: bool) -> dict[str, Squares]:
-    """Of the weight and bias of a normalisation, from its output without them; ``channels`` are their dimensions."""
-    kept = range(delta.dim())[channels]
-    others = tuple(i for i in range(1, delta.dim()) if i not in kept)
-    weight, bias = normal.mul_(delta), delta.clone()
-    if others:
-        weight, bias = weight.sum(others), bias.sum(others)
-    return {"weight": _small(weight, second), "bias": _small(bias, second)}
-
-
-def _layer_norm(layer: nn.LayerNorm, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
-    normal = F.layer_norm(a, layer.normalized_shape, eps=layer.eps)
-    return _normalised(normal, delta, slice(-len(layer.normalized_shape), None), second)
-
-
-def _rms_norm(layer: nn.RMSNorm, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
-    normal = F.rms_norm(a, list(layer.normalized_shape), eps=layer.eps)
-    return _normalised(normal, delta, slice(-len(layer.normalized_shape), None), second)
-
-
-def _group_norm(layer: nn.GroupNorm, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
-    return _normalised(F.group_norm(a, layer.num_groups, eps=layer.eps), delta, slice(1, 2), second)
-
-
-def _batch_norm(layer: Any, a: Tensor, delta: Tensor, second: bool) -> dict[str, Squares]:
-    normal = F.batch_norm(a, layer.running_mean.to(a.dtype), layer.running_var.to(a.dtype), eps=layer.eps)
-    return _normalised(normal, delta, slice(1, 2), second)
-
-
-#: The layers that need no per-sample gradients, or small ones; whether their samples come first is seen by the shape.
-_LAYERS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, bool], dict[str, Squares]]] = {
-    nn.Linear: _linear,
-    nn.Conv1d: _conv,
-    nn.Conv2d: _conv,
-    nn.Conv3d: _conv,
-    nn.Embedding: _embedding,
-    nn.LayerNorm: _layer_norm,
-    nn.RMSNorm: _rms_norm,
-    nn.GroupNorm: _group_norm,
-    nn.BatchNorm1d: _batch_norm,
-    nn.BatchNorm2d: _batch_norm,
-    nn.BatchNorm3d: _batch_norm,
-}
-
-
-def _handler(layer: nn.Module) -> Callable[[Any, Tensor, Tensor, bool], dict[str, Squares]] | None:
-    """How to treat a layer: as one of the table, unless a subclass computes something else."""
-    return next((f for kind, f in _LAYERS.items() if getattr(type(layer), "forward", None) is kind.forward), None)
-
-
-def _sums_gradients(layer: Any, output: Tensor, second: bool) -> bool:
-    """Whether the handler of a layer finds ``sum_s g_s`` of its weight on the way: autograd need not then."""
-    if isinstance(layer, nn.Linear):
-        positions = math.prod(output.shape[1:-1])
-        return _gradients_are_cheaper(layer.in_features, layer.out_features, positions, second)
-    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        inputs, outputs = layer.weight[0].numel(), layer.out_channels // layer.groups
-        return _gradients_are_cheaper(inputs, outputs, math.prod(output.shape[2:]), second)
-    return False
-
-
-def _own_dimensions(layer: Any) -> int:
-    """How many dimensions the input of a layer has besides those that only repeat it."""
-    if isinstance(layer, nn.Embedding):
-        return 0
-    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
-        return len(layer.normalized_shape)
-    return 1 + len(getattr(layer, "kernel_size", ()))
-
-
-class _Watch:
-    """Sees the layers' inputs in a forward, and the gradients of their outputs in the backward."""
-
-    def __init__(self, model: nn.Module, second: bool) -> None:
-        self.second = second
-        self.calls: Counter[nn.Module] = Counter()
-        self.found: dict[Tensor, Squares] = {}
-        self.edges: dict[Tensor, GradientEdge] = {}
-        self._samples = 0
-        self._forward = False
-        self._layers = {layer: handler for layer in model.modules() if (handler := _handler(layer)) is not None}
-        self._hooks = [layer.register_forward_hook(self._see, with_kwargs=True) for layer in self._layers]
-
-    @contextmanager
-    def forward(self, samples: int) -> Iterator[None]:
-        """Around a forward; a layer that is run again in the backward (checkpointing) is not counted twice."""
-        self.calls.clear()
-        self.found.clear()
-        self.edges.clear()
-        self._samples, self._forward = samples, True
-        try:
-            yield
-        finally:
-            self._forward = False
-
-    def _see(self, layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
-        if not self._forward or not output.requires_grad:
-            return
-        self.calls[layer] += 1
-        a = args[0] if args else kwargs["input"]
-        if a.dim() <= _own_dimensions(layer) or len(a) != self._samples:
-            return  # another layout: the first dimension is not that of the samples
-        a = a.detach()
-
-        def back(delta: Tensor) -> None:
-            delta = _wide(delta)
-            with torch.no_grad(), torch.autocast(delta.device.type, enabled=False):
-                one = self._layers[layer](layer, a.to(delta.dtype) if a.is_floating_point() else a, delta, self.second)
-            for name, squares in one.items():
-                parameter = layer._parameters.get(name)
-                if parameter is not None and parameter.requires_grad:
-                    self.found[parameter] = squares
-
-        output.register_hook(back)  # type: ignore[no-untyped-call]
-        weight = layer._parameters.get("weight")
-        if weight is not None and weight.requires_grad and _sums_gradients(layer, output, self.second):
-            self.edges[weight] = get_gradient_edge(output)
-
-    def once(self, total: Tensor) -> set[Tensor]:
-        """The parameters that the forward used once, in one call of a layer."""
-        uses = _uses(total)
-        own = (p for layer, n in self.calls.items() if n == 1 for p in layer._parameters.values())
-        return {p for p in own if p is not None and uses[p] == 1}
-
-    def remove(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-
-def _uses(total: Tensor) -> Counter[Any]:
-    """How often each parameter enters the graph of a loss."""
-    uses: Counter[Any] = Counter()
-    root: Any = total.grad_fn
-    seen, stack = {root}, [] if root is None else [root]
-    while stack:
-        for child, _ in stack.pop().next_functions:
-            if type(child).__name__ == "AccumulateGrad":
-                uses[child.variable] += 1
-            elif child is not None and child not in seen:
-                seen.add(child)
-                stack.append(child)
-    return uses
-
 
 def _total(loss: Loss, outputs: Any, targets: Any, samples: int) -> Tensor:
-    """The sum of the samples' losses."""
+    """Return the sum of the samples' losses."""
     value = loss(outputs, targets)
     if value.dim() == 0:
         return value * samples
@@ -299,9 +44,9 @@ def _total(loss: Loss, outputs: Any, targets: Any, samples: int) -> Tensor:
 
 
 def _fallback(
-    model: nn.Module, loss: Loss, names: list[str], x: tuple[Tensor, ...], y: Tensor, second: bool
-) -> dict[str, Squares]:
-    """Per-sample gradients by ``vmap``, a few samples at a time; one by one where a layer does not know ``vmap``."""
+    model: nn.Module, loss: Loss, names: list[str], x: tuple[Tensor, ...], y: Tensor, wanted: Wanted
+) -> dict[str, Sums]:
+    """Sum explicit per-sample gradients, a few samples at a time; one by one where a layer does not know ``vmap``."""
     every = {name: p.detach() for name, p in model.named_parameters()}
     some = {name: every[name] for name in names}
 
@@ -309,33 +54,37 @@ def _fallback(
         outputs = functional_call(model, {**every, **parameters}, tuple(part.unsqueeze(0) for part in x))
         return _total(loss, outputs, y.unsqueeze(0), 1)
 
-    pieces: dict[str, list[Squares]] = {name: [] for name in some}
-    for rows in _slices(len(y), sum(p.numel() for p in some.values()) // 16, y.device):  # fewer calls, larger slices
+    pieces: dict[str, list[Sums]] = {name: [] for name in some}
+    each = sum(p.numel() for p in some.values()) // 16  # fewer calls, larger slices
+    for rows in wanted.slices(len(y), each, y.device):
         xs = tuple(part[rows] for part in x)
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "There is a performance drop")  # still faster than one by one
-                gradients = vmap(grad(one), in_dims=(None, 0, 0))(some, xs, y[rows])
+                warnings.filterwarnings("ignore", "There is a performance drop")  # torch's own; faster than one by one
+                gradients = sample_gradients(one, some, xs, y[rows])
         except (RuntimeError, ValueError, NotImplementedError):
-            each = [grad(one)(some, tuple(part[i] for part in xs), y[rows][i]) for i in range(len(y[rows]))]
-            gradients = {name: torch.stack([g[name] for g in each]) for name in some}
+            alone = [grad(one)(some, tuple(part[i] for part in xs), y[rows][i]) for i in range(len(y[rows]))]
+            gradients = {name: torch.stack([g[name] for g in alone]) for name in some}
         for name, gradient in gradients.items():
-            pieces[name].append(_small(_wide(gradient).contiguous(), second))
-    return {name: _join(piece) for name, piece in pieces.items()}
+            pieces[name].append(dense_sums(wide(gradient).contiguous(), wanted))
+    return {name: add_sums(piece) for name, piece in pieces.items()}
 
 
 def _refuse(model: nn.Module) -> None:
-    """Models whose samples see each other, or whose gradients are random."""
+    """Refuse models whose samples see each other, or whose gradients are random."""
+    for name, layer in mixing_layers(model):
+        raise ValueError(
+            f"{name or 'the model'} is a {type(layer).__name__} that normalizes with the batch's own statistics: "
+            "the samples see each other and have no gradients of their own; call model.eval(), or use NoiseMeter"
+        )
+    for name, layer, _ in random_layers(model):
+        raise ValueError(f"{name or 'the model'} is an active {type(layer).__name__}; call model.eval() first")
     for name, layer in model.named_modules():
-        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
-            raise ValueError(
-                f"{name or 'the model'} is a {type(layer).__name__} that normalises with the batch's own statistics: "
-                "the samples see each other and have no gradients of their own; call model.eval(), or use NoiseMeter"
-            )
-        if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0:
-            raise ValueError(f"{name or 'the model'} is an active {type(layer).__name__}; call model.eval() first")
         if isinstance(layer, nn.Embedding) and layer.scale_grad_by_freq:
-            raise ValueError(f"{name or 'the model'} scales its gradient by how often a token occurs in the batch")
+            raise ValueError(
+                f"{name or 'the model'} scales its gradient by how often a token occurs in the batch; "
+                "make the Embedding with scale_grad_by_freq=False"
+            )
 
 
 _DEPENDENT = (
@@ -344,28 +93,24 @@ _DEPENDENT = (
 )
 
 
-def _verify(model: nn.Module, loss: Loss, named: dict[str, Tensor], x: Any, y: Any, norms: Tensor) -> None:
-    """The sample with the largest gradient, alone, must have the norm it has in the batch."""
+def _verify(audit: _Audit, x: tuple[Tensor, ...], y: Tensor, norms: Tensor) -> None:
+    """Check that the sample with the largest gradient has the same norm alone as in the batch."""
     i = int(norms.argmax())
-    total = _total(loss, model(*(part[i : i + 1] for part in x)), y[i : i + 1], 1)
-    gradients: list[Tensor | None] = list(torch.autograd.grad(total, list(named.values()), allow_unused=True))
-    square = math.fsum(float(_wide(_dense(g)).square().sum()) for g in gradients if g is not None)
-    if not math.isclose(square, float(norms[i]), rel_tol=_tolerance(named.values())):
+    total = _total(audit.loss, audit.model(*(part[i : i + 1] for part in x)), y[i : i + 1], 1)
+    parameters = list(audit.named.values())
+    gradients: list[Tensor | None] = list(torch.autograd.grad(total, parameters, allow_unused=True))
+    square = math.fsum(float(wide(_dense(g)).square().sum()) for g in gradients if g is not None)
+    if not math.isclose(square, float(norms[i]), rel_tol=_tolerance(parameters)):
         raise ValueError(f"sample {i} has |gradient|^2 = {square:.6g} alone and {float(norms[i]):.6g}{_DEPENDENT}")
 
 
 def _tolerance(parameters: Iterable[Tensor]) -> float:
-    """How far rounding may carry two ways to the same gradient apart."""
+    """Return how far rounding may carry two ways to the same gradient apart."""
     return 0.01 if all(p.dtype in (torch.float32, torch.float64) for p in parameters) else 0.1
 
 
 def _dense(gradient: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def _wide(x: Tensor) -> Tensor:
-    """In float32 at least: squares of half precision overflow."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 @dataclass(frozen=True)
@@ -391,7 +136,7 @@ class ExactNoise(Noise):
         return f"exact on {self.samples} samples"
 
 
-class _Sums(NamedTuple):
+class _Moments(NamedTuple):
     """Of some coordinates: ``Tr Sigma``, ``|grad f|^2``, how many have a gradient, in how many noise dominates."""
 
     trace: float
@@ -409,8 +154,8 @@ class _Sums(NamedTuple):
         return {"steps": 0, **found}
 
 
-def _add(sums: list[_Sums]) -> _Sums:
-    return _Sums(*(sum(column) for column in zip(*sums, strict=True))) if sums else _Sums(0.0, 0.0, 0, 0)
+def _add(parts: list[_Moments]) -> _Moments:
+    return _Moments(*(sum(column) for column in zip(*parts, strict=True))) if parts else _Moments(0.0, 0.0, 0, 0)
 
 
 @torch.enable_grad()
@@ -425,8 +170,9 @@ def exact_noise(
     batch_size: float | None = None,
     chunk: int = 256,
 ) -> ExactNoise:
-    """``Tr Sigma``, ``|grad f|^2`` and the noise scale on given samples, exactly: for audits, not for every step.
+    """Return ``Tr Sigma``, ``|grad f|^2`` and the noise scale on given samples, exactly: an audit, not for every step.
 
+    >>> from torch.nn import functional as F
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
     >>> images, labels = torch.randn(64, 3, 8, 8), torch.randint(10, (64,))
     >>> noise = exact_noise(model, F.cross_entropy, images, labels, batch_size=16)
@@ -459,39 +205,23 @@ def exact_noise(
     if batch_size is not None:
         positive("batch_size", batch_size)
     if preconditioned and optimizer is None:
-        raise ValueError("preconditioned=True needs the optimizer, for its second moment")
+        raise ValueError("preconditioned=True needs the optimizer, for its second moment; give optimizer=...")
     roots = _roots(named, optimizer) if optimizer is not None and preconditioned else {}
-    chunk, second = int(positive("chunk", chunk)), preconditioned or batch_size is not None
     xs = inputs if isinstance(inputs, tuple) else (inputs,)
     samples = len(targets)
     if not samples or any(len(x) != samples for x in xs):
         raise ValueError(f"inputs and targets must have as many samples, got {[len(x) for x in xs]} and {samples}")
-    device = next(iter(named.values())).device
-    sums = {name: torch.zeros_like(_wide(p.detach())) for name, p in named.items()}
-    found: dict[str, Squares] = {}
-    watch = _Watch(model, second)
-    try:
-        for start in range(0, samples, chunk):
-            x = tuple(part[start : start + chunk].to(device) for part in xs)
-            y = targets[start : start + chunk].to(device)
-            gradients, squares = _pass(model, loss, named, x, y, watch)
-            for name in named:
-                sums[name] += gradients[name]
-                found[name] = squares[name] if start == 0 else _join([found[name], squares[name]])
-            if start == 0 or len(y) < chunk:  # a layout may be mistaken for another at one number of samples only
-                norms = torch.stack([one.norms for one in squares.values()]).sum(0)
-                _verify(model, loss, named, x, y, norms)
-    finally:
-        watch.remove()
-    parts = {name: _sums(found[name], sums[name] / samples, samples, batch_size) for name in named}
+    wanted = Wanted(second=preconditioned or batch_size is not None)
+    found = _collect(_Audit(model, loss, named, wanted), xs, targets, int(positive("chunk", chunk)))
+    parts = {name: _moments(found[name], samples, batch_size) for name in named}
     groups = [] if optimizer is None else [{id(p) for p in group["params"]} for group in optimizer.param_groups]
     scaled = None
     if preconditioned:
-        scaled = _add([_sums(found[n], sums[n] / samples, samples, batch_size, roots[n]) for n in named])
+        scaled = _add([_moments(found[n], samples, batch_size, roots[n]) for n in named])
     return ExactNoise(
         **_add(list(parts.values())).noise(batch_size),
         samples=samples,
-        norms=torch.stack([one.norms for one in found.values()]).sum(0),
+        norms=_norms(found.values()),
         parameters={name: Noise(**part.noise(batch_size)) for name, part in parts.items()},
         groups=tuple(
             Noise(**_add([parts[name] for name, p in named.items() if id(p) in group]).noise(batch_size))
@@ -510,50 +240,90 @@ def _roots(named: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[s
     return roots
 
 
-def _pass(
-    model: nn.Module, loss: Loss, named: dict[str, Tensor], x: tuple[Tensor, ...], y: Tensor, watch: _Watch
-) -> tuple[dict[str, Tensor], dict[str, Squares]]:
-    """Of one chunk of samples: the sum of their gradients, and the squares."""
-    with watch.forward(len(y)):
-        total = _total(loss, model(*x), y, len(y))
-    once = watch.once(total)
-    edges = {p: edge for p, edge in watch.edges.items() if p in once}  # only to have the backward come by
-    wanted = [p for p in named.values() if p not in edges]
-    inputs: list[Any] = [*wanted, *edges.values()]
+@dataclass(frozen=True)
+class _Audit:
+    """What is measured: the named parameters of a model under a loss, and the sums over their gradients."""
+
+    model: nn.Module
+    loss: Loss
+    named: dict[str, Tensor]
+    wanted: Wanted
+
+
+def _collect(audit: _Audit, xs: tuple[Tensor, ...], targets: Tensor, chunk: int) -> dict[str, Sums]:
+    """Return the sums over all samples, chunk by chunk; ``first`` is always there."""
+    device = next(iter(audit.named.values())).device
+    pieces: dict[str, list[Sums]] = {name: [] for name in audit.named}
+    collector = Collector(audit.model)
+    try:
+        for start in range(0, len(targets), chunk):
+            x = tuple(part[start : start + chunk].to(device) for part in xs)
+            y = targets[start : start + chunk].to(device)
+            one = _pass(audit, collector, x, y)
+            for name in audit.named:
+                pieces[name] = [add_sums([*pieces[name], one[name]])]
+            if start == 0 or len(y) < chunk:  # a layout may be mistaken for another at one number of samples only
+                _verify(audit, x, y, _norms(one.values()))
+    finally:
+        collector.remove()
+    return {name: total for name, (total,) in pieces.items()}
+
+
+def _norms(found: Iterable[Sums]) -> Tensor:
+    """Return ``|g_s|^2`` of each sample over all parameters."""
+    return torch.stack([one.norms for one in found if one.norms is not None]).sum(0)
+
+
+def _pass(audit: _Audit, collector: Collector, x: tuple[Tensor, ...], y: Tensor) -> dict[str, Sums]:
+    """Return the sums over one chunk of samples."""
+    with collector.forward(len(y), audit.wanted):
+        total = _total(audit.loss, audit.model(*x), y, len(y))
+    once = collector.once(total)
+    edges = {p: edge for p, edge in collector.edges.items() if p in once}  # only to have the backward come by
+    plain = [p for p in audit.named.values() if p not in edges]
+    inputs: list[Any] = [*plain, *edges.values()]
     gradients: list[Tensor | None] = list(torch.autograd.grad(total, inputs, allow_unused=True))
-    given = dict(zip(wanted, gradients, strict=False))
-    sums: dict[str, Tensor] = {}
-    squares: dict[str, Squares] = {}
-    rest = []
-    for name, p in named.items():
-        zero = torch.zeros_like(_wide(p.detach()))
-        gradient = watch.found[p].first if p in edges and p in watch.found else given.get(p)
-        sums[name] = zero if gradient is None else _dense(gradient)
-        if gradient is None:
-            squares[name] = Squares(zero.new_zeros(len(y)), zero if watch.second else None)
-        elif p in once and p in watch.found:
-            squares[name] = watch.found[p]
+    given = dict(zip(plain, gradients, strict=False))
+    sums: dict[str, Sums] = {}
+    firsts: dict[str, Tensor] = {}
+    for name, p in audit.named.items():
+        found = collector.found.get(p) if p in once else None
+        first = found.first if p in edges and found is not None else given.get(p)
+        if first is None:
+            zero = torch.zeros_like(wide(p.detach()))
+            sums[name] = Sums(zero.new_zeros(len(y)), zero if audit.wanted.second else None, zero)
+        elif found is not None:
+            sums[name] = found._replace(first=wide(_dense(first)))
         else:
-            rest.append(name)
-    if rest:
-        more = _fallback(model, loss, rest, x, y, watch.second)
-        for name, (norms, _, first) in more.items():
-            error = 0.0 if first is None else float((first - sums[name]).square().sum() / norms.sum())
-            if error > _tolerance(named.values()) ** 2:
-                raise ValueError(f"the gradients of {name}, sample by sample, do not add up to the one{_DEPENDENT}")
-        squares.update(more)
-    return sums, squares
+            firsts[name] = wide(_dense(first))
+    if firsts:
+        sums |= _explicit(audit, firsts, x, y)
+    return sums
 
 
-def _sums(found: Squares, mean: Tensor, samples: int, size: float | None, root: Tensor | None = None) -> _Sums:
-    """Of one parameter; in the metric of ``root`` if given."""
-    square = mean.square()
+def _explicit(audit: _Audit, firsts: dict[str, Tensor], x: tuple[Tensor, ...], y: Tensor) -> dict[str, Sums]:
+    """Return the sums of explicit per-sample gradients, which must add up to those of the batch."""
+    found = _fallback(audit.model, audit.loss, list(firsts), x, y, audit.wanted)
+    for name, one in found.items():
+        assert one.first is not None
+        assert one.norms is not None
+        error = float((one.first - firsts[name]).square().sum() / one.norms.sum())
+        if error > _tolerance(audit.named.values()) ** 2:
+            raise ValueError(f"the gradients of {name}, sample by sample, do not add up to the one{_DEPENDENT}")
+    return {name: one._replace(first=firsts[name]) for name, one in found.items()}
+
+
+def _moments(found: Sums, samples: int, size: float | None, root: Tensor | None = None) -> _Moments:
+    """Return the moments of one parameter; in the metric of ``root`` if given."""
+    assert found.first is not None
+    assert found.norms is not None
+    square = (found.first / samples).square()
     if found.second is None:
         gradient = float(square.sum())
-        return _Sums(float(found.norms.sum()) / samples - gradient, gradient, 0, 0)
+        return _Moments(float(found.norms.sum()) / samples - gradient, gradient, 0, 0)
     variance = (found.second / samples - square).clamp_(min=0)  # below 0 by rounding only
     alive = found.second > 0
     dominated = 0 if size is None else int((alive & (variance > size * square)).sum())
     if root is not None:
         square, variance = square / root.square(), variance / root.square()
-    return _Sums(float(variance.sum()), float(square.sum()), int(alive.sum()), dominated)
+    return _Moments(float(variance.sum()), float(square.sum()), int(alive.sum()), dominated)

@@ -2,8 +2,8 @@
 
 The policy is the same in both: **the run at the new batch size looks as if it had always had it.** Its arguments are
 the old ones converted (`scale_training_arguments`), its steps are counted in the new unit, its checkpoints are ordinary
-ones. So a switch in mid-run converts the checkpoint's step counter before the Trainer reads it (`resume`; the place in
-the data follows from it) and the optimizer's state and schedule after it has been loaded (`RescaleCallback`).
+ones. So a switch in mid-run converts the checkpoint's step counter before the Trainer reads it (`resume`), from which
+its place in the data follows. It converts the optimizer's state and schedule after they are loaded (`RescaleCallback`).
 """
 
 from rootscale.integrations.transformers.arguments import (
@@ -11,6 +11,7 @@ from rootscale.integrations.transformers.arguments import (
     global_batch_size,
     scale_training_arguments,
 )
-from rootscale.integrations.transformers.resume import RescaleCallback, resume
+from rootscale.integrations.transformers.callback import RescaleCallback
+from rootscale.integrations.transformers.checkpoints import resume
 
 __all__ = ["RescaleCallback", "explain_training_arguments", "global_batch_size", "resume", "scale_training_arguments"]

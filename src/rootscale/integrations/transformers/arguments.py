@@ -1,21 +1,22 @@
-"""`TrainingArguments` of the same run at another batch size."""
+"""`TrainingArguments` of the same run at another batch size.
+
+The table of arguments is `rootscale.integrations.configs.formats.transformers`, which files are converted by too.
+"""
 
 from __future__ import annotations
 
 import copy
 import warnings as python_warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Any
 
-from rootscale.changes import Change, Changes, ScalingWarning
+from rootscale.batch_size import BatchSize
+from rootscale.changes import Changes, ScalingWarning
 from rootscale.format import show
-from rootscale.hparams import SGD, AdamW, Optimizer, RMSprop
-from rootscale.plan import BatchSize, Plan
-from rootscale.rules import Rule, get_rule
-from rootscale.schedule import Schedule
+from rootscale.integrations.configs.formats.transformers import LIVE_REFUSALS, TRANSFORMERS
+from rootscale.integrations.configs.reading import Length, Reading, read_configuration
+from rootscale.integrations.configs.syntaxes.leaf import number
+from rootscale.rules import Rule
 from rootscale.units import Number
 
 try:
@@ -26,130 +27,57 @@ except ImportError as error:
         "pip install 'rootscale[transformers]'"
     ) from error
 
-__all__ = ["explain_training_arguments", "global_batch_size", "scale_training_arguments"]
+__all__ = ["explain_training_arguments", "global_batch_size", "read_arguments", "scale_training_arguments"]
 
 
-def _adamw(args: Any) -> AdamW:
-    return AdamW(
-        args.learning_rate, args.adam_beta1, args.adam_beta2, args.adam_epsilon, weight_decay=args.weight_decay
-    )
+class _Arguments:
+    """Live arguments, read by the paths of the table; ``optim_args`` is read as the Trainer reads it."""
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+
+    def __getitem__(self, path: str) -> Any:
+        name, _, key = path.partition(".")
+        value = getattr(self.args, name, None)
+        if name == "optim_args" or key:
+            held = _table(name, value)
+            return held.get(key) if key else held or None
+        return getattr(value, "value", value)  # of an enumeration
+
+    def __contains__(self, path: str) -> bool:
+        return self[path] is not None
+
+    def under(self, path: str) -> list[str]:
+        held = self[path]
+        return [f"{path}.{key}" for key in held] if isinstance(held, dict) else []
 
 
-def _optim_args(args: Any) -> dict[str, str]:
-    """``optim_args`` as the Trainer reads it: ``"alpha=0.99, eps=1e-8"``."""
-    parts = (args.optim_args or "").replace(" ", "").split(",")
-    return dict(part.split("=", 1) for part in parts if part)
+def _table(name: str, value: Any) -> dict[str, Any]:
+    """What an argument holds: a mapping, an object with attributes, or the text of ``optim_args``."""
+    if name == "optim_args":
+        pairs = (part.partition("=") for part in (value or "").replace(" ", "").split(",") if part)
+        return {key: number(word) for key, _, word in pairs}
+    if isinstance(value, dict):
+        return value
+    return vars(value) if hasattr(value, "__dict__") else {}
 
 
-def _rmsprop(args: Any) -> RMSprop:
-    given = _optim_args(args)
-    if float(given.get("momentum", 0)) or given.get("centered", "false").lower() in ("true", "1", "yes"):
-        raise ValueError("RMSprop with momentum or centered follows no known SDE, so no rule keeps its dynamics")
-    alpha, eps = float(given.get("alpha", 0.99)), float(given.get("eps", 1e-8))
-    return RMSprop(args.learning_rate, alpha, eps, weight_decay=args.weight_decay)
+def read_arguments(args: Any) -> Reading:
+    """Return what the arguments say.
 
-
-def _sgd(args: Any) -> SGD:
-    return SGD(args.learning_rate, float(_optim_args(args).get("momentum", 0)), args.weight_decay)
-
-
-#: The values of ``optim`` whose optimizers follow a known SDE.
-OPTIMIZERS: Mapping[str, Callable[[Any], Optimizer]] = MappingProxyType(
-    {
-        "adamw_torch": _adamw,
-        "adamw_torch_fused": _adamw,
-        "adamw_torch_xla": _adamw,
-        "adamw_torch_npu_fused": _adamw,
-        "rmsprop": _rmsprop,
-        "sgd": _sgd,
-    }
-)
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A value of ``lr_scheduler_type``: the units of its ``lr_scheduler_kwargs`` (None: a number without a unit).
-
-    ``defaults`` are those that the library takes where none is given, although they have a unit.
+    Raises:
+        ValueError: they could not be converted consistently; the message names the argument.
     """
-
-    units: Mapping[str, str | None] = field(default_factory=dict)
-    defaults: Mapping[str, float] = field(default_factory=dict)
-    note: str = ""
-
-
-_MIN_LR: dict[str, str | None] = {"num_cycles": None, "min_lr": "min_eta", "min_lr_rate": None}
-_SCHEDULERS: Mapping[str, _Kind] = MappingProxyType(
-    {
-        "linear": _Kind(),
-        "cosine": _Kind({"num_cycles": None}),
-        "cosine_with_restarts": _Kind({"num_cycles": None}),
-        "polynomial": _Kind({"lr_end": "min_eta", "power": None}, {"lr_end": 1e-7}),
-        "constant": _Kind(),
-        "constant_with_warmup": _Kind(),
-        "inverse_sqrt": _Kind({"timescale": "steps"}),
-        "cosine_with_min_lr": _Kind(_MIN_LR),
-        "cosine_warmup_with_min_lr": _Kind(
-            {**_MIN_LR, "warmup_lr_rate": None},
-            note="cosine_warmup_with_min_lr is a step ahead of its formula, and that step is now another one: at equal "
-            "samples its learning rate is the rule's multiple only to within a step",
-        ),
-        "warmup_stable_decay": _Kind(
-            {"num_decay_steps": "steps", "num_stable_steps": "steps"}
-            | dict.fromkeys(("warmup_type", "decay_type", "min_lr_ratio", "num_cycles"))
-        ),
-        # Its clock is the evaluations, which stay where they were in samples.
-        "reduce_lr_on_plateau": _Kind(
-            {"min_lr": "min_eta", "eps": "min_eta"}
-            | dict.fromkeys(("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown")),
-            {"eps": 1e-8},
-        ),
-    }
-)
-
-
-def name_of(value: Any) -> str:
-    return str(getattr(value, "value", value))
-
-
-def check_arguments(args: Any) -> None:
-    """Refuse by name what could not be converted consistently."""
     if not isinstance(args, TrainingArguments):
         raise TypeError(f"args must be transformers.TrainingArguments, got {type(args).__name__}")
-    optim, scheduler = name_of(args.optim), name_of(args.lr_scheduler_type)
-    if optim not in OPTIMIZERS:
-        raise ValueError(
-            f"optim={optim!r} follows no known SDE, so no rule keeps its dynamics; those that do: {_list(OPTIMIZERS)}"
-        )
-    if scheduler not in _SCHEDULERS:
-        raise ValueError(
-            f"lr_scheduler_type={scheduler!r} has no known clock; those that have one: {_list(_SCHEDULERS)}"
-        )
-    for key in args.lr_scheduler_kwargs or {}:
-        if key not in _SCHEDULERS[scheduler].units:
-            raise ValueError(
-                f"lr_scheduler_kwargs of {scheduler!r} has {key!r}, whose unit is not known; known are "
-                f"{_list(_SCHEDULERS[scheduler].units) or 'none'}"
-            )
-    if args.deepspeed:
-        raise ValueError(
-            "deepspeed has read the arguments into a configuration of its own already: convert that file instead "
-            "and make the TrainingArguments anew"
-        )
-    if args.auto_find_batch_size:
-        raise ValueError(
-            "auto_find_batch_size changes the batch size and converts nothing: turn it off and state the batch size"
-        )
-    if getattr(args.accelerator_config, "split_batches", False):
-        raise ValueError("split_batches makes per_device_train_batch_size mean another thing: turn it off")
-
-
-def _list(names: Any) -> str:
-    return ", ".join(names)
+    source = _Arguments(args)
+    for refusal in LIVE_REFUSALS:
+        refusal.check(source)
+    return read_configuration(source, TRANSFORMERS)
 
 
 def global_batch_size(args: Any, world_size: int | None = None) -> BatchSize:
-    """Samples per optimizer step: ``per_device_train_batch_size`` x ``gradient_accumulation_steps`` x workers.
+    """Return the samples per optimizer step: per device x accumulation x devices.
 
     Args:
         args: `transformers.TrainingArguments`.
@@ -185,12 +113,12 @@ def scale_training_arguments(
     dataset_size: int | None = None,
     rule: str | Rule | None = None,
 ) -> Any:
-    """New `TrainingArguments` of the same run at another global batch size.
+    """Return new `TrainingArguments` of the same run at another global batch size.
 
     Converted are the learning rate, Adam's betas and epsilon, decoupled weight decay, the gradient clip, the warm-up,
     ``max_steps``, the steps between logs, evaluations and checkpoints, and what ``lr_scheduler_kwargs`` holds of steps
     and learning rates. Shares (a warm-up of 0.1, say) and ``num_train_epochs`` mean the same at any batch size. All
-    else stays; ``args`` itself is not changed. `explain_training_arguments` says what is changed and why.
+    else stays; ``args`` itself is not changed. `explain_training_arguments` returns what is changed and why.
 
     Args:
         args: the arguments of the run as it is; subclasses stay what they are.
@@ -214,16 +142,31 @@ def scale_training_arguments(
     >>> new.learning_rate, round(new.adam_beta1, 12), args.learning_rate
     (0.0006, 0.8, 0.0003)
     """
-    values, changes = _converted(args, to, world_size, dataset_size, rule)
+    reading, size, changes = _converted(args, to, world_size, dataset_size, rule)
     for message in changes.warnings:
         python_warnings.warn(message, ScalingWarning, stacklevel=2)
     new = copy.copy(args)
     for key, value in vars(args).items():  # so that whoever changes a list of the new ones leaves the old ones alone
         if isinstance(value, dict | list):
             setattr(new, key, copy.copy(value))
-    for key, value in values.items():
-        setattr(new, key, value)
+    new.per_device_train_batch_size, new.gradient_accumulation_steps = size.micro, size.accumulation
+    for one, before in reading.values.items():
+        after = changes[one.path].value
+        if after is not None and after != before:
+            _put(new, one.path, after if isinstance(after, int) else float(after))
     return new
+
+
+def _put(args: Any, path: str, value: int | float) -> None:
+    """Set a value by its path in the table."""
+    name, _, key = path.partition(".")
+    if name == "optim_args":
+        held = _table(name, args.optim_args) | {key: value}
+        args.optim_args = ",".join(f"{each}={held[each]}" for each in held)
+    elif key:
+        setattr(args, name, {**(getattr(args, name) or {}), key: value})
+    else:
+        setattr(args, name, value)
 
 
 def explain_training_arguments(
@@ -234,118 +177,16 @@ def explain_training_arguments(
     dataset_size: int | None = None,
     rule: str | Rule | None = None,
 ) -> Changes:
-    """What `scale_training_arguments` changes, each row with its status and its reason; print it."""
-    return _converted(args, to, world_size, dataset_size, rule)[1]
-
-
-def _intervals(args: Any) -> dict[str, int]:
-    """What is done every so many steps; shares of the run (below 1) stay."""
-    return {
-        name: int(getattr(args, f"{name}_steps"))
-        for name in ("logging", "eval", "save")
-        if name_of(getattr(args, f"{name}_strategy")) == "steps" and (getattr(args, f"{name}_steps") or 0) >= 1
-    }
+    """Return what `scale_training_arguments` changes, each row with its status and its reason; print it."""
+    return _converted(args, to, world_size, dataset_size, rule)[2]
 
 
 def _converted(
-    args: Any,
-    to: BatchSize | Number | str,
-    world_size: int | None,
-    dataset_size: int | None,
-    rule: str | Rule | None,
-) -> tuple[dict[str, Any], Changes]:
-    """The values that change, by the names of the arguments, and the table of changes."""
-    check_arguments(args)
+    args: Any, to: BatchSize | Number | str, world_size: int | None, dataset_size: int | None, rule: str | Rule | None
+) -> tuple[Reading, BatchSize, Changes]:
+    """What the arguments say, the new batch size, and every change by the names of the arguments."""
+    reading = read_arguments(args)
     old = global_batch_size(args, world_size)
     new = _layout(old, to)
-    optimizer = OPTIMIZERS[name_of(args.optim)](args)
-    chosen = get_rule(rule, optimizer.name)
-    long = args.max_steps > 0
-    epochs = Fraction(args.num_train_epochs) if dataset_size is not None and not long else None
-    plan = Plan(
-        optimizer,
-        old.total,  # type: ignore[arg-type]
-        steps=args.max_steps if long else None,
-        epochs=epochs,
-        dataset_size=dataset_size,
-        schedule=Schedule(warmup=int(args.warmup_steps) if args.warmup_steps >= 1 else 0),
-        clip=args.max_grad_norm or None,
-        intervals=_intervals(args),
-    )
-    changes = plan.explain(new.total, chosen)
-    rows = {row.name: row for row in changes}
-    warnings = list(changes.warnings)
-
-    if args.eval_delay and name_of(args.eval_strategy) == "steps":
-        rows["eval_delay"] = _row(chosen, "eval_delay", "steps", args.eval_delay, changes.kappa, whole=True)
-    if args.load_best_model_at_end and {"every eval", "every save"} <= set(rows):
-        every = _used(rows["every eval"]) * Fraction(args.save_steps) / Fraction(args.eval_steps)
-        if every != _used(rows["every save"]):
-            rows["every save"] = replace(rows["every save"], used=int(every), note="a multiple of the evaluations")
-    kwargs = dict(args.lr_scheduler_kwargs or {})
-    for key, row in _scheduler_rows(args, chosen, changes.kappa).items():
-        rows[f"lr_scheduler_kwargs {key}"] = row
-        kwargs[key] = _plain(_used(row))
-
-    names = {
-        "learning_rate": "lr",
-        "adam_beta1": "beta1",
-        "adam_beta2": "beta2",
-        "adam_epsilon": "eps",
-        "weight_decay": "weight_decay",
-        "max_steps": "steps" if long else "",
-        "warmup_steps": "warm-up steps",
-        "max_grad_norm": "clip norm",
-        "logging_steps": "every logging",
-        "eval_steps": "every eval",
-        "save_steps": "every save",
-        "eval_delay": "eval_delay",
-    }
-    if optimizer.name == "rmsprop":
-        del names["adam_epsilon"]
-    values: dict[str, Any] = {key: _plain(_used(rows[name])) for key, name in names.items() if name in rows}
-    values |= {"per_device_train_batch_size": new.micro, "gradient_accumulation_steps": new.accumulation}
-    if kwargs:
-        values["lr_scheduler_kwargs"] = kwargs
-    if isinstance(optimizer, RMSprop):
-        own = {"alpha": rows["beta (alpha)"], "eps": rows["eps"]}
-        texts = _optim_args(args) | {key: repr(float(_used(row))) for key, row in own.items()}
-        values["optim_args"] = ",".join(f"{key}={value}" for key, value in texts.items())
-    note = _SCHEDULERS[name_of(args.lr_scheduler_type)].note
-    if note and changes.kappa != 1:
-        warnings.append(note)
-    title = f"{changes.title}, {_text(old)} -> {_text(new)} (per device x accumulation x devices)"
-    return values, replace(changes, rows=tuple(rows.values()), warnings=tuple(warnings), title=title)
-
-
-def _text(size: BatchSize) -> str:
-    return f"{size.micro}x{size.accumulation}x{size.workers}"
-
-
-def _used(row: Change) -> Any:
-    return row.after if row.used is None else row.used
-
-
-def _plain(value: Number) -> int | float:
-    return value if isinstance(value, int) else float(value)
-
-
-def _row(rule: Rule, name: str, unit: str, value: float, kappa: Number, whole: bool = False) -> Change:
-    exact = Fraction(value) if whole else value
-    after = rule.convert(unit, exact, kappa, name)
-    used = max(1, round(after)) if whole else None
-    note = f"rounded from {show(after)}" if whole and used != after else ""
-    return Change(name, value, after, rule.units.get(unit), used, note)
-
-
-def _scheduler_rows(args: Any, rule: Rule, kappa: Number) -> dict[str, Change]:
-    kind = _SCHEDULERS[name_of(args.lr_scheduler_type)]
-    values = {**kind.defaults, **(args.lr_scheduler_kwargs or {})}
-    if name_of(args.lr_scheduler_type) == "inverse_sqrt" and not args.warmup_steps:
-        values.setdefault("timescale", 10_000)  # what the library takes
-    rows = {}
-    for key, value in values.items():
-        unit = kind.units[key]
-        if unit is not None and value is not None:
-            rows[key] = _row(rule, f"lr_scheduler_kwargs {key}", unit, value, kappa, whole=unit == "steps")
-    return rows
+    plan = reading.plan(old, Length(dataset_size=dataset_size))
+    return reading, new, reading.changes(plan.convert(new, rule))

@@ -40,10 +40,21 @@ from rootscale import __version__
 from rootscale.files import command_line, whole
 from rootscale.gap import gaps
 from rootscale.hparams import Adam
-from rootscale.report.orders import draw_trajectories, need_matplotlib
-from rootscale.theory import FORMS, AdamState, Chain, rescaled, sde, solve, svag_chain
-from rootscale.theory.network import NetworkOracle
-from rootscale.theory.simulate import run_chain
+from rootscale.report.orders import draw_trajectories
+from rootscale.report.plotting import need_matplotlib
+from rootscale.theory import (
+    FORMS,
+    AdamState,
+    Chain,
+    NetworkOracle,
+    Paths,
+    SaveAt,
+    rescaled,
+    run_chain,
+    sde,
+    solve,
+    svag_chain,
+)
 from rootscale.trajectory import Trajectory
 
 Functions = dict[str, Callable[[AdamState], Tensor]]
@@ -60,6 +71,15 @@ class Setup:
     functions: Functions
     replicas: int
     compile: bool
+
+    @property
+    def save(self) -> SaveAt:
+        """When to look at what; every replica is kept."""
+        return SaveAt(self.times, self.functions, self.t0, keep=True)
+
+    def paths(self, seed: int) -> Paths:
+        """How to run the replicas of a process."""
+        return Paths(self.replicas, seed, compile=self.compile)
 
 
 def digits(device: str) -> tuple[Tensor, Tensor]:
@@ -111,10 +131,7 @@ def chain_process(ell: int) -> Callable[[Setup, int], Trajectory]:
 
     def run(setup: Setup, seed: int) -> Trajectory:
         chain = setup.chain if ell == 1 else svag_chain(setup.chain, ell)
-        return run_chain(
-            chain, setup.x0, setup.functions, setup.times, seed=seed, t0=setup.t0, paths=setup.replicas, keep=True,
-            compile=setup.compile, progress=True,
-        )  # fmt: skip
+        return run_chain(chain, setup.x0, setup.save, setup.paths(seed))
 
     return run
 
@@ -127,10 +144,7 @@ def scaled_process(kappa: int, rule: str) -> Callable[[Setup, int], Trajectory]:
         # Compared after equal numbers of samples, whatever the rule does to the learning rate and so to the clock.
         length = setup.chain.clock * kappa
         times = [setup.t0 + round((t - setup.t0) / length) * chain.clock for t in setup.times]
-        found = run_chain(
-            chain, setup.x0, setup.functions, times, seed=seed, t0=setup.t0, paths=setup.replicas, keep=True,
-            compile=setup.compile, progress=True,
-        )  # fmt: skip
+        found = run_chain(chain, setup.x0, replace(setup.save, times=times), setup.paths(seed))
         return replace(found, times=np.array(setup.times))
 
     return run
@@ -141,10 +155,7 @@ def sde_process(substeps: int) -> Callable[[Setup, int], Trajectory]:
 
     def run(setup: Setup, seed: int) -> Trajectory:
         equation = sde(setup.chain.optimizer, setup.chain.oracle)
-        return solve(
-            equation, setup.x0, setup.functions, setup.times, h=setup.chain.clock / substeps, seed=seed, t0=setup.t0,
-            paths=setup.replicas, keep=True, compile=setup.compile, progress=True,
-        )  # fmt: skip
+        return solve(equation, setup.x0, setup.save, h=setup.chain.clock / substeps, paths=setup.paths(seed))
 
     return run
 

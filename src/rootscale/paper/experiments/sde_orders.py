@@ -28,7 +28,6 @@ import platform
 import shlex
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,9 +45,9 @@ from rootscale.theory import (
     NGOS,
     Chain,
     Minibatch,
-    Order,
+    Paths,
     RMSpropState,
-    WeakError,
+    case,
     fit_order,
     linear,
     logistic,
@@ -56,7 +55,9 @@ from rootscale.theory import (
     svag_chain,
     weak_error,
 )
-from rootscale.theory.cases import Case, case
+from rootscale.theory.cases import Case
+from rootscale.theory.orders import Order
+from rootscale.theory.weak import WeakError
 
 Lines = Iterator[str]
 ADAM_ROWS = ("eta", "beta1", "beta2", "eps")
@@ -72,12 +73,6 @@ def number(error: float, se: float) -> str:
     return text if abs(error) >= 5 * se else f"({text}) unresolved"
 
 
-def fitted(errors: WeakError, name: str) -> Order:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # notes are printed instead
-        return fit_order(errors, name)
-
-
 def slope(order: Order) -> str:
     if len(order.used) < 2:
         return "unresolved"
@@ -90,11 +85,11 @@ def table(title: str, errors: WeakError) -> Lines:
     yield f"\n**{title}**; diverged paths: {sum(errors.diverged)}\n"
     yield from head("test function", *(f"h = {h:.4g}" for h in errors.h), "order in h")
     for name in errors.names:
-        yield f"| {name} | " + " | ".join(map(number, *errors.at(name))) + f" | {slope(fitted(errors, name))} |"
+        yield f"| {name} | " + " | ".join(map(number, *errors.at(name))) + f" | {slope(fit_order(errors, name))} |"
 
 
 def measure(setting: Case, chains: list[Chain], paths: int, seed: int) -> WeakError:
-    return weak_error(chains, setting.equation, setting.x0, [setting.end], start=setting.start, paths=paths, seed=seed)
+    return weak_error(chains, setting.equation, setting.x0, setting.save, paths=Paths(paths, seed))
 
 
 def orders(paths: int, seed: int) -> Lines:
@@ -128,10 +123,8 @@ def rule(paths: int, seed: int) -> Lines:
     for optimizer, (problem, steps) in itertools.product(("rmsprop", "adam"), (("cosine", 512), ("logistic", 320))):
         setting = case(optimizer, problem)
         base = setting.chain(steps)
-        errors = weak_error(
-            [base] * len(kappas), [rescaled(base, kappa) for kappa in kappas], setting.x0, [setting.end],
-            start=setting.start, paths=paths, seed=seed,
-        )  # fmt: skip
+        others = [rescaled(base, kappa) for kappa in kappas]
+        errors = weak_error([base] * len(kappas), others, setting.x0, setting.save, paths=Paths(paths, seed))
         yield f"\n**{optimizer}, {problem}, eta^2 = {base.clock:.4g}**; diverged paths: {sum(errors.diverged)}\n"
         yield from head(
             "test function",
@@ -147,7 +140,7 @@ def rule(paths: int, seed: int) -> Lines:
             spread = se[worst] / ((1 + kappas[worst]) * base.clock)
             yield (
                 f"| {name} | " + " | ".join(map(number, error, se)) + f" | {bound[worst]:.3f} ± {spread:.3f} | "
-                f"{slope(fitted(growth, name))} |"
+                f"{slope(fit_order(growth, name))} |"
             )
 
 
@@ -162,10 +155,8 @@ def subsets(paths: int, seed: int) -> Lines:
     rows.append(("the linear rule", get_rule("linear", "adam")))
     for title, way in rows:
         chains = [setting.chain(n) for n in steps]
-        errors = weak_error(
-            chains, [rescaled(chain, kappa, way) for chain in chains], setting.x0, [setting.end], start=setting.start,
-            paths=paths, seed=seed,
-        )  # fmt: skip
+        others = [rescaled(chain, kappa, way) for chain in chains]
+        errors = weak_error(chains, others, setting.x0, setting.save, paths=Paths(paths, seed))
         what = "all of the rule" if title == ", ".join(ADAM_ROWS) else title
         yield f"\n**Adam, cosine, kappa = {kappa}, converted: {what}**; diverged paths: {sum(errors.diverged)}\n"
         yield from head("test function", *(f"eta^2 = {h:.4g}" for h in errors.h), "extrapolated to eta = 0")
@@ -194,7 +185,7 @@ def unbalanced(paths: int, seed: int) -> Lines:
         ("plain, mini-batches of 16, 8, 4, 2, 1", [setting.chain(n) for n in (20, 40, 80, 160, 320)]),
         ("SVAG on mini-batches of 16, ell = 2, 3, 4", [svag_chain(setting.chain(20), ell) for ell in (2, 3, 4)]),
     ):
-        errors = weak_error(chains, setting.equation, x0, [setting.end], paths=paths, seed=seed)
+        errors = measure(setting, chains, paths, seed)
         yield from table(f"rmsprop, logistic regression with one label in eight, {title}", errors)
         yield "\nLocal orders, from each h to the next: " + "; ".join(
             f"{name} {np.round(np.diff(np.log(np.abs(errors.at(name)[0]))) / np.diff(np.log(errors.h)), 2).tolist()}"
@@ -209,9 +200,7 @@ def betas(paths: int, seed: int) -> Lines:
     for chain in map(setting.chain, steps):
         assert isinstance(chain.optimizer, Adam)
         chains.append(replace(chain, optimizer=replace(chain.optimizer, beta1=fixed.beta1, beta2=fixed.beta2)))
-    errors = weak_error(
-        chains, setting.equation, setting.x0, [setting.end], start=setting.start, paths=paths, seed=seed
-    )
+    errors = measure(setting, chains, paths, seed)
     yield from table(f"Adam, cosine, beta1 = {fixed.beta1:.4f} and beta2 = {fixed.beta2:.4f} for every eta", errors)
 
 

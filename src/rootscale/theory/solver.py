@@ -1,4 +1,4 @@
-"""Solving an SDE for many paths: fixed steps of Euler-Maruyama or Heun, and Richardson's combinations of step sizes.
+"""The solver of an SDE for many paths: fixed steps of Euler-Maruyama or Heun, and Richardson's combinations.
 
 A scheme is a row of `SCHEMES`: a step, and the step sizes ``h / n`` whose solutions are combined with weights. All of
 them follow the same Brownian path, the coarse increments being sums of the fine ones, so the combination has about the
@@ -8,7 +8,7 @@ variance of a single solution.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -17,24 +17,24 @@ import torch
 from torch import Tensor
 
 from rootscale.hparams import positive
-from rootscale.theory.engine import State, States, drive
+from rootscale.theory.engine import Paths, SaveAt, State, States, System, drive
 from rootscale.trajectory import Trajectory
 
-__all__ = ["SCHEMES", "Equation", "Levels", "Scheme", "euler", "heun", "increment", "solve", "whole_steps"]
+__all__ = ["SCHEMES", "Equation", "Levels", "Scheme", "euler", "heun", "increment", "solve", "suits"]
 
 
 class Equation(Protocol):
-    """What `solve` needs of an SDE ``dx = drift dt + diffusion dW``; see `rootscale.theory.sde`."""
+    """What `solve` needs of an SDE ``dx = drift dt + diffusion dW``; see `rootscale.theory.equations`."""
 
     @property
     def oracle(self) -> Any:
         """Has ``rank``, the number of normals that a path takes in a step."""
 
     def drift(self, t: Any, x: Any) -> State:
-        """The factor of ``dt``, like ``x``."""
+        """Return the factor of ``dt``, like ``x``."""
 
     def diffusion(self, t: Any, x: Any, dw: Tensor) -> State:
-        """The noise increment, like ``x``."""
+        """Return the noise increment, like ``x``."""
 
 
 Step = Callable[[Equation, Tensor, float | Tensor, State, Tensor], State]
@@ -47,7 +47,7 @@ def _like(x: State, parts: Iterable[Tensor]) -> State:
 
 
 def increment(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Tensor) -> State:
-    """``drift(t, x) h + diffusion(t, x, dW)``; by the equation's own ``increment``, if it has one that saves work."""
+    """Return ``drift(t, x) h + diffusion(t, x, dW)``; an equation may have an ``increment`` that saves work."""
     own = getattr(equation, "increment", None)
     if own is not None:
         return _like(x, own(t, x, h, dw))
@@ -55,12 +55,12 @@ def increment(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Te
 
 
 def euler(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Tensor) -> State:
-    """Euler-Maruyama: ``x + drift(t, x) h + diffusion(t, x, dW)``. Weak order 1."""
+    """Take a step of Euler-Maruyama: ``x + drift(t, x) h + diffusion(t, x, dW)``. Weak order 1."""
     return _like(x, map(torch.add, x, increment(equation, t, h, x, dw)))
 
 
 def heun(equation: Equation, t: Tensor, h: float | Tensor, x: State, dw: Tensor) -> State:
-    """Heun: the mean of the Euler-Maruyama increments at ``x`` and at its prediction ``y``.
+    """Take a step of Heun: the mean of the Euler-Maruyama increments at ``x`` and at its prediction ``y``.
 
         y  = x + drift(t, x) h + diffusion(t, x, dW)
         x' = x + (drift(t, x) + drift(t + h, y)) h / 2 + (diffusion(t, x, dW) + diffusion(t + h, y, dW)) / 2
@@ -109,7 +109,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType({
 
 
 def suits(scheme: Scheme, equation: Equation, x0: State, t0: float) -> bool:
-    """Whether a scheme solves this equation: Heun's only where the noise does not depend on the state it moves."""
+    """Return whether a scheme solves this equation: Heun's only where the noise does not depend on what it moves."""
     if scheme.step is not heun:
         return True
     x = _like(x0, (part[:1] for part in x0))
@@ -128,13 +128,13 @@ class Levels:
     scheme: Scheme
 
     def __call__(self, k: Tensor, t: Tensor, h: float | Tensor, x: States, w: tuple[Tensor, ...]) -> States:
-        """``w`` are the normals of the ``scheme.draws`` finest increments."""
+        """Take the step; ``w`` are the normals of the ``scheme.draws`` finest increments."""
         fine = len(w)
         dw = [z * (h / fine) ** 0.5 for z in w]
         return tuple(self.solution(n, t, h, y, dw) for (n, _), y in zip(self.scheme.levels, x, strict=True))
 
     def solution(self, n: int, t: Tensor, h: float | Tensor, x: State, dw: list[Tensor]) -> State:
-        """``n`` steps ``h / n`` of one solution."""
+        """Take ``n`` steps ``h / n`` of one solution."""
         share = len(dw) // n
         for j in range(n):
             increment = sum(dw[j * share + 1 : (j + 1) * share], start=dw[j * share])
@@ -145,53 +145,43 @@ class Levels:
 def solve(
     equation: Equation,
     x0: State,
-    functions: Mapping[str, Callable[[Any], Tensor]],
-    times: Sequence[float],
+    save: SaveAt,
     *,
     h: float,
-    seed: int,
     scheme: Scheme | str = "euler",
-    t0: float = 0.0,
-    paths: int | None = None,
-    keep: bool = False,
-    compile: bool | None = None,
-    chunk: int | None = None,
-    progress: bool | None = None,
+    paths: Paths = Paths(),  # noqa: B008  (frozen)
 ) -> Trajectory:
-    """Test functions of the solution of an SDE at requested times.
+    """Return test functions of the solution of an SDE at requested times.
 
-    >>> from rootscale.theory.oracle import NGOS, quadratic
-    >>> from rootscale.theory.sde import SGDSDE, SGDState
+    >>> from rootscale.theory import NGOS, Paths, SaveAt, SGDState, quadratic
+    >>> from rootscale.theory.equations import SGDSDE
     >>> ornstein_uhlenbeck = SGDSDE(NGOS(quadratic([1.0]), sigma=1.0), sigma0=0.5)
     >>> x0 = SGDState(torch.full((1, 1), 2.0, dtype=torch.float64))
-    >>> result = solve(ornstein_uhlenbeck, x0, {"theta": lambda x: x.theta[:, 0]}, [1.0], h=0.01, seed=0, paths=1000)
-    >>> mean, se = result["theta"]
+    >>> save = SaveAt([1.0], {"theta": lambda x: x.theta[:, 0]})
+    >>> mean, se = solve(ornstein_uhlenbeck, x0, save, h=0.01, paths=Paths(1000))["theta"]
     >>> bool(abs(mean[0] - 2 * math.exp(-1)) < 4 * se[0])
     True
 
     Args:
         equation: the SDE.
-        x0: its state at ``t0``: tensors ``[P, d]``, or ``[1, d]`` together with ``paths``. Their device and dtype are
-            those of the solve.
-        functions: the test functions: of a state, one number for each path, ``[P]``.
-        times: when to evaluate them: increasing, and whole numbers of steps from ``t0``.
+        x0: its state at ``save.start``: tensors ``[P, d]``, or ``[1, d]`` for a common start. Their device and dtype
+            are those of the solve.
+        save: which test functions to evaluate, and when.
         h: the step size (the largest, if the scheme combines several).
-        seed: of the Brownian motion, which schemes of equal ``draws`` share.
         scheme: a row of `SCHEMES`, or its name.
-        t0: the initial time; Adam's SDE needs ``t0 > 0``.
-        paths, keep, compile, chunk, progress: as in `rootscale.theory.engine.drive`.
+        paths: how many, and how. Schemes of equal ``draws`` share the Brownian motion of a seed.
     """
     if isinstance(scheme, str):
         if scheme not in SCHEMES:
             raise ValueError(f"no scheme {scheme!r}; there are {', '.join(SCHEMES)}")
         scheme = SCHEMES[scheme]
-    if not suits(scheme, equation, x0, t0):
+    if not suits(scheme, equation, x0, save.start):
         fitting = ", ".join(name for name, row in SCHEMES.items() if row.step is not heun)
         raise ValueError(
             f"scheme {scheme.name!r} solves the Stratonovich equation, which is another one where the noise depends on "
             f"what it moves, as that of this {type(equation).__name__}; use one of {fitting}"
         )
-    levels = scheme.levels
+    levels, functions = scheme.levels, save.functions_of(x0)
 
     def observe(t: float, x: States) -> dict[str, Tensor]:
         return {
@@ -199,31 +189,6 @@ def solve(
             for name, f in functions.items()
         }
 
-    return drive(
-        Levels(equation, scheme),
-        (x0,) * len(levels),
-        observe,
-        steps=whole_steps(times, t0, h),
-        h=h,
-        width=equation.oracle.rank,
-        draws=scheme.draws,
-        seed=seed,
-        t0=t0,
-        paths=paths,
-        keep=keep,
-        compile=compile,
-        chunk=chunk,
-        progress=progress,
-        meta={"scheme": scheme.name, "equation": type(equation).__name__},
-    )
-
-
-def whole_steps(times: Sequence[float], t0: float, h: float) -> list[int]:
-    """How many steps ``h`` each time is after ``t0``, or an error that names the nearest time that would do."""
-    steps, h = [], positive("h", h)
-    for t in times:
-        step = round((t - t0) / h)
-        if abs(t0 + step * h - t) > 1e-6 * h:
-            raise ValueError(f"times must be whole steps h={h:g} after t0={t0:g}; t={t:g} is not, {t0 + step * h:g} is")
-        steps.append(step)
-    return steps
+    system = System(Levels(equation, scheme), positive("h", h), equation.oracle.rank, scheme.draws)
+    meta = {"scheme": scheme.name, "equation": type(equation).__name__}
+    return drive(system, (x0,) * len(levels), observe, save, paths, meta)

@@ -51,12 +51,12 @@ class AdamState(NamedTuple):
 
 
 def _plus(x: Tensor, y: Tensor, a: Time) -> Tensor:
-    """``x + a y`` in the place of ``x``, which must be nobody else's: as few passes over memory as can be."""
+    """Return ``x + a y`` in the place of ``x``, which must be nobody else's: as few passes over memory as can be."""
     return x.add_(a * y) if isinstance(a, Tensor) else x.add_(y, alpha=a)
 
 
 def _moments(oracle: Oracle, theta: Tensor, xi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient, noise and variance; by one evaluation, if the oracle has it (`NetworkOracle.moments`)."""
+    """Return gradient, noise and variance; by one evaluation, if the oracle has it (`NetworkOracle.moments`)."""
     at_once = getattr(oracle, "moments", None)
     if at_once is not None:
         gradient, noise, variance = at_once(theta, xi)
@@ -65,19 +65,21 @@ def _moments(oracle: Oracle, theta: Tensor, xi: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _once(x: Tensor) -> Tensor:
-    """``x``, a number. Compiled, its formula would be repeated for every element of what it is multiplied with (a third
-    of the time of Adam's step), unless it is the result of a reduction.
+    """Return ``x``, a number, as the result of a reduction.
+
+    Otherwise a compiled step repeats its formula for every element that it is multiplied with, which takes a third of
+    the time of Adam's step.
     """
     return x.expand(16).amax() if torch.compiler.is_compiling() and x.ndim == 0 else x
 
 
 def gamma(c: float, t: Time) -> Tensor:
-    """``gamma(t) = 1 - exp(-c t)``, the limit of Adam's normalisation ``1 - beta^k``."""
+    """Return ``gamma(t) = 1 - exp(-c t)``, the limit of Adam's normalization ``1 - beta^k``."""
     return _once(-torch.expm1(-c * torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.double)))
 
 
 def tau(z: Tensor) -> Tensor:
-    """The smooth step: 0 for ``z <= 0``, 1 for ``z >= 1``, ``e^(-1/z) / (e^(-1/z) + e^(-1/(1-z)))`` between."""
+    """Return the smooth step: 0 for ``z <= 0``, 1 for ``z >= 1``, ``e^(-1/z) / (e^(-1/z) + e^(-1/(1-z)))`` between."""
     inside = z.clamp(torch.finfo(z.dtype).tiny, 1 - torch.finfo(z.dtype).eps)
     # the ratio is a sigmoid of 1/(1-z) - 1/z, which cannot overflow to 0/0 near the ends
     smooth = torch.sigmoid(1 / (1 - inside) - 1 / inside)
@@ -85,7 +87,7 @@ def tau(z: Tensor) -> Tensor:
 
 
 def mu(u: Tensor, u_min: float) -> Tensor:
-    """``mu(u) = u_min/2 + tau(2u/u_min - 1) (u - u_min/2)``: equals ``u`` above ``u_min``, never below ``u_min/2``."""
+    """Return ``mu(u) = u_min/2 + tau(2u/u_min - 1) (u - u_min/2)``: ``u`` above ``u_min``, at least ``u_min/2``."""
     return u_min / 2 + tau(2 * u / u_min - 1) * (u - u_min / 2)
 
 
@@ -108,15 +110,15 @@ class SGDSDE:
     decay: float = 0.0
 
     def drift(self, t: Time, x: SGDState) -> SGDState:
-        """The factor of ``dt``."""
+        """Return the factor of ``dt``."""
         return SGDState(-self.oracle.gradient(x.theta) - self.decay * x.theta)
 
     def diffusion(self, t: Time, x: SGDState, dw: Tensor) -> SGDState:
-        """The noise increment."""
+        """Return the noise increment."""
         return SGDState(-self.sigma0 * self.oracle.noise(x.theta, dw))
 
     def increment(self, t: Time, x: SGDState, h: Time, dw: Tensor) -> SGDState:
-        """``drift(t, x) h + diffusion(t, x, dw)``, with less work."""
+        """Return ``drift(t, x) h + diffusion(t, x, dw)``, with less work."""
         theta = _plus(self.oracle.noise(x.theta, dw) * -self.sigma0, self.oracle.gradient(x.theta), -h)
         return SGDState(_plus(theta, x.theta, -self.decay * h) if self.decay else theta)
 
@@ -148,23 +150,23 @@ class RMSpropSDE:
     u_min: float | None = None
 
     def preconditioner(self, u: Tensor) -> Tensor:
-        """``P``, by coordinate."""
+        """Return ``P``, by coordinate."""
         u = u if self.u_min is None else mu(u, self.u_min)
         v = u * self.sigma0**2
         return (v.add_(self.eps_root0) if self.eps_root0 else v).sqrt_().add_(self.eps0)
 
     def drift(self, t: Time, x: RMSpropState) -> RMSpropState:
-        """The factor of ``dt``."""
+        """Return the factor of ``dt``."""
         theta = -self.oracle.gradient(x.theta) / self.preconditioner(x.u) - self.decay * x.theta
         return RMSpropState(theta, self.c2 * (self.oracle.variance(x.theta) - x.u))
 
     def diffusion(self, t: Time, x: RMSpropState, dw: Tensor) -> RMSpropState:
-        """The noise increment; none in ``u``."""
+        """Return the noise increment; none in ``u``."""
         theta = -self.sigma0 * self.oracle.noise(x.theta, dw) / self.preconditioner(x.u)
         return RMSpropState(theta, torch.zeros_like(x.u))
 
     def increment(self, t: Time, x: RMSpropState, h: Time, dw: Tensor) -> RMSpropState:
-        """``drift(t, x) h + diffusion(t, x, dw)``, with less work: ``P`` and the oracle are evaluated once."""
+        """Return ``drift(t, x) h + diffusion(t, x, dw)``, with less work: ``P`` and the oracle are evaluated once."""
         gradient, noise, variance = _moments(self.oracle, x.theta, dw)
         theta = _plus(noise * -self.sigma0, gradient, -h).div_(self.preconditioner(x.u))
         theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
@@ -203,7 +205,7 @@ class AdamSDE:
     u_min: float | None = None
 
     def rate(self, t: Time, u: Tensor) -> Tensor:
-        """``sqrt(gamma2) / gamma1 P^-1``, by coordinate: what ``-m dt`` is multiplied by."""
+        """Return ``sqrt(gamma2) / gamma1 P^-1``, by coordinate: what ``-m dt`` is multiplied by."""
         gamma1, gamma2 = gamma(self.c1, t), gamma(self.c2, t)
         u = u if self.u_min is None else mu(u, self.u_min)
         root2 = torch.sqrt(gamma2)
@@ -212,7 +214,7 @@ class AdamSDE:
         return root2 / gamma1 / v.sqrt_().add_(self.eps0 * root2)
 
     def drift(self, t: Time, x: AdamState) -> AdamState:
-        """The factor of ``dt``."""
+        """Return the factor of ``dt``."""
         return AdamState(
             -self.rate(t, x.u) * x.m - self.decay * x.theta,
             self.c1 * (self.oracle.gradient(x.theta) - x.m),
@@ -220,12 +222,12 @@ class AdamSDE:
         )
 
     def diffusion(self, t: Time, x: AdamState, dw: Tensor) -> AdamState:
-        """The noise increment: in ``m`` alone."""
+        """Return the noise increment: in ``m`` alone."""
         zero = torch.zeros_like(x.u)
         return AdamState(zero, self.sigma0 * self.c1 * self.oracle.noise(x.theta, dw), zero)
 
     def increment(self, t: Time, x: AdamState, h: Time, dw: Tensor) -> AdamState:
-        """``drift(t, x) h + diffusion(t, x, dw)``, with less work: the oracle is evaluated once."""
+        """Return ``drift(t, x) h + diffusion(t, x, dw)``, with less work: the oracle is evaluated once."""
         gradient, noise, variance = _moments(self.oracle, x.theta, dw)
         theta = self.rate(t, x.u).mul_(x.m).mul_(-h)
         theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
@@ -238,7 +240,7 @@ _Adaptive = TypeVar("_Adaptive", RMSpropSDE, AdamSDE)
 
 
 def lowest_u(c2: float, u0: Tensor, duration: float) -> float:
-    """A bound that ``u`` stays above for ``duration``, on the SDE and on the chain: ``4^(-c2 duration) min u0``.
+    """Return a bound that ``u`` stays above for ``duration``, on the SDE and on the chain: ``4^(-c2 duration) min u0``.
 
     On the SDE ``du/dt >= -c2 u``; a step of the chain keeps at least ``1 - c2 eta^2 >= 4^(-c2 eta^2)`` of ``u`` where
     ``c2 eta^2 <= 1/2``. (The paper's ``2^(-c2 duration)`` is not low enough: ``exp(-x) < 2^(-x)``.)
@@ -247,12 +249,12 @@ def lowest_u(c2: float, u0: Tensor, duration: float) -> float:
 
 
 def auxiliary(equation: _Adaptive, u_min: float) -> _Adaptive:
-    """The auxiliary SDE: ``mu(u)`` for ``u`` in the preconditioner; the same law as long as ``u >= u_min``."""
+    """Return the auxiliary SDE: ``mu(u)`` for ``u`` in the preconditioner; the same law as long as ``u >= u_min``."""
     return replace(equation, u_min=positive("u_min", u_min))
 
 
 def sde(optimizer: Optimizer, oracle: Oracle) -> SDE:
-    """The SDE that this optimizer follows on this oracle; ``oracle.sigma`` takes the place of ``1 / sqrt(B)``.
+    """Return the SDE that this optimizer follows on this oracle; ``oracle.sigma`` takes the place of ``1 / sqrt(B)``.
 
     Raises:
         ValueError: momentum SGD, or Adam with ``beta1 = 0``, which have no SDE here.

@@ -1,0 +1,119 @@
+"""The batch sizes of a configuration, old and new, and what has to be written for the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rootscale.batch_size import BatchSize
+from rootscale.format import show
+from rootscale.integrations.configs.formats.row import Layout, Source
+from rootscale.units import Number
+
+__all__ = ["AUTO", "BatchChange", "read_batch_size", "write_batch_size"]
+
+#: What a configuration may have in the place of a number that is filled in elsewhere.
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class BatchChange:
+    """A new batch size.
+
+    Args:
+        size: the new one; its layout is known where that of the old one is.
+        values: what to write, by path.
+        warnings: what to know about it.
+    """
+
+    size: BatchSize
+    values: Mapping[str, int]
+    warnings: tuple[str, ...] = ()
+
+
+def _count(source: Source, path: str) -> int | None:
+    """A whole number above 0; None where there is none."""
+    value = source[path] if path else None
+    if value in (None, AUTO) or (isinstance(value, int) and not isinstance(value, bool) and value <= 0):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{path} must be a whole number, got {value!r}")
+    return value
+
+
+def _given(option: str, value: BatchSize | Number | str) -> BatchSize:
+    try:
+        size = BatchSize.of(value)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
+    if not isinstance(size.total, int):
+        raise ValueError(f"{option} must be a whole number of samples, got {show(size.total)}")
+    return size
+
+
+def read_batch_size(
+    source: Source, layout: Layout, start: BatchSize | Number | str | None, world_size: int | None
+) -> BatchSize:
+    """Return the batch size of a configuration, with its layout where samples per backward and workers are known.
+
+    Args:
+        source: the configuration.
+        layout: where its numbers are.
+        start: the batch size, where the configuration does not have it.
+        world_size: the data-parallel workers, where it does not have them.
+    """
+    total, micro, accumulation = (_count(source, path) for path in (layout.total, layout.micro, layout.accumulation))
+    given = None if start is None else _given("--from", start)
+    if world_size is not None and world_size < 1:
+        raise ValueError(f"--world-size must be a whole number above 0, got {world_size!r}")
+    workers = given.workers if given is not None and given.laid_out else world_size
+    backwards = accumulation or (None if layout.accumulation and source[layout.accumulation] == AUTO else 1)
+    if total is None and micro and workers and backwards:
+        total = micro * backwards * workers
+    if total is None:
+        if given is None:
+            here = f"{layout.micro}={micro} is per worker" if micro else f"{layout.total or layout.micro} is not there"
+            raise ValueError(
+                f"the file does not say how many samples a step takes ({here}): give the number of data-parallel "
+                "workers (--world-size) or the batch size itself (--from)"
+            )
+        total = int(given.total)
+        accumulation = accumulation or (backwards if layout.accumulation else None)
+    if given is not None and given.total != total:
+        raise ValueError(f"the batch size of the file is {show(total)}, and --from says {show(given.total)}")
+    if micro and workers and accumulation and micro * workers * accumulation != total:
+        raise ValueError(
+            f"{layout.total}={total} is not {micro} micro x {accumulation} accumulation x {workers} workers"
+        )
+    if micro and accumulation and workers is None and total % (micro * accumulation) == 0:
+        workers = total // (micro * accumulation)
+    if given is not None and given.laid_out and not micro:
+        return given
+    if micro and workers and total % (micro * workers) == 0:
+        return BatchSize(micro, total // (micro * workers), workers)
+    return BatchSize(total)
+
+
+def write_batch_size(source: Source, layout: Layout, old: BatchSize, to: BatchSize | Number | str) -> BatchChange:
+    """Return the new batch size and what to write for it: where only the total is given, the accumulation follows."""
+    asked = _given("--to", to)
+    new = old.at(asked)
+    micro, workers = (old.micro, old.workers) if old.laid_out else (_count(source, layout.micro) or 1, 1)
+    if not asked.laid_out and (int(new.total) % (int(micro) * workers) or new.laid_out != old.laid_out):
+        raise ValueError(
+            f"batch size {show(new.total)} is no multiple of {micro} micro x {workers} workers: choose its layout "
+            "yourself, --to MICROxACCUMULATIONxWORKERS"
+        )
+    values: dict[str, int] = {}
+    if layout.total and (_count(source, layout.total) or not layout.accumulation):
+        values[layout.total] = int(new.total)
+    if asked.laid_out and _count(source, layout.micro):
+        values[layout.micro] = int(asked.micro)
+    derived = _count(source, layout.total) and not _count(source, layout.accumulation)
+    counted = layout.accumulation and new.laid_out
+    counted_here = counted and not derived and source[layout.accumulation] != AUTO
+    if counted_here and new.accumulation != (_count(source, layout.accumulation) or 1):
+        values[layout.accumulation] = new.accumulation
+    missing = not values and new.total != old.total and not counted
+    notes = ("the batch size itself is not written: the file has no number for it",) if missing else ()
+    return BatchChange(new, values, notes)

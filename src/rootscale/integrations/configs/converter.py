@@ -1,0 +1,188 @@
+"""A configuration file of the same run at another batch size: what changes, and the text with just that changed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from rootscale.batch_size import BatchSize
+from rootscale.changes import Change, Changes
+from rootscale.integrations.configs.batch import read_batch_size, write_batch_size
+from rootscale.integrations.configs.document import Document
+from rootscale.integrations.configs.formats import FORMATS, Format
+from rootscale.integrations.configs.reading import Length, read_configuration
+from rootscale.integrations.configs.syntaxes import guess_syntaxes
+from rootscale.plan import Plan
+from rootscale.rules import Rule
+from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number
+
+__all__ = ["ConvertedFile", "convert_file", "convert_text", "read_document"]
+
+
+@dataclass(frozen=True)
+class ConvertedFile:
+    """A file at another batch size.
+
+    Args:
+        format: what kind of file it is.
+        before: its text.
+        after: its new text.
+        values: the new value of everything that changed, by path.
+        changes: every known quantity with its reason, and the warnings.
+        plan: the run that the file describes, as far as it does.
+    """
+
+    format: Format
+    before: str
+    after: str
+    values: Mapping[str, int | float]
+    changes: Changes
+    plan: Plan
+
+    def diff(self, name: str = "config") -> str:
+        """Return the change as a unified diff."""
+        sides = (self.before.splitlines(keepends=True), self.after.splitlines(keepends=True))
+        lines = difflib.unified_diff(*sides, name, name)
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the new values and the changes in JSON's types."""
+        return {"format": self.format.name, "values": dict(self.values), **self.changes.to_dict()}
+
+
+def convert_text(
+    text: str,
+    to: BatchSize | Number | str,
+    *,
+    start: BatchSize | Number | str | None = None,
+    world_size: int | None = None,
+    rule: str | Rule | None = None,
+    format: str | None = None,
+    length: Length = Length(),  # noqa: B008
+) -> ConvertedFile:
+    """Return the text of a configuration file for another batch size; only the values that have to change do.
+
+    Args:
+        text: of the file.
+        to: the new number of samples per optimizer step, or ``"32x4x8"`` (micro x accumulation x workers).
+        start: the old one, where the file does not have it.
+        world_size: workers that share a batch (data parallel), where the file has samples per worker only.
+        rule: a rule or its text, such as ``"sqrt"``, ``"with power"`` or ``"sqrt without batchnorm"``; None is the
+            optimizer's own.
+        format: one of `FORMATS`; None finds it out.
+        length: of the run, where the file does not have it.
+
+    Raises:
+        ValueError: the file cannot be converted as a whole; nothing is converted then.
+
+    >>> print(convert_text('{"train_batch_size": 256, "optimizer": {"type": "AdamW", "params": '
+    ...                    '{"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}', 1024).after)
+    {"train_batch_size": 1024, "optimizer": {"type": "AdamW", "params":
+    {"lr": 0.0006, "betas": [0.6, 0.8], "eps": 5e-09, "weight_decay": 0.2}}}
+    """
+    document, known = read_document(text, format)
+    return _convert(document, known, to, start=start, world_size=world_size, rule=rule, length=length)
+
+
+def convert_file(
+    path: Path, to: BatchSize | Number | str, *, format: str | None = None, **options: Any
+) -> ConvertedFile:
+    """Return a configuration file for another batch size; nothing is written.
+
+    Args:
+        path: of the file. Its suffix says what it is written in, where that is clear (``.json``, ``.toml``).
+        to: the new batch size.
+        format: one of `FORMATS`; None finds it out.
+        options: the others of `convert_text`.
+
+    Raises:
+        ValueError: the file cannot be read or not be converted as a whole; the message begins with its path.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")  # line ends as they are
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        document, known = read_document(text, format, path.suffix)
+        return _convert(document, known, to, **options)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _convert(
+    document: Document,
+    known: Format,
+    to: BatchSize | Number | str,
+    *,
+    start: BatchSize | Number | str | None = None,
+    world_size: int | None = None,
+    rule: str | Rule | None = None,
+    length: Length = Length(),  # noqa: B008
+) -> ConvertedFile:
+    reading = read_configuration(document, known)
+    if reading.row.not_in_files:
+        raise ValueError(f"{known.optimizer}={document[known.optimizer]!r}: {reading.row.not_in_files}")
+    old = read_batch_size(document, known.layout, start, world_size)
+    batch = write_batch_size(document, known.layout, old, to)
+    plan = reading.plan(old, length)
+    changes = reading.changes(plan.convert(batch.size, rule))
+    changes = replace(changes, warnings=(*changes.warnings, *batch.warnings))
+    new: dict[str, int | float] = dict(batch.values)
+    for one in reading.values:
+        after = _written(changes[one.path], Fraction(changes.kappa))
+        if after is not None and after != reading.values[one]:
+            new[one.path] = after
+    values = {path: value for path, value in new.items() if document[path] != value}
+    return ConvertedFile(known, document.text, document.write(values), values, changes, plan)
+
+
+def read_document(text: str, format: str | None = None, suffix: str = "") -> tuple[Document, Format]:
+    """Return the values of a file, and its format.
+
+    Args:
+        text: of the file.
+        format: one of `FORMATS`; None finds it out.
+        suffix: of the file's name, such as ``.json``.
+    """
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
+    syntaxes = guess_syntaxes(text, suffix)
+    formats = list(FORMATS.values()) if format is None else [FORMATS[format]]
+    found = [(syntax, known) for syntax in syntaxes for known in formats if syntax in known.syntaxes]
+    documents: dict[tuple[str, bool], Document] = {}
+    for syntax, known in found:
+        key = (syntax, known.flat)
+        if key not in documents:
+            documents[key] = Document(text, *key)
+        if known.matches(documents[key]):
+            return documents[key], known
+    if format is not None and not found:
+        usual = " or ".join(formats[0].syntaxes)
+        raise ValueError(f"{format} files are {usual}, this one looks like {syntaxes[0]}")
+    if format is not None:
+        return documents[(found[0][0], formats[0].flat)], formats[0]
+    raise ValueError(
+        f"the format is not known; looked for {', '.join(one.looked_for for one in FORMATS.values())}, and found "
+        f"{syntaxes[0]} without them; --format names it"
+    )
+
+
+def _written(row: Change, kappa: Fraction) -> int | float | None:
+    """Return the new value without the last digits that only show rounding: 0.6, not 0.6000000000000001.
+
+    A value within the rounding of a number of 9 digits is that number, so going back gives the value one came from.
+    Rounding is relative but for ``1 - kappa (1 - x)``, where that of ``1 - x`` is multiplied with kappa.
+    """
+    if row.value is None or isinstance(row.value, int):
+        return row.value
+    value = float(row.value)
+    short = float(f"{value:.9g}")
+    form = row.unit and row.unit.form
+    noise = 1e-14 * (1.0 if form is AVERAGE else abs(value))
+    if form in (AVERAGE, AVERAGE_POWER, COMPLEMENT):
+        noise *= max(1.0, float(kappa) / 5)
+    return short if abs(short - value) <= noise else value

@@ -1,0 +1,141 @@
+"""A `Trainer` that resumes a checkpoint of another batch size."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import warnings as python_warnings
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from rootscale.batch_size import BatchSize
+from rootscale.changes import ScalingWarning
+from rootscale.format import show
+from rootscale.integrations.transformers.arguments import global_batch_size
+from rootscale.integrations.transformers.callback import RescaleCallback, check_live, started_at
+
+__all__ = ["resume"]
+
+
+def resume(trainer: Any, checkpoint: str | os.PathLike[str], *, batch_size: BatchSize | int | str | None = None) -> Any:
+    """Resume like ``trainer.train(resume_from_checkpoint=checkpoint)``, also if the checkpoint has another batch size.
+
+    The Trainer reads from the checkpoint how many steps are done, and takes its place in the data from that: it gets a
+    view of the checkpoint with that number in steps of the new batch size. The rest is converted by `RescaleCallback`,
+    which is added if it is missing. The folder of the checkpoint itself is not changed.
+
+    Args:
+        trainer: made for the new batch size, with arguments from `scale_training_arguments` and an ``output_dir`` other
+            than the old one: its steps are numbered anew.
+        checkpoint: the folder.
+        batch_size: the global batch size at which the checkpoint was written, where it does not say.
+    """
+    from transformers import Trainer
+
+    if not isinstance(trainer, Trainer):
+        raise TypeError(f"trainer must be a transformers.Trainer, got {type(trainer).__name__}")
+    path = Path(checkpoint)
+    found = [one for one in trainer.callback_handler.callbacks if isinstance(one, RescaleCallback)]
+    callback = found[0] if found else RescaleCallback()
+    state = json.loads((path / "trainer_state.json").read_text())
+    attributes = state["stateful_callbacks"].setdefault(type(callback).__name__, callback.state())["attributes"]
+    old, new = _written_at(path, attributes, state, callback, batch_size), global_batch_size(trainer.args)
+    if old.total != new.total:
+        check_live(trainer.args)
+        if path.resolve().parent == Path(trainer.args.output_dir).resolve():
+            raise ValueError(
+                f"output_dir must be another folder than that of {path.name}: steps of the new batch size are numbered "
+                "anew, and old and new checkpoints would be taken for each other"
+            )
+    if not found:
+        trainer.add_callback(callback)
+    callback._own_optimizer = trainer.optimizer is not None
+    attributes |= {
+        "batch_size": old.to_json(),
+        "steps_at": new.to_json(),
+        "started_at": started_at(attributes) or old.to_json(),
+        "resumed": True,  # says that this is a checkpoint's, also where it is younger than one step of the new size
+    }
+    if old.total != new.total:
+        state |= _state_at(trainer, state, old, new)
+    with tempfile.TemporaryDirectory(prefix="rootscale-") as folder:
+        for item in path.resolve().iterdir():
+            if item.name != "trainer_state.json":
+                os.symlink(item, Path(folder, item.name), target_is_directory=item.is_dir())
+        Path(folder, "trainer_state.json").write_text(json.dumps(state))
+        return trainer.train(resume_from_checkpoint=folder)
+
+
+def _written_at(
+    path: Path, attributes: Any, state: Any, callback: RescaleCallback, batch_size: BatchSize | int | str | None
+) -> BatchSize:
+    """The global batch size at which a checkpoint was written: what it says, or what was given."""
+    saved = attributes["batch_size"]
+    if saved is None and batch_size is None:
+        raise ValueError(
+            f"{path.name} does not say at which global batch size it was written (it was saved without "
+            "RescaleCallback): give batch_size="
+        )
+    old = BatchSize.of(saved or batch_size or 0)
+    if batch_size is not None and BatchSize.of(batch_size).total != old.total:
+        raise ValueError(f"batch_size is {batch_size}, but {path.name} says that it was written at {old}")
+    written = state.get("train_batch_size")  # per device, or more where one process has several
+    if saved is None and callback.batchnorm and written and not old.laid_out and old.total != written:
+        raise ValueError(
+            f"batchnorm=True needs the samples per device: {path.name} was written at train_batch_size={written}, so "
+            f'batch_size={batch_size} must say its layout, as batch_size="{written}xACCUMULATIONxDEVICES"'
+        )
+    return old
+
+
+def _state_at(trainer: Any, state: dict[str, Any], old: BatchSize, new: BatchSize) -> dict[str, Any]:
+    """What changes in ``trainer_state.json``: the steps made, counted in the new batch size, and what hangs on them."""
+    args, samples = trainer.args, state["global_step"] * int(old.total)
+    try:
+        number = len(trainer.train_dataset)
+    except TypeError:  # a stream: one long epoch
+        steps, again = divmod(samples, int(new.total))
+    else:
+        drop = args.dataloader_drop_last
+        epoch, within = divmod(state["global_step"], _updates(number, old, drop))
+        steps, again = divmod(within * int(old.total), int(new.total))
+        steps += epoch * _updates(number, new, drop)
+        if within and _by_length(args):
+            python_warnings.warn(
+                "group_by_length orders the data by the batch size: until the end of this epoch, some samples are seen "
+                "again and others not at all. A checkpoint from the end of an epoch goes on without that",
+                ScalingWarning,
+                stacklevel=3,
+            )
+    if again:
+        python_warnings.warn(
+            f"{again} samples are seen again: after {state['global_step']} steps of batch size {show(old.total)} "
+            f"the new run would be in the middle of a step of {show(new.total)}",
+            ScalingWarning,
+            stacklevel=3,
+        )
+    kappa = new.total / Fraction(old.total)
+    changed: dict[str, Any] = {
+        "global_step": steps,
+        "train_batch_size": args.train_batch_size,
+        "best_global_step": None,
+    }
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        given = getattr(args, name) or 0
+        changed[name] = given if given >= 1 else max(1, round(state[name] / kappa))
+    return changed
+
+
+def _by_length(args: Any) -> bool:
+    """Whether samples of similar length are put together: an argument of its own in the first versions of 5."""
+    return getattr(args, "train_sampling_strategy", "") == "group_by_length" or getattr(args, "group_by_length", False)
+
+
+def _updates(number: int, size: BatchSize, drop_last: bool) -> int:
+    """Optimizer steps in an epoch, as the Trainer counts them."""
+    batch = int(size.forward)
+    batches = number // batch if drop_last else math.ceil(number / batch)
+    return max(1, math.ceil(batches / size.accumulation))

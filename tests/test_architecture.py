@@ -1,0 +1,130 @@
+"""The house as its source has it: which room imports which, what each may depend on, and who prints."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "rootscale"
+FILES = sorted(SOURCE.rglob("*.py"))
+#: The rooms, lowest first; an arrow may point from a room to itself and to those before it.
+ROOMS = ("idea", "training", "theory", "lab", "report", "integrations", "paper", "cli")
+#: Rooms on one floor know nothing of each other.
+APART = {("integrations", "report"), ("report", "integrations"), ("paper", "integrations"), ("integrations", "paper")}
+#: What comes with rootscale, by the lowest room that may import it.
+REQUIRED = {"numpy": "idea", "torch": "training", "rich": "cli"}
+#: Modules that are programs: they have a command line of their own, and print.
+PROGRAMS = ("paper/experiments/", "paper/results.py")
+OPTIONAL_ROOMS = ("report", "integrations", "paper")
+STANDARD = set(__import__("sys").stdlib_module_names)
+
+
+def module_name(path: Path) -> str:
+    parts = ("rootscale", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else "cli" if module == "rootscale.__main__" else "idea"
+
+
+def imports(path: Path, lazy: bool = True, types: bool = True):
+    """Every module that a file imports, with the line; lazy ones are those inside functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.iter_child_nodes(tree))
+    while nodes:
+        node = nodes.pop()
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield (inner if inner in MODULES else node.module), node.lineno
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func).endswith("import_module")
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield node.args[0].value, node.lineno
+        if not lazy and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        nodes += ast.iter_child_nodes(node)
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def is_program(path: Path) -> bool:
+    return relative(path).startswith(PROGRAMS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_arrows_point_one_way(path):
+    room = room_of(module_name(path))
+    for name, line in imports(path):
+        if name.partition(".")[0] != "rootscale":
+            continue
+        other = room_of(name)
+        allowed = ROOMS.index(other) <= ROOMS.index(room) and (room, other) not in APART
+        assert allowed, f"{relative(path)}:{line}: {room} may not import {name}, which is in {other}"
+
+
+def test_only_the_command_line_imports_the_papers_content():
+    users = {room_of(module_name(path)) for path in FILES for name, _ in imports(path) if room_of(name) == "paper"}
+    assert users == {"paper", "cli"}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    graph = {
+        name: {
+            one
+            for one, _ in imports(path, lazy=False, types=False)
+            if one in MODULES and one != name and not name.startswith(f"{one}.") and not one.endswith("__init__")
+        }
+        for name, path in MODULES.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_only_some_rooms_depend_on_optional_libraries(path):
+    room = "cli" if is_program(path) else room_of(module_name(path))
+    for name, line in imports(path):
+        top = name.partition(".")[0]
+        if top in STANDARD or top in ("rootscale", "__future__"):
+            continue
+        if top in REQUIRED:
+            lowest = REQUIRED[top]
+            assert ROOMS.index(room) >= ROOMS.index(lowest), f"{relative(path)}:{line}: {room} may not import {top}"
+        else:
+            room = room_of(module_name(path))
+            assert room in OPTIONAL_ROOMS, f"{relative(path)}:{line}: {room} may not import {top}, which is optional"
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_only_the_command_line_prints(path):
+    if room_of(module_name(path)) == "cli" or is_program(path):
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        assert not called, f"{relative(path)}:{node.lineno} prints"
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_no_function_has_the_name_of_its_module(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert path.stem not in names, f"{relative(path)} defines {path.stem}"
