@@ -23,7 +23,7 @@ from rootscale.paper import stored as kept_results
 from rootscale.paper.data import Images
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments import FILES, experiments
-from rootscale.paper.finals import End, accuracies, finals, format_gap
+from rootscale.paper.finals import End, accuracies, final_values, format_gap
 from rootscale.paper.work import How, Watch
 from rootscale.trajectory import Trajectory
 
@@ -416,7 +416,7 @@ def test_svag_starts_at_the_beginning_or_after_the_warm_up(optimizer, cifar10):
 
 def test_unfinished_ablations_tell_what_there_is():
     runs = [arm("B = 256", [0.9]), arm("B = 2,048; sqrt: eta", [0.8], size=2048, loss=[1.5])]
-    words = experiments()["cifar10-ablations"].words(finals(runs, 100))
+    words = experiments()["cifar10-ablations"].words(final_values(runs, 100))
     assert words.endswith(". B = 2,048: sqrt: eta 50 % (-10.0 ± 5.0 points)")
 
 
@@ -430,7 +430,7 @@ def test_ablations_tell_the_rank_of_the_rule_the_papers_others_and_the_ends():
         "linear: eta, beta1, beta2": 1.4,
     }
     others = [arm(f"B = 2,048; {label}", [0.9], size=2048, loss=[loss]) for label, loss in losses.items()]
-    words = experiments()["cifar10-ablations"].words(finals([arm("B = 256", [0.9]), *others], 100))
+    words = experiments()["cifar10-ablations"].words(final_values([arm("B = 256", [0.9]), *others], 100))
     same = "(+0.0 ± 4.2 points)"
     assert words.partition("B = 2,048: ")[2] == (
         f"the whole rule sqrt: eta, eps, beta1, beta2 20 % {same}, 2 of 6; sqrt: eta, eps, beta1 30 % {same}; "
@@ -443,16 +443,18 @@ def test_the_papers_form_of_adam_is_compared_with_torchs_and_with_itself():
     sizes = {"B = 256": (256, 0.88, 0.87), "B = 4,096": (4096, 0.86, 0.84)}
     runs = [arm(f"v_{{k+1}} (torch), {label}", [torchs], size=size) for label, (size, torchs, _) in sizes.items()]
     words = experiments()["cifar10-vk"].words
-    assert words(finals(runs, 10_000)).endswith("B = 4,096: 86.00 ± 0.35 %")
+    assert words(final_values(runs, 10_000)).endswith("B = 4,096: 86.00 ± 0.35 %")
     runs += [arm(f"v_k (paper), {label}", [papers], size=size) for label, (size, _, papers) in sizes.items()]
-    told = words(finals(runs, 10_000)).partition("; ")[2]
+    told = words(final_values(runs, 10_000)).partition("; ")[2]
     assert told == "v_k less v_{k+1}: -1.0 ± 0.5 points; under v_k, B = 4,096 less B = 256: -3.0 ± 0.5 points"
-    assert words(finals(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
+    assert words(final_values(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
 
 
 def test_svag_that_has_only_begun_tells_what_there_is():
     words = experiments()["cifar10-svag-adam-warm"].words
-    assert words(finals([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
+    assert (
+        words(final_values([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
+    )
 
 
 def test_ablations_scale_what_their_name_says_and_batchnorm_always(cifar10):
@@ -547,7 +549,7 @@ def arm(label, accuracy, seeds=None, size=256, loss=None):
 
 
 def test_one_seed_has_the_binomial_error():
-    base, other = finals([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
+    base, other = final_values([arm("a", [0.9]), arm("b", [0.88], size=512)], test_samples=10_000)
     assert base.accuracy == End(0.9, pytest.approx(0.003))
     assert other.accuracy.gap == pytest.approx(-0.02)
     assert other.accuracy.gap_se == pytest.approx(math.hypot(0.003, math.sqrt(0.88 * 0.12 / 10_000)))
@@ -555,7 +557,7 @@ def test_one_seed_has_the_binomial_error():
 
 
 def test_one_seed_has_no_error_of_the_loss():
-    base, other = finals([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
+    base, other = final_values([arm("a", [0.9]), arm("b", [0.88], loss=[1.5])], test_samples=10_000)
     assert base.end("train loss") == End(1.0)
     assert other.end("train loss") == End(1.5, None, 0.5, None)
     assert format_gap("train loss", other.end("train loss")) == "+0.500, one seed"
@@ -564,7 +566,7 @@ def test_one_seed_has_no_error_of_the_loss():
 
 def test_several_seeds_have_the_error_of_paired_differences():
     losses = [1.0, 1.2, 1.4]
-    base, other = finals(
+    base, other = final_values(
         [arm("a", [0.90, 0.92, 0.94], loss=losses), arm("b", [0.91, 0.89], seeds=[2, 1], loss=[1.7, 1.3])], 100
     )
     assert base.accuracy.se == pytest.approx(0.02 / math.sqrt(3))
@@ -575,7 +577,7 @@ def test_several_seeds_have_the_error_of_paired_differences():
 
 
 def test_diverged_runs_are_counted_and_left_out():
-    _, part, gone = finals(
+    _, part, gone = final_values(
         [arm("a", [0.9, 0.9]), arm("b", [0.8, np.nan], loss=[1.5, np.nan]), arm("c", [np.nan] * 2, loss=[np.nan] * 2)],
         100,
     )
@@ -586,14 +588,14 @@ def test_diverged_runs_are_counted_and_left_out():
 
 
 def test_a_base_that_diverged_leaves_no_gap():
-    _, other = finals([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
+    _, other = final_values([arm("a", [np.nan], loss=[np.nan]), arm("b", [0.9])], 100)
     assert (other.accuracy.value, other.accuracy.gap) == (0.9, None)
     assert format_gap("test accuracy", other.accuracy) == "not known"
 
 
 def test_a_seed_whose_base_diverged_is_left_out_of_the_gap_of_curves():
     base = arm("a", [0.9, np.nan], loss=[1.0, np.nan])
-    found = finals([base, arm("b", [0.8, 0.7], loss=[1.5, 9.0])], 100)
+    found = final_values([base, arm("b", [0.8, 0.7], loss=[1.5, 9.0])], 100)
     assert found[1].curve("train loss").gap == pytest.approx(0.5)
     assert found[1].accuracy.gap == pytest.approx(-0.1)
     assert accuracies(found) == "a: 90.00 ± 3.00 % (1 of 2 diverged), b: 75.00 ± 5.00 %"
@@ -602,15 +604,15 @@ def test_a_seed_whose_base_diverged_is_left_out_of_the_gap_of_curves():
 def test_the_claim_of_three_points_is_judged_up_to_8192():
     experiment = experiments()["cifar10-vgg16-adam"]
     runs = [arm("B = 256", [0.93]), arm("B = 4,096", [0.91], size=4096), arm("B = 16,384", [0.80], size=16384)]
-    assert experiment.words(finals(runs, 10_000)).endswith(
+    assert experiment.words(final_values(runs, 10_000)).endswith(
         "gap at B = 4,096: -2.0 ± 0.4 points, within the paper's 3 points; its appendix claims them beyond 8,192 too: "
         "B = 16,384 -13.0 ± 0.5 points"
     )
-    assert experiment.words(finals(runs[:2], 10_000)).endswith("within the paper's 3 points")
+    assert experiment.words(final_values(runs[:2], 10_000)).endswith("within the paper's 3 points")
     runs[1] = arm("B = 4,096", [0.89], size=4096)
-    assert "-4.0 ± 0.4 points, beyond the paper's 3 points; its" in experiment.words(finals(runs, 10_000))
+    assert "-4.0 ± 0.4 points, beyond the paper's 3 points; its" in experiment.words(final_values(runs, 10_000))
     runs[1] = arm("B = 4,096", [np.nan], size=4096)
-    assert "B = 4,096: diverged" in experiment.words(finals(runs, 10_000))
+    assert "B = 4,096: diverged" in experiment.words(final_values(runs, 10_000))
 
 
 # -- what is made of stored results ----------------------------------------------------------------------------------
