@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rootscale import settings
+from rootscale import theory_settings as settings
 from rootscale.cli import run_theory as commands
 from rootscale.cli import theory as theory_cli
 from rootscale.report import orders as figures

@@ -15,12 +15,12 @@ from rootscale.files import need_folder
 from rootscale.format import show
 from rootscale.report.orders import draw_orders, draw_trajectories
 from rootscale.report.plotting import need_matplotlib
-from rootscale.settings import MINIBATCH, NOISES, PROBLEMS
 from rootscale.theory.cases import STEPS, Setting
 from rootscale.theory.engine import Paths
 from rootscale.theory.orders import Order
 from rootscale.theory.study import Against, Orders, Processes, measure_orders, run_processes
 from rootscale.theory.weak import LARGEST, RESOLVED
+from rootscale.theory_settings import MINIBATCH, NOISES, PROBLEMS
 
 __all__ = ["order", "simulate"]
 

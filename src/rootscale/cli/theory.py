@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.rules import RULES
-from rootscale.settings import NOISES, OPTIMIZERS, PROBLEMS
+from rootscale.theory_settings import NOISES, OPTIMIZERS, PROBLEMS
 
 __all__ = ["add_parsers"]
 

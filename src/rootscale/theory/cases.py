@@ -1,6 +1,6 @@
 """Ready-made settings in which a theorem can be watched: an SDE, where it starts, and for how long it runs.
 
-The numbers are data of `rootscale.settings`.
+The numbers are data of `rootscale.theory_settings`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from rootscale.hparams import positive
-from rootscale.settings import MINIBATCH, OPTIMIZERS, PROBLEMS, Constants, Scale
 from rootscale.theory import problems
 from rootscale.theory.discrete import Chain, discretise
 from rootscale.theory.engine import SaveAt
 from rootscale.theory.equations import SDE, SGDSDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
 from rootscale.theory.families import FAMILIES, AnyFamily, Minibatch
 from rootscale.theory.oracle import NGOS
+from rootscale.theory_settings import MINIBATCH, OPTIMIZERS, PROBLEMS, Constants, Scale
 
 __all__ = ["NOISES", "STEPS", "Case", "Setting", "case"]
 
@@ -78,7 +78,7 @@ def _state(scale: Scale, row: Constants, theta: float, d: int) -> SGDState | RMS
 
 
 def case(optimizer: str, problem: str = "cosine", family: AnyFamily | None = None) -> Case:
-    """Return the setting for this optimizer on this problem, by their names in `rootscale.settings`.
+    """Return the setting for this optimizer on this problem, by their names in `rootscale.theory_settings`.
 
     >>> chain = case("adam").chain(steps=64)
     >>> chain.optimizer.eta, chain.optimizer.beta1, chain.optimizer.beta2, chain.oracle.sigma
@@ -100,7 +100,7 @@ def case(optimizer: str, problem: str = "cosine", family: AnyFamily | None = Non
 
 @dataclass(frozen=True)
 class Setting:
-    """An optimizer on a named problem with a named noise, all of `rootscale.settings`.
+    """An optimizer on a named problem with a named noise, all of `rootscale.theory_settings`.
 
     Args:
         optimizer: whose chain and SDE.

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rootscale.hparams import positive
 from rootscale.rules import svag_weights
-from rootscale.settings import GAUSSIAN, RADEMACHER, SKEWED, STUDENT_T
+from rootscale.theory_settings import GAUSSIAN, RADEMACHER, SKEWED, STUDENT_T
 
 __all__ = ["FAMILIES", "AnyFamily", "Draw", "Family", "Minibatch", "StudentT", "Svag"]
 
