@@ -13,7 +13,9 @@ from rootscale.paper.experiments.replicas import Run, curve, largest_gap
 # The check on digits in tests/lab/test_check.py shows the same in less time, for the plain problem.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")]
 
-#: By batch size, the samples after the switch: enough for what is left out to show, fewer than in the experiment.
+#: Samples before the switch, and by batch size after it: enough for what is left out to show, fewer than in the
+#: experiment.
+WARM = 8_000
 SAMPLES = {4: 7_680, 32: 30_720}
 
 # problem, what is done wrong at the switch, by how many times its gap exceeds that of rescale_ at least
@@ -31,7 +33,7 @@ def problems():
     """The warm start, the curve of the run that goes on as it was, and the gap of the one that is switched."""
     made = []
     for settings in (PLAIN, WITH_BATCHNORM, WITH_EMA):
-        start, samples = Run(**settings), SAMPLES[settings["batch"]]
+        start, samples = Run(**settings, warm=WARM), SAMPLES[settings["batch"]]
         base = curve(start, 1, [1], samples)
         made.append((settings, start, base, largest_gap(base, curve(start, 2, [4, 4], samples))))
     return made

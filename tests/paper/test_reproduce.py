@@ -727,6 +727,17 @@ def test_the_share_of_the_run_in_which_noise_dominates_is_shown():
     assert results._share(measured(scales, samples, 4096)) == "20 to 40 %"
 
 
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "results").glob("*/experiment.json")), ids=lambda path: path.parent.name
+)
+def test_stored_results_name_the_command_that_makes_them_today(path):
+    record = json.loads(path.read_text())
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in record["options"].items()}
+    experiment, options = experiments()[record["name"]], Options(**given, device="cuda")
+    assert record["command"] == experiment.command(options)
+    assert path.parent.name == experiment.folder(options)
+
+
 def test_the_theory_experiment_is_listed_with_its_stored_result():
     folder = Path(__file__).parents[2] / "results" / "theory"
     found = experiments()["mlp-sde"].stored(folder)

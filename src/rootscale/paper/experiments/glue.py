@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 def smoke_points(task: str) -> list[Point]:
     """Return what a smoke test runs."""
-    return [Point(16, eta, 5) for eta in (3e-3, 1e-2)]
+    return [Point(16, eta, 1) for eta in (3e-3, 1e-2)]
 
 
 def run_all(progress: Progress, out: Path, command: str) -> bool:

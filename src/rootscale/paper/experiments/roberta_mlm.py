@@ -33,7 +33,7 @@ EPS = 2e-6
 @lru_cache(maxsize=1)
 def generated() -> Tokens:
     """A text for smoke tests, simpler than GPT's: here only few tokens are learned from."""
-    return from_text(chain(10, 3000, 0.95), name="chain")
+    return from_text(chain(10, 2500, 0.95), name="chain")
 
 
 #: The pre-training, which ``glue`` goes on from.
@@ -53,7 +53,7 @@ EXPERIMENTS = [
         lines=partial(base.scaling, SMALL),
         words=base.gaps,
         models=("roberta-large", "roberta-base"),
-        smoke={"batch_sizes": (1024, 2048), "epochs": 6},
+        smoke={"batch_sizes": (1024, 2048), "epochs": 3, "points": 2},
         measure="test loss",
         keep_models=True,  # for glue
     ),
