@@ -113,7 +113,7 @@ def test_a_warm_start_serves_other_groups_than_it_was_made_in(copied):
     assert times(folder, "checkpoint.pt") == before, "the states of groups 0-1 and 2 were put together"
 
 
-@pytest.mark.parametrize("kind", ["adam", "everything"])
+@pytest.mark.parametrize("kind", [pytest.param("adam", marks=pytest.mark.slow), "everything"])
 def test_the_result_does_not_depend_on_the_groups(kind):
     task = make(kind)
     apart, together = (run(task, VARIANTS, TWO, SWITCH, None, Here(together)) for together in (1, 2))
@@ -153,7 +153,8 @@ def test_a_run_folder_describes_itself_and_is_read_without_this_package(tmp_path
 # -- stopping and resuming -------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(stored, tmp_path):
+@pytest.mark.parametrize("kills_wanted", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_sweep_killed_at_random_moments_loses_nothing(kills_wanted, stored, tmp_path):
     if not can_fork():
         pytest.skip("this process cannot be forked: a test before this one has loaded JAX")
     task, folder = make("everything"), tmp_path / "killed"
@@ -168,7 +169,7 @@ def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(stored, tmp_path)
         run(task, VARIANTS, [0, 1, 2], SWITCH, store, Here(together=2))
 
     kills = 0
-    while kills < 20:
+    while kills < kills_wanted:
         before = {path: path.read_bytes() for path in folder.rglob("*.npz")}
         process = context.Process(target=work)
         process.start()
@@ -177,7 +178,7 @@ def test_a_sweep_killed_at_twenty_random_moments_loses_nothing(stored, tmp_path)
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             kills += 1
-        else:  # done before the twentieth kill: take something away that it has to do again
+        else:  # done before the last kill: take something away that it has to do again
             assert process.exitcode == 0
             next(folder.rglob("trajectory.npz")).unlink()
             continue

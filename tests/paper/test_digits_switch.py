@@ -10,7 +10,8 @@ from rootscale import ScalingWarning
 from rootscale.paper.experiments.digits_switch import PLAIN, WITH_BATCHNORM, WITH_EMA
 from rootscale.paper.experiments.replicas import Run, curve, largest_gap
 
-pytestmark = pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+# The check on digits in tests/lab/test_check.py shows the same in less time, for the plain problem.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")]
 
 #: Samples before the switch, and by batch size after it: enough for what is left out to show, fewer than in the
 #: experiment.
