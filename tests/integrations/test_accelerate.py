@@ -190,7 +190,7 @@ CASES = [(None, 4, 4), (1, 4, 2), (1, 2, 1), (1, 1, 0.5), (4, 1, 2)]
 def _two(rank, port, out):
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true",
+        "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     forget()
     found = []
