@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/rootscale demo
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow"
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow

@@ -191,7 +191,7 @@ def test_a_sweep_killed_at_random_moments_loses_nothing(kills_wanted, stored, tm
 
 
 def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_resumes_from_it(stored, tmp_path):
-    task = make("everything")
+    task, handler = make("everything"), signal.getsignal(signal.SIGINT)
 
     def interrupt(label, job, jobs, share):
         if job == 3 and share > 0.5:
@@ -207,7 +207,7 @@ def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_resumes_from_it(store
     )
     assert shares[0][3] > 0.5
     equal(resumed, stored[1])
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler, "the sweep puts back what it found"
 
 
 def test_a_group_that_was_stopped_is_resumed_as_it_was_also_where_fewer_seeds_are_wanted(tmp_path):

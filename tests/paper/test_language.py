@@ -304,7 +304,7 @@ def test_roberta_large_has_the_papers_size():
     assert (config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (24, 1024, 4096)
     assert config.max_position_embeddings == 128
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
-    assert net.told == 19
+    assert net.predicted == 19
     assert sum(p.numel() for p in net.parameters()) == pytest.approx(355e6, rel=0.01)
 
 

@@ -674,7 +674,8 @@ def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missi
     assert (place / "README.md").read_text() == again
 
 
-@pytest.mark.parametrize("seeds", [1, 4])  # too few for a verdict, and enough
+# Too few seeds for a verdict, and enough; the latter also makes pages and PDFs.
+@pytest.mark.parametrize("seeds", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_switch_has_a_figure_and_reports_are_made_of_it(seeds, tmp_path, monkeypatch):
     place = tmp_path / "results"
     experiment = replace(tiny(), name="cifar10-switch")

@@ -140,6 +140,7 @@ def test_shards_that_cannot_be_metered_are_refused(ranks):
 ROWS = re.compile(r"(\d+) samples, batch size ([\d]+).*, loss ([\d.]+)")
 
 
+@pytest.mark.slow  # TestRanks shows the same without starting Python anew
 def test_the_example_runs_by_torchrun_and_goes_on_in_one_process_at_another_batch(tmp_path, monkeypatch, capsys):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [sys.executable, *torchrun, "examples/ddp.py", "--epochs=1", f"--save={tmp_path}/run.pt"]

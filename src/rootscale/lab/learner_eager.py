@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from rootscale.changes import Changes
 from rootscale.hparams import Optimizer
 from rootscale.lab.objective import Batches, Objective, PerSample
-from rootscale.lab.replicas import batchnorms, copy_of, fresh_batchnorms, squared_norm
+from rootscale.lab.replicas import copy_of, fresh_batchnorms, squared_norm
 from rootscale.lab.stacked import Named
 from rootscale.rules import Rule, rule_text
 from rootscale.training import SVAG
 from rootscale.training.adapters import make_optimizer
+from rootscale.training.norms import norm_layers
 from rootscale.training.rescale import prepare
 
 __all__ = ["EagerLearner"]
@@ -156,7 +157,7 @@ class EagerLearner:
         fresh = [] if train or lonely else fresh_batchnorms(self.nets)
         for layer in fresh:
             layer.train()
-        for layer in batchnorms(self.nets.model).values() if train and lonely else ():
+        for layer in norm_layers(self.nets.model).values() if train and lonely else ():
             layer.eval()
         if train or fresh:
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _NormBase
 
 from rootscale.lab.stacked import Named, stacked_forward
 from rootscale.lab.task import Task
+from rootscale.training.norms import norm_layers
 
 __all__ = ["Replicas", "Single", "Stack", "initialized", "make_replicas", "squared_norm"]
 
@@ -100,14 +100,9 @@ def make_replicas(task: Task, seeds: Sequence[int], device: torch.device) -> Rep
         raise ValueError("at least one seed is needed, got none")
     models = [initialized(task, seed).to(device) for seed in seeds]
     if task.plan.batchnorm_momentum is not None:
-        for layer in batchnorms(models[0]).values():
+        for layer in norm_layers(models[0]).values():
             layer.momentum = task.plan.batchnorm_momentum
     return Single(models[0]) if len(models) == 1 else Stack(models)
-
-
-def batchnorms(model: nn.Module) -> dict[str, _NormBase]:
-    """Return the layers of BatchNorm by their names."""
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, _NormBase)}
 
 
 def fresh_batchnorms(replicas: Replicas) -> list[nn.Module]:
@@ -117,7 +112,7 @@ def fresh_batchnorms(replicas: Replicas) -> list[nn.Module]:
         held = {key: replicas.buffers.get(f"{name}.{key}" if name else key) for key in _FRESH}
         return all(buffer is not None and bool((buffer == _FRESH[key]).all()) for key, buffer in held.items())
 
-    return [layer for name, layer in batchnorms(replicas.model).items() if is_fresh(name)]
+    return [layer for name, layer in norm_layers(replicas.model).items() if is_fresh(name)]
 
 
 def copy_of(replicas: Replicas, params: Named, r: int) -> nn.Module:

@@ -59,7 +59,7 @@ class Entry:
         return finals_of(self.folder)
 
     def stored(self) -> Stored | None:
-        """What a reader is told."""
+        """What a reader learns."""
         if self.experiment.stored is not None:
             return self.experiment.stored(self.folder)
         if not self.there:

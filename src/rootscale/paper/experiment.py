@@ -125,7 +125,7 @@ Lines = Callable[[Options], tuple[list[Line], Settings]]
 
 @dataclass(frozen=True)
 class Stored:
-    """What a reader is told about stored results: the outcome in words, how many runs of each kind, where, a figure."""
+    """What a reader learns about stored results: the outcome in words, how many runs of each kind, where, a figure."""
 
     words: str
     seeds: int

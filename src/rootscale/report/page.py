@@ -211,13 +211,13 @@ def _setting(check: Check) -> list[Html]:
 
 def _card(i: int, arm: Arm, check: Check) -> Html:
     verdict = words.judged(arm)
-    told = arm.comparison.notes if arm.comparison else ()
+    remarks = arm.comparison.notes if arm.comparison else ()
     notes = [("cause", "Likely cause", text) for text in arm.causes]
-    if words.diverged(arm) and not any("diverged" in note for note in told):
+    if words.diverged(arm) and not any("diverged" in note for note in remarks):
         notes.append(("warning", "Diverged", words.diverged(arm)))
     # Causes are likelier than what a guard feared; all guards stand with the plan.
     notes += [("warning", "Guard", text) for text in arm.guards if not arm.causes]
-    notes += [("note", "Note", text) for text in told]
+    notes += [("note", "Note", text) for text in remarks]
     notes += [("note", "Later", text) for text in [words.settles(arm)] if text]
     if arm.comparison is not None and verdict == "undecided":
         notes.insert(0, ("seeds", "To decide", words.decide(arm.comparison)))

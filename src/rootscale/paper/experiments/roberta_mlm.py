@@ -6,7 +6,7 @@ BERT), and "SVAG converges and closely tracks Adam", betas .9 and .98 (appendix 
 
 Setting. The appendix's table: lr 1e-3, betas .99375 and .996, eps 2e-6, weight decay 1e-4 at batch size 1,024, dropout
 .1, 92,000 steps of which 5,520 are a linear warm-up, then linear decay to 0; sequences of 128, of which 15 % of the
-tokens are to be told, other ones every time. The paper's 16 GB of text are not to be had. This is a small copy: enwik8,
+tokens are predicted, other ones every time. The paper's 16 GB of text are not available. This is a small copy: enwik8,
 cut by a BPE of 8,192 tokens that is trained on it, batch sizes 32 times smaller (the table's betas and eps are taken to
 hold at 32, with lr 2.5e-4 there), and by default 6 layers instead of 24. The smallest batch size that is asked for is
 the base of the rule.

@@ -252,9 +252,9 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{process.label}: already there")
         else:
             print(f"{process.label} ...", flush=True)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             found = process.run(setup, 1000 * args.seed + i + 1)
-            seconds = round(time.perf_counter() - begun, 1)
+            seconds = round(time.perf_counter() - started, 1)
             command = command_line(
                 "python -m rootscale.paper.experiments.sde_digits", sys.argv[1:] if argv is None else argv
             )

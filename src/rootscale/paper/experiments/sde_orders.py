@@ -255,12 +255,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in arguments.only:
         make, paths, title = SECTIONS[name]
-        begun = time.monotonic()
+        started = time.monotonic()
         lines = list(make(paths, arguments.seed))
         made = (
             f"`python -m rootscale.paper.experiments.sde_orders --only {name} --seed {arguments.seed}`: "
             f"{paths:,} paths a chain, "
-            f"{time.monotonic() - begun:.0f} s on one core of {processor()}; rootscale {__version__}, "
+            f"{time.monotonic() - started:.0f} s on one core of {processor()}; rootscale {__version__}, "
             f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}."
         )
         notes = (

@@ -30,7 +30,7 @@ class Glue:
     Args:
         texts: columns of the sentence, or of two.
         label: its column.
-        labels: the classes as they are written; none for a number to be told.
+        labels: the classes as they are written; none where a number is predicted.
         metric: one of `SCORES`.
         header: whether the first line names the columns.
         dev: the name of the file to test with.
@@ -115,8 +115,8 @@ def read_glue(
             f"of {len(lines)}"
         )
     try:
-        told = [line[task.label] for line in whole_lines]
-        labels = [float(task.labels.index(label) if task.labels else label) for label in told]
+        given = [line[task.label] for line in whole_lines]
+        labels = [float(task.labels.index(label) if task.labels else label) for label in given]
     except ValueError:
         wanted = f"one of {', '.join(task.labels)}" if task.labels else "numbers"
         raise ValueError(f"labels of {path} (column {task.label}) must be {wanted}") from None

@@ -16,25 +16,25 @@ from rootscale.lab.task import Tensors
 __all__ = ["SCORES", "Score"]
 
 
-def _matthews(told: Any, true: Any) -> float:
-    return float(_library("sklearn.metrics").matthews_corrcoef(true, told))
+def _matthews(predicted: Any, true: Any) -> float:
+    return float(_library("sklearn.metrics").matthews_corrcoef(true, predicted))
 
 
-def _f1(told: Any, true: Any) -> float:
-    return float(_library("sklearn.metrics").f1_score(true, told, zero_division=0.0))
+def _f1(predicted: Any, true: Any) -> float:
+    return float(_library("sklearn.metrics").f1_score(true, predicted, zero_division=0.0))
 
 
-def _accuracy(told: Any, true: Any) -> float:
-    return float(_library("sklearn.metrics").accuracy_score(true, told))
+def _accuracy(predicted: Any, true: Any) -> float:
+    return float(_library("sklearn.metrics").accuracy_score(true, predicted))
 
 
-def _spearman(told: Any, true: Any) -> float:
-    if len(set(told.tolist())) < 2:  # it is not defined, and nothing has been learned
+def _spearman(predicted: Any, true: Any) -> float:
+    if len(set(predicted.tolist())) < 2:  # it is not defined, and nothing has been learned
         return 0.0
-    return float(_library("scipy.stats").spearmanr(told, true).statistic)
+    return float(_library("scipy.stats").spearmanr(predicted, true).statistic)
 
 
-#: How answers are judged: functions of what was told (class or number) and what is true.
+#: How answers are judged: functions of what was predicted (a class or a number) and what is true.
 SCORES: Mapping[str, Callable[[Any, Any], float]] = MappingProxyType(
     {"Matthews correlation": _matthews, "F1": _f1, "accuracy": _accuracy, "Spearman correlation": _spearman}
 )
@@ -63,8 +63,8 @@ class Score:
         outputs = torch.cat([model(part).float().cpu() for part in parts])
         if not torch.isfinite(outputs).all():
             return float("nan")
-        told = outputs[:, 0] if outputs.shape[1] == 1 else outputs.argmax(1)
-        return SCORES[self.metric](told.numpy(), self.data.targets.numpy())
+        predicted = outputs[:, 0] if outputs.shape[1] == 1 else outputs.argmax(1)
+        return SCORES[self.metric](predicted.numpy(), self.data.targets.numpy())
 
 
 def _library(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 A masked language model hides other tokens every time it sees a window. A `Task` may change inputs only, by ``augment``,
 and its loss sees outputs and targets only; so the inputs are three rows, ``[3, length]``: the tokens with some hidden,
-the tokens themselves, and which ones are to be told. The net computes logits where something is to be told (15 % of
+the tokens themselves, and which ones are to be predicted. The net computes logits where something is predicted (15 % of
 the places, which saves most of the memory) and gives ``[loss, right or wrong]`` for each of those places. ``prepare``
 hides tokens by a hash of the window, so that runs are measured on the same places every time; ``augment`` hides others
 in training, by the engine's uniforms.
@@ -77,17 +77,17 @@ class MaskedLM(nn.Module):
 
     Args:
         encoder: the net.
-        told: how many places there are in each window.
+        predicted: how many places there are in each window.
     """
 
-    def __init__(self, encoder: Encoder, told: int) -> None:
+    def __init__(self, encoder: Encoder, predicted: int) -> None:
         super().__init__()
-        self.encoder, self.told = encoder, told
+        self.encoder, self.predicted = encoder, predicted
 
     def forward(self, rows: Tensor) -> Tensor:
         """Losses and whether the largest output is right."""
-        seen, tokens, told = rows.unbind(-2)
-        places = told.topk(self.told, -1).indices
+        seen, tokens, predicted = rows.unbind(-2)
+        places = predicted.topk(self.predicted, -1).indices
         hidden = self.encoder(seen)
         hidden = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
         logits = self.encoder.net.lm_head(hidden)
@@ -97,7 +97,7 @@ class MaskedLM(nn.Module):
 
     def extra_repr(self) -> str:
         """What the layers do not show."""
-        return f"told={self.told}"
+        return f"predicted={self.predicted}"
 
 
 def masked_loss(outputs: Tensor, targets: Tensor) -> Tensor:
