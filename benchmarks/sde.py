@@ -35,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from rootscale.lab.provenance import processor
 from rootscale.theory.discrete import discretise
 from rootscale.theory.engine import Paths, SaveAt, State
 from rootscale.theory.equations import SDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState
@@ -378,14 +379,6 @@ def part_weak(repeats: int, quick: bool, console: Console) -> dict[str, float]:
 
 
 PARTS = {"speed": part_speed, "scaling": part_scaling, "weak": part_weak}
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
 
 
 def busy_share(seconds: float = 1.0) -> float:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rootscale.format import show
+from rootscale.format import format_table, show
 from rootscale.rules import Rule
-from rootscale.text_table import format_table
 from rootscale.units import Number, Unit
 
 __all__ = ["PROMISE", "Change", "Changes", "ScalingWarning"]

@@ -12,19 +12,20 @@ import torch
 
 from rootscale._version import __version__
 
-__all__ = ["environment"]
+__all__ = ["environment", "processor"]
 
 
 def environment(device: str) -> dict[str, Any]:
     """Return the versions of what computes, and the name of the hardware it runs on."""
-    hardware = f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    hardware = f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     if torch.device(device).type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     versions = {"rootscale": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {"versions": {**versions, "numpy": np.__version__}, "hardware": hardware}
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of the processor."""
     with suppress(OSError), open("/proc/cpuinfo") as file:
         for line in file:
             if line.startswith("model name"):

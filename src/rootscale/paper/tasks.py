@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from rootscale import hparams
 from rootscale.lab.task import Task
+from rootscale.optimizers import FAMILIES
 from rootscale.paper import data
 from rootscale.paper.models import MODELS, group_batchnorm, mlp
 from rootscale.paper.recipes import Recipe, paper_plan
@@ -281,10 +282,12 @@ def paper_form(parameters: Any, record: hparams.Optimizer) -> torch.optim.Optimi
     """The paper's Adam or RMSprop, which divide by ``v_k`` (`rootscale.training.optim`), of these hyperparameters."""
     parameters = list(parameters)
     tensors = [p for entry in parameters for p in (entry["params"] if isinstance(entry, dict) else [entry])]
-    options = {"capturable": all(p.device.type != "cpu" for p in tensors)}  # so that CUDA graphs can hold a step
-    if isinstance(record, hparams.SGD) or record.eps_root:
+    capturable = all(p.device.type != "cpu" for p in tensors)  # so that CUDA graphs can hold a step
+    options: dict[str, Any] = {"capturable": capturable}
+    family = FAMILIES[record.name]
+    if not family.adaptive or getattr(record, "eps_root", 0):
         raise ValueError(f"the paper's form exists of adam, adamw and rmsprop, without eps_root; got {record}")
-    if isinstance(record, hparams.RMSprop):
-        return optim.RMSprop(parameters, record.eta, record.beta, record.eps, record.weight_decay, **options)
-    options["decoupled_weight_decay"] = isinstance(record, hparams.AdamW)
-    return optim.Adam(parameters, record.eta, (record.beta1, record.beta2), record.eps, record.weight_decay, **options)
+    if family.name == "rmsprop":
+        return optim.RMSprop(parameters, **family.torch.arguments(record), **options)
+    options["decoupled_weight_decay"] = family.name == "adamw"
+    return optim.Adam(parameters, **family.torch.arguments(record), **options)

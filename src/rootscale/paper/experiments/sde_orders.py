@@ -39,6 +39,7 @@ import torch
 from rootscale import __version__
 from rootscale.files import whole
 from rootscale.hparams import Adam, RMSprop
+from rootscale.lab.provenance import processor
 from rootscale.rules import get_rule
 from rootscale.theory import (
     FAMILIES,
@@ -234,14 +235,6 @@ SECTIONS: Mapping[str, tuple[Callable[[int, int], Lines], int, str]] = {
     "betas": (betas, 10_000, "Fixed betas"),
     "signal": (signal, 10_000, "A gradient that dominates the noise"),
 }
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
