@@ -285,7 +285,7 @@ def paper_form(parameters: Any, record: hparams.Optimizer) -> torch.optim.Optimi
     capturable = all(p.device.type != "cpu" for p in tensors)  # so that CUDA graphs can hold a step
     options: dict[str, Any] = {"capturable": capturable}
     family = FAMILIES[record.name]
-    if not family.adaptive or getattr(record, "eps_root", 0):
+    if not family.adaptive or getattr(record, "eps_root", False):
         raise ValueError(f"the paper's form exists of adam, adamw and rmsprop, without eps_root; got {record}")
     if family.name == "rmsprop":
         return optim.RMSprop(parameters, **family.torch.arguments(record), **options)
