@@ -163,3 +163,77 @@ class Accelerated(Bare):
         from rootscale.integrations.accelerate import track
 
         track(self.optimizer, FIRST, scheduler=self.scheduler)
+
+
+class Lightning:
+    """Fits of Lightning, an epoch for every 16 samples, with a callback that is the script: it converts by hand."""
+
+    epochs = (2, 8, 8, 16, 16)  # the batch sizes
+    saved = {"before": 0, "after": 1, "twice": 3}  # the last epoch before the checkpoint
+
+    def __init__(self, folder, sizes=epochs):
+        self.folder, self.sizes = folder, sizes
+
+    def fit(self, convert=None, when="never", resume=None, end=len(epochs)):
+        """The records of a fit; the script calls ``convert`` before or after Lightning loads the checkpoint."""
+        from lightning.pytorch import Callback, LightningModule, Trainer
+        from lightning.pytorch.callbacks import ModelCheckpoint
+        from torch.utils.data import DataLoader, TensorDataset
+
+        sizes, records = self.sizes, {}
+
+        class Net(LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.net = network()
+
+            def train_dataloader(self):
+                epoch = self.trainer.current_epoch
+                return DataLoader(TensorDataset(*samples(16 * epoch, 16)), batch_size=sizes[epoch])
+
+            def training_step(self, batch, index):
+                loss = (self.net(batch[0]) - batch[1]).square().mean()
+                place = 16 * self.trainer.current_epoch + index * sizes[self.trainer.current_epoch]
+                records[place] = [loss.item(), self.optimizers().param_groups[0]["lr"]]
+                return loss
+
+            def on_train_batch_end(self, *args):
+                self.net.eval()
+                x, y = samples(1000, 16)
+                with torch.no_grad():
+                    records[max(records)].append((self.net(x) - y).square().mean().item())
+                self.net.train()
+
+            def configure_optimizers(self):
+                optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2, betas=(0.98, 0.999), weight_decay=0.1)
+                scheduler = LinearLR(optimizer, 0.2, total_iters=64)
+                return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+        class Script(Callback):
+            def parts(self, trainer, module):
+                schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+                return trainer.optimizers, {"scheduler": schedulers, "model": module}
+
+            def on_fit_start(self, trainer, module):
+                if when == "rescale first":
+                    convert(*self.parts(trainer, module))
+
+            def on_train_start(self, trainer, module):
+                self.first = trainer.current_epoch
+                if when in ("load first", "restored"):
+                    convert(*self.parts(trainer, module))
+
+            def on_train_epoch_start(self, trainer, module):
+                old, new = sizes[max(0, trainer.current_epoch - 1)], sizes[trainer.current_epoch]
+                if trainer.current_epoch > self.first and old != new:
+                    optimizers, parts = self.parts(trainer, module)
+                    rescale_(optimizers, batch_size=(old, new), **parts)
+
+        keep = ModelCheckpoint(self.folder, filename="{epoch}", save_top_k=-1, every_n_epochs=1)
+        quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
+        trainer = Trainer(
+            accelerator="cpu", devices=1, max_epochs=end, callbacks=[Script(), keep],
+            reload_dataloaders_every_n_epochs=1, **quiet,
+        )  # fmt: skip
+        trainer.fit(Net(), ckpt_path=resume, weights_only=True)
+        return records

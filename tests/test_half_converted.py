@@ -8,7 +8,9 @@ import importlib.util
 from itertools import pairwise
 
 import pytest
-from resumed import FIRST, KAPPAS, Accelerated, Bare, SchedulerFirst, Sharded
+from resumed import FIRST, Accelerated, Bare, Lightning, SchedulerFirst, Sharded
+
+from rootscale.training import rescale_, restore_
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -167,7 +169,42 @@ def test_the_right_run_or_an_error_and_never_a_third_thing(saved, order, case):
         expected = unchanged.train(place, FIRST, 8)
     else:
         expected = {at: record for at, record in expected.items() if at >= place}
-    found = resume()
+    check(resume(), expected)
+
+
+def check(found, expected):
     assert list(found) == list(expected)
     for at in expected:
         assert found[at] == pytest.approx(expected[at], rel=1e-12), at
+
+
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory):
+    pytest.importorskip("lightning", reason="needs Lightning")
+    folder = tmp_path_factory.mktemp("fits")
+    return folder, Lightning(folder).fit(), Lightning(folder / "small", sizes=(2, 2)).fit(end=2)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", Lightning.saved)
+@pytest.mark.parametrize("order", ["load first", "rescale first", "forgotten", "restored"])
+def test_under_lightning_too(fits, tmp_path, order, case):
+    folder, never_interrupted, never_converted = fits
+
+    def convert(optimizers, parts):
+        if order == "restored":
+            return restore_(optimizers, **parts)
+        for kappa in SAVED[case][1]:
+            rescale_(optimizers, kappa, **parts)
+
+    epoch = Lightning.saved[case]
+    as_it_was = case == "before" and order in ("forgotten", "restored")
+    run = Lightning(tmp_path, (2, 2)) if as_it_was else Lightning(tmp_path)
+    go = lambda: run.fit(convert, order, folder / f"epoch={epoch}.ckpt", len(run.sizes))  # noqa: E731
+    outcome = OUTCOMES[order, case]
+    if outcome is not None:
+        with pytest.raises(ValueError, match=outcome.replace(", ema=ema", "")):
+            go()
+        return
+    expected = never_converted if as_it_was else never_interrupted
+    check(go(), {at: record for at, record in expected.items() if at >= 16 * (epoch + 1)})

@@ -137,7 +137,13 @@ def units_edit(
     parts: Mapping[str, float],
     driving: Sequence[LRScheduler],
 ) -> Edit:
-    """Return the edit of the units that an optimizer carries; the arguments are those of `Carried.advance`."""
+    """Return the edit of the units that an optimizer carries.
+
+    Args:
+        optimizer: that carries them.
+        kappa, batch_size, parts: as for `Carried.advance`.
+        driving: the schedulers that are converted with it.
+    """
     groups: list[dict[str, Any]] = optimizer.param_groups
     carried = units_of(groups).advance(kappa, batch_size, parts)
 
