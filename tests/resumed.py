@@ -237,3 +237,73 @@ class Lightning:
         )  # fmt: skip
         trainer.fit(Net(), ckpt_path=resume, weights_only=True)
         return records
+
+
+class HuggingFace:
+    """The Trainer of transformers, on 160 samples in their order; its checkpoints are those of ``resume``."""
+
+    saved = {"before": (2, 16), "after": (8, 32), "twice": (16, 80)}  # batch size and samples seen
+
+    def __init__(self, folder, size, *, callback=True, rescaled=()):
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+
+        from rootscale.integrations.transformers import RescaleCallback, scale_training_arguments
+
+        first = TrainingArguments(
+            str(folder), per_device_train_batch_size=FIRST, learning_rate=1e-2, adam_beta1=0.98, adam_beta2=0.999,
+            weight_decay=0.1, max_steps=56, lr_scheduler_type="linear", use_cpu=True, report_to=[], disable_tqdm=True,
+            save_strategy="no", dataloader_pin_memory=False, train_sampling_strategy="sequential", max_grad_norm=0.0,
+        )  # fmt: skip
+        self.args = first if size == FIRST else scale_training_arguments(first, to=f"{size}x1x1")
+        records = self.records = {}
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = network()
+
+            def forward(self, x, y):
+                loss = (self.net(x) - y).square().mean()
+                self.last = loss.item()
+                return {"loss": loss}
+
+        class Script(TrainerCallback):
+            def __init__(self, stops):
+                self.stops = stops
+
+            def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
+                self.rate = optimizer.param_groups[0]["lr"]
+
+            def on_step_end(self, args, state, control, model=None, **kwargs):
+                model.eval()
+                with torch.no_grad():
+                    test = model(*samples(1000, 16))["loss"].item()
+                model.train()
+                records[(state.global_step - 1) * size] = [self.rate, test]
+                if state.global_step * size in self.stops:
+                    control.should_save = True
+                    control.should_training_stop = state.global_step * size == max(self.stops)
+
+        x, y = samples(0, 160)
+        data = [{"x": one, "y": other} for one, other in zip(x, y, strict=True)]
+        self.model, self.stops = Net(), []
+        given = {}
+        if rescaled:
+            optimizer = Trainer(self.model, first, train_dataset=data).create_optimizer()
+            scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 56)
+            for kappa in rescaled:
+                rescale_(optimizer, kappa, scheduler=scheduler, model=self.model)
+            given["optimizers"] = (optimizer, scheduler)
+        callbacks = [RescaleCallback(batchnorm=True)] * callback + [Script(self.stops)]
+        self.trainer = Trainer(self.model, self.args, train_dataset=data, callbacks=callbacks, **given)
+
+    def train(self, *stops, checkpoint=None, converted=False):
+        """The records until the last stop; a checkpoint is written at each."""
+        from rootscale.integrations.transformers import resume
+
+        self.stops[:] = stops
+        if converted:
+            resume(self.trainer, checkpoint)
+        else:
+            self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        return self.records

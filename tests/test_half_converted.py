@@ -8,7 +8,7 @@ import importlib.util
 from itertools import pairwise
 
 import pytest
-from resumed import FIRST, Accelerated, Bare, Lightning, SchedulerFirst, Sharded
+from resumed import FIRST, Accelerated, Bare, HuggingFace, Lightning, SchedulerFirst, Sharded
 
 from rootscale.training import rescale_, restore_
 
@@ -208,3 +208,49 @@ def test_under_lightning_too(fits, tmp_path, order, case):
         return
     expected = never_converted if as_it_was else never_interrupted
     check(go(), {at: record for at, record in expected.items() if at >= 16 * (epoch + 1)})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that is resumed at 8 and at 16 samples, with its checkpoints; each stage goes on to sample 112."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    folder = tmp_path_factory.mktemp("trainer")
+    stages, checkpoint = {}, None
+    for size, stops in ((2, (16, 112)), (8, (32, 48, 112)), (16, (80, 112))):
+        run = HuggingFace(folder / str(size), size)
+        stages[size] = dict(run.train(*stops, checkpoint=checkpoint, converted=checkpoint is not None))
+        checkpoint = folder / str(size) / f"checkpoint-{(16 if size == 2 else 48) // size}"
+    return folder, stages
+
+
+#: Under the Trainer: `resume` loads and converts, a rescaled optimizer is given to it, or train() resumes by itself.
+TRAINER = {
+    ("load first", "before"): RIGHT,
+    ("load first", "after"): RIGHT,
+    ("load first", "twice"): RIGHT,
+    ("rescale first", "before"): SWAP,
+    ("rescale first", "after"): "this LambdaLR was converted by kappa = 4, and the state was saved at kappa = 1",
+    ("rescale first", "twice"): "this LambdaLR was converted by kappa = 8, and the state was saved at kappa = 1",
+    ("forgotten", "before"): r"written at batch size 2 and is resumed at 8: use .*resume\(trainer, checkpoint\)",
+    ("forgotten", "after"): RIGHT,
+    ("forgotten", "twice"): RIGHT,
+    ("without the callback", "after"): r"BatchNorm's momentum is not: .* call .*restore_\(optimizer, model=model\)",
+    ("without the callback", "twice"): r"BatchNorm's momentum is not: .* call .*restore_\(optimizer, model=model\)",
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("order", "case"), TRAINER)
+def test_under_the_trainer_too(trained, tmp_path, order, case):
+    folder, stages = trained
+    written, place = HuggingFace.saved[case]
+    size = 8 if case == "before" else written
+    changes = SAVED[case][1] if order == "rescale first" else ()
+    run = HuggingFace(tmp_path, size, callback=order != "without the callback", rescaled=changes)
+    checkpoint = folder / str(written) / f"checkpoint-{place // written}"
+    go = lambda: run.train(112, checkpoint=checkpoint, converted=order == "load first")  # noqa: E731
+    if TRAINER[order, case] is not None:
+        with pytest.raises(ValueError, match=TRAINER[order, case]):
+            go()
+        return
+    check(go(), {at: record for at, record in stages[size].items() if at >= place})
