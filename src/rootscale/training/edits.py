@@ -175,7 +175,7 @@ def scheduler_edit(scheduler: LRScheduler, rule: Rule, kappa: float, interval: s
         note = "it is stepped as often as before: its clock is not the optimizer's"
     else:
         note = "steps of its own clock in one step of the optimizer"
-    change = Change(f"{type(scheduler).__name__} clock", before, after, UNITS["steps"], note=note)
+    change = Change(f"{schedulers.own_name(scheduler)} clock", before, after, UNITS["steps"], note=note)
     apply = schedulers.rescale(scheduler, rule, kappa, interval)
     return Edit((change,), apply, partial(schedulers.save, scheduler))
 

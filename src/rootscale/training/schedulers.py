@@ -144,7 +144,7 @@ class RescaledScheduler(LRScheduler):
         there, here = frames_kappa(state_dict.get(FRAMES, ())), frames_kappa(self._rootscale_frames)
         if not same(here, 1.0) and not same(here, there):
             raise ValueError(
-                f"this {_own_name(self)} was converted by kappa = {show(here)}, and the state was saved at kappa = "
+                f"this {own_name(self)} was converted by kappa = {show(here)}, and the state was saved at kappa = "
                 f"{show(there)}: {advice(here, there, 'scheduler')}"
             )
         super().load_state_dict(unseal(state_dict))
@@ -188,9 +188,18 @@ def _unwrap(scheduler: LRScheduler) -> None:
         scheduler.__dict__.pop(name, None)
 
 
-def _own_name(scheduler: LRScheduler) -> str:
+def own_name(scheduler: LRScheduler) -> str:
+    """Return the name of a scheduler's class, converted or not."""
     cls = type(scheduler)
     return cls.__mro__[2].__name__ if isinstance(scheduler, RescaledScheduler) else cls.__name__
+
+
+def own_learning_rates(scheduler: LRScheduler) -> list[float]:
+    """Return the learning rates in use, in the units that the scheduler was made with."""
+    rates = [read(group["lr"]) for group in scheduler.optimizer.param_groups]
+    if isinstance(scheduler, RescaledScheduler):
+        rates = [scheduler._rootscale_convert("lr", rate, back=True) for rate in rates]
+    return rates  # type: ignore[return-value]
 
 
 def is_loaded(scheduler: LRScheduler) -> bool:
