@@ -102,7 +102,13 @@ def two_prepared(late):
 def test_several_prepared_optimizers_are_converted_together(late):
     accelerator, models, optimizers, schedulers = two_prepared(late)
     belong = [one.scheduler.optimizer for one in schedulers]
-    options = {"scheduler": schedulers[::-1], "model": models, "forward_kappa": 2, "processes_before": 2, "lengths": "fixed"}
+    options = {
+        "scheduler": schedulers[::-1],
+        "model": models,
+        "forward_kappa": 2,
+        "processes_before": 2,
+        "lengths": "fixed",
+    }
     changes = rescale(optimizers, 4, **options)
     assert [one.scheduler.optimizer for one in schedulers] == belong
     assert models[1][1].momentum == pytest.approx(1 - 0.9**2)

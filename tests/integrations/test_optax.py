@@ -293,7 +293,9 @@ FIXED = {
 def test_betas_that_the_state_does_not_hold_are_an_error(name):
     injected, fixed = FIXED[name]
     _, state = run(injected, start(), injected.init(start()), 8)
-    with pytest.raises(ValueError, match=rf"does not hold {fixed}: they are static_args .* rescale\(..., remade=True\)"):
+    with pytest.raises(
+        ValueError, match=rf"does not hold {fixed}: they are static_args .* rescale\(..., remade=True\)"
+    ):
         rescale(state, 4)
     lr_only = rescale(state, 4, rule="sqrt-eta")  # changes no beta
     assert float(lr_only.hyperparams["learning_rate"]) == pytest.approx(2e-2)
@@ -327,7 +329,7 @@ def test_the_state_of_flax_nnx_stays_one(injected):
             optimizer.update(model, nnx.grad(lambda model: (model(x) ** 2).mean())(model))
         return model, optimizer
 
-    model, optimizer = trained(4, 12)
+    model, _ = trained(4, 12)
     adam = optax.adam(1e-2, b1=0.9, b2=0.99)
     fresh = nnx.Linear(2, 1, rngs=nnx.Rngs(0), param_dtype=jnp.float64)
     params = {"kernel": fresh.kernel[...], "bias": fresh.bias[...]}

@@ -145,11 +145,11 @@ def _follows(scheduler: Any, factor: float, lengths: Lengths | None) -> bool:
     """
     if lengths not in (None, "fixed", "per process"):
         raise ValueError(f"lengths must be 'fixed' or 'per process', got {lengths!r}")
-    functions = [one for one in schedulers.nested(scheduler) if isinstance(one, LambdaLR | MultiplicativeLR)]
-    if not functions or lengths == "fixed":
+    holders = [one for one in schedulers.nested(scheduler) if isinstance(one, LambdaLR | MultiplicativeLR)]
+    if not holders or lengths == "fixed":
         return False
-    name = type(functions[0]).__name__
-    if functions != [scheduler] or not isinstance(scheduler, LambdaLR):
+    name = schedulers.own_name(holders[0])
+    if holders != [scheduler] or isinstance(scheduler, MultiplicativeLR):
         raise ValueError(
             f"the functions of this {name} are not in the checkpoint, and it cannot be told whether their lengths "
             "follow the number of processes: keep those of the run as it was and give lengths='fixed'"
@@ -157,18 +157,16 @@ def _follows(scheduler: Any, factor: float, lengths: Lengths | None) -> bool:
     if lengths == "per process":
         return True
     now = schedulers.own_learning_rates(scheduler)
+    functions = list(zip(scheduler.base_lrs, scheduler.lr_lambdas, now, strict=True))
     fixed, follow = (
-        all(
-            math.isclose(base * function(place), rate, rel_tol=1e-6, abs_tol=1e-9 * abs(base))
-            for base, function, rate in zip(scheduler.base_lrs, scheduler.lr_lambdas, now, strict=True)
-        )
+        all(math.isclose(base * of(place), rate, rel_tol=1e-6, abs_tol=1e-9 * base) for base, of, rate in functions)
         for place in (scheduler.last_epoch, scheduler.last_epoch / factor)
     )
     if fixed == follow:
         found = "at both" if fixed else "at neither"
         raise ValueError(
-            f"the function of this {name} gives the checkpoint's learning rate {found} of the places that the number of "
-            "processes admits: give lengths='fixed' if its lengths are those of the run as it was, or "
+            f"the function of this {name} gives the checkpoint's learning rate {found} of the places that the numbers "
+            "of processes admit: give lengths='fixed' if its lengths are those of the run as it was, or "
             "lengths='per process' if the script multiplies them by accelerator.num_processes"
         )
     return follow

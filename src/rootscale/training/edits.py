@@ -216,16 +216,17 @@ def _tag_edit(things: Sequence[Any], value: float) -> Edit:
 
         def restore() -> None:
             for one, tag in held:
-                _tag(one, tag)
+                _tag([one], tag)
 
         return restore
 
-    return Edit((), lambda: [_tag(one, value) for one in things] and None, save)
+    return Edit((), partial(_tag, things, value), save)
 
 
-def _tag(thing: Any, value: float) -> None:
-    with suppress(AttributeError):
-        setattr(thing, TAG, value)
+def _tag(things: Sequence[Any], value: float) -> None:
+    for one in things:
+        with suppress(AttributeError):
+            setattr(one, TAG, value)
 
 
 def averaging_layers(models: Sequence[Any], *, refuse_scripted: bool = False) -> list[Any]:

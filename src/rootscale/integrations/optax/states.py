@@ -76,8 +76,8 @@ def rescale(
     for _, state in states:
         if type(state).__name__ == "MultiStepsState" and int(_number(state.mini_step)) != 0:
             raise ValueError(
-                f"MultiSteps is in the middle of a step (mini_step={int(_number(state.mini_step))}); call rescale after an "
-                "update at which mini_step is 0"
+                f"MultiSteps is in the middle of a step (mini_step={int(_number(state.mini_step))}); call rescale "
+                "after an update at which mini_step is 0"
             )
     for name, kinds in _groups(opt_state, "opt_state"):
         if "TraceState" in kinds and kinds & SECOND_MOMENTS:
