@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from rootscale.integrations.checkpoints.accelerate import AccelerateFolder, is_accelerate_folder
+from rootscale.integrations.checkpoints.lightning import LightningFile, is_lightning_file
+from rootscale.integrations.checkpoints.trainer import TrainerFolder, is_trainer_folder
 from rootscale.training.checkpoints import Keys, Source, TorchFile
+from rootscale.training.checkpoints.dcp import DcpFolder, is_dcp_folder
 
 __all__ = ["FORMATS", "CheckpointFormat", "find_format"]
 
@@ -31,6 +35,10 @@ class CheckpointFormat:
 
 
 def _rows() -> Iterator[CheckpointFormat]:
+    yield CheckpointFormat("dcp", "a folder of torch.distributed.checkpoint", is_dcp_folder, DcpFolder)
+    yield CheckpointFormat("trainer", "a checkpoint of the Hugging Face Trainer", is_trainer_folder, TrainerFolder)
+    yield CheckpointFormat("accelerate", "a folder of Accelerate's save_state", is_accelerate_folder, AccelerateFolder)
+    yield CheckpointFormat("lightning", "a checkpoint of Lightning", is_lightning_file, LightningFile)
     yield CheckpointFormat("torch", "a dictionary written by torch.save", Path.is_file, TorchFile)
 
 

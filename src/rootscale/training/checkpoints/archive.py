@@ -47,18 +47,16 @@ class MappedFile:
         self.path, self.size = path, path.stat().st_size
 
     @cached_property
-    def _storage(self) -> torch.UntypedStorage:
+    def _storage(self) -> Any:
         return torch.UntypedStorage.from_file(str(self.path), False, self.size)
 
-    def storage(self, start: int, size: int) -> torch.UntypedStorage:
+    def storage(self, start: int, size: int) -> Any:
         """Return a part of the file as a storage."""
-        part: Any = self._storage[start : start + size] if size else torch.UntypedStorage(0)
-        found: torch.UntypedStorage = part
-        return found
+        return self._storage[start : start + size] if size else torch.empty(0).untyped_storage()
 
     def tensor(self, start: int, size: int, dtype: torch.dtype, shape: Any) -> Tensor:
         """Return a part of the file as a contiguous tensor."""
-        return torch.empty(0, dtype=dtype).set_(self.storage(start, size), 0, tuple(shape))
+        return torch.empty(0, dtype=torch.uint8).set_(self.storage(start, size)).view(dtype).reshape(tuple(shape))
 
     def read(self, start: int, size: int) -> Iterator[bytes]:
         """Yield a part of the file as it is, in chunks."""
@@ -71,13 +69,14 @@ class MappedFile:
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of a tensor."""
-    return memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+    data: Any = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(data)
 
 
 def chunks(tensor: Tensor, factor: float = 1.0) -> Iterator[memoryview]:
     """Yield the bytes of a contiguous tensor times a factor."""
     flat = tensor.detach().reshape(-1)
-    for part in flat.split(max(1, CHUNK // max(1, tensor.element_size()))):
+    for part in torch.split(flat, CHUNK // tensor.element_size()):
         yield bytes_of(part if factor == 1 else part.mul(factor))
 
 

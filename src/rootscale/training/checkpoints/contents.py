@@ -108,7 +108,7 @@ def convert_contents(contents: Contents, switch: Switch, rows: Sequence[Change] 
     """
     _check_units(contents, switch)
     _match(contents)
-    intervals = [one.clock(_owner(contents, one).steps, contents.epoch) for one in contents.schedulers]
+    intervals: Any = [one.clock(_owner(contents, one).steps, contents.epoch) for one in contents.schedulers]
     averages = [SimpleNamespace(decay=one["decay"]) for one in contents.averages.values()]
     prepared = prepare(
         [one.live for one in contents.optimizers], float(switch.kappa), rule=switch.rule, ema=averages,
@@ -144,7 +144,7 @@ def _check_units(contents: Contents, switch: Switch) -> None:
 
 
 def _match(contents: Contents) -> None:
-    """Give each scheduler its optimizer: the only one, the one whose learning rates it has set, or that in its place."""
+    """Give each scheduler its optimizer: the only one, that whose learning rates it has set, or that in its place."""
     optimizers, schedulers = contents.optimizers, contents.schedulers
     for i, scheduler in enumerate(schedulers):
         fitting = [one for one in optimizers if scheduler.fits(one)]

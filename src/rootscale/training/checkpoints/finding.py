@@ -12,7 +12,7 @@ from rootscale.training.checkpoints.contents import Contents
 from rootscale.training.checkpoints.pickled import Kept, name_of
 from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_optimizer, is_scheduler
 
-__all__ = ["Keys", "find_contents"]
+__all__ = ["Keys", "find_contents", "has_norms"]
 
 #: Words that people name a scheduler, a step counter and a number of epochs by.
 _SCHEDULERS = ("scheduler", "lr_scheduler", "lr_schedulers", "schedulers", "scheduler_state_dict", "lr_sched", "sched")
@@ -84,7 +84,7 @@ def find_contents(root: Any, tensor: Callable[[Any], Tensor | None], keys: Keys,
         [SavedScheduler(path or "the scheduler", one, keys.interval) for path, one in schedulers.items()],
         {path: one for path, one in found.items() if _is_average(path, one)},
         next((top[key] for key in _EPOCHS if isinstance(top.get(key), int)), None),
-        _has_norms(found),
+        has_norms(found),
         {key: top[key] for key in top if key in _STEPS and isinstance(top[key], int)},
     )
 
@@ -136,7 +136,7 @@ def _is_average(path: str, thing: Any) -> bool:
     return bool(named) and isinstance(decay, float) and 0 < decay < 1
 
 
-def _has_norms(found: dict[str, Any]) -> bool | None:
+def has_norms(found: dict[str, Any]) -> bool | None:
     """Return whether a model in the file has running statistics; None where there is no model."""
     models = [one for one in found.values() if any(str(key).endswith((".weight", ".bias")) for key in one)]
     if not models:

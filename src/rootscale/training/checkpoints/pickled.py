@@ -96,7 +96,10 @@ class _Unpickler(pickle.Unpickler):
         return Reference(identity)
 
 
-class _Pickler(pickle._Pickler):  # type: ignore[misc, name-defined]  # the one whose names need not exist
+_Python: Any = pickle._Pickler  # the one that can write names which need not exist
+
+
+class _Pickler(_Python):  # type: ignore[misc]
     def reducer_override(self, thing: Any) -> Any:
         return thing.reduced() if isinstance(thing, Kept) else NotImplemented
 
@@ -118,7 +121,7 @@ class _Pickler(pickle._Pickler):  # type: ignore[misc, name-defined]  # the one 
     def save_type(self, thing: Any) -> None:
         self.save_global(thing)
 
-    dispatch = {**pickle._Pickler.dispatch, type: save_type}  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[Any, Any]] = {**_Python.dispatch, type: save_type}
 
 
 def load(data: bytes) -> Any:

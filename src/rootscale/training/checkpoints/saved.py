@@ -1,8 +1,8 @@
 """Optimizers and schedulers as files have them: recognised, and made into objects that `prepare` can convert.
 
 A ``state_dict`` holds the hyperparameters, the state and the counters of a run, but no class. The class is recognised
-by the keys, through the table of classes in `rootscale.training.adapters`. What is made of it is an object of that class
-which was never called: its groups are the file's, its tensors are mapped from the file.
+by the keys, through the table of classes in `rootscale.training.adapters`. What is made of it is an object of that
+class whose constructor was never called: its groups are the file's, its tensors are mapped from the file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class SavedOptimizer:
 
     def __post_init__(self) -> None:
         adapter = self._recognise()
-        cls: Any = _named(adapter.cls) if isinstance(adapter.cls, str) else adapter.cls
+        cls: Any = adapter.cls
+        cls = _named(cls) if isinstance(cls, str) else cls
         self.live = object.__new__(cls)
         self.live.state = defaultdict(dict)
         self.live.param_groups = []
@@ -140,8 +141,8 @@ class SavedOptimizer:
                 f"torch before 2.6 do not say whether the weight decay is decoupled; give {names}"
             )
         raise ValueError(
-            f"{self.name} is of an optimizer that is not recognised: its groups have {', '.join(sorted(self.keys))}. If "
-            f"its update is that of {', '.join(FAMILIES)}, give --optimizer with that name"
+            f"{self.name} is of an optimizer that is not recognised: its groups have {', '.join(sorted(self.keys))}. "
+            f"If its update is that of {', '.join(FAMILIES)}, give --optimizer with that name"
         )
 
     def _chosen(self, fitting: Sequence[Adapter]) -> Adapter:
@@ -164,8 +165,8 @@ class SavedOptimizer:
             for key, value in adapter.requires.items():
                 if group.get(key, value) != value:
                     raise ValueError(
-                        f"{self.name}: {FAMILIES[adapter.family].torch.name} with {key}={group[key]!r} follows no known "
-                        "SDE, so no rule keeps its dynamics"
+                        f"{self.name}: {FAMILIES[adapter.family].torch.name} with {key}={group[key]!r} follows no "
+                        "known SDE, so no rule keeps its dynamics"
                     )
         return adapter
 
@@ -181,9 +182,10 @@ def _named(name: str) -> type[torch.optim.Optimizer]:
 
 def _fits(adapter: Adapter, keys: set[str]) -> bool:
     """Return whether groups with these keys are those of a class of torch, of this version or an older one."""
-    if isinstance(adapter.cls, str) or not adapter.cls.__module__.startswith("torch.optim"):
+    cls: Any = adapter.cls
+    if isinstance(cls, str) or not cls.__module__.startswith("torch.optim"):
         return False
-    known = set(inspect.signature(adapter.cls).parameters) - {"params"}
+    known = set(inspect.signature(cls).parameters) - {"params"}
     known |= {"decoupled_weight_decay"} if adapter.family == "adamw" else set()  # AdamW sets it itself
     return keys <= known and known - keys <= _LATER
 

@@ -39,7 +39,7 @@ class Source(ABC):
         """Convert what the tool itself counts, and return the rows to report; called before all else is converted."""
         return []
 
-    def finish(self, switch: Switch, rule: Rule) -> None:
+    def finish(self, switch: Switch, rule: Rule) -> None:  # noqa: B027
         """Do what has to wait until all else is converted, and before it is written."""
 
     def remaining(self, switch: Switch, rule: Rule) -> list[str]:
