@@ -9,7 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rootscale.integrations.checkpoints.accelerate import AccelerateFolder, is_accelerate_folder
+from rootscale.integrations.checkpoints.deepspeed import UniversalFolder, is_deepspeed_folder
 from rootscale.integrations.checkpoints.lightning import LightningFile, is_lightning_file
+from rootscale.integrations.checkpoints.safetensors import SafetensorsFolder, is_safetensors_folder
 from rootscale.integrations.checkpoints.trainer import TrainerFolder, is_trainer_folder
 from rootscale.training.checkpoints import Keys, Source, TorchFile
 from rootscale.training.checkpoints.dcp import DcpFolder, is_dcp_folder
@@ -38,6 +40,10 @@ def _rows() -> Iterator[CheckpointFormat]:
     yield CheckpointFormat("dcp", "a folder of torch.distributed.checkpoint", is_dcp_folder, DcpFolder)
     yield CheckpointFormat("trainer", "a checkpoint of the Hugging Face Trainer", is_trainer_folder, TrainerFolder)
     yield CheckpointFormat("accelerate", "a folder of Accelerate's save_state", is_accelerate_folder, AccelerateFolder)
+    yield CheckpointFormat("deepspeed", "a universal checkpoint of DeepSpeed", is_deepspeed_folder, UniversalFolder)
+    yield CheckpointFormat(
+        "safetensors", "a folder with an optimizer's state in safetensors", is_safetensors_folder, SafetensorsFolder
+    )
     yield CheckpointFormat("lightning", "a checkpoint of Lightning", is_lightning_file, LightningFile)
     yield CheckpointFormat("torch", "a dictionary written by torch.save", Path.is_file, TorchFile)
 

@@ -119,8 +119,7 @@ def convert_contents(contents: Contents, switch: Switch, rows: Sequence[Change] 
             edit.apply()
     factors = {id(tensor): factor for tensor, factor in prepared.state.pairs()}
     for optimizer in contents.optimizers:
-        for number in optimizer.numbers():
-            number.mul_(factors.pop(id(number), 1.0))
+        optimizer.multiply_numbers(factors)
         optimizer.put_back()
     for scheduler in contents.schedulers:
         scheduler.put_back()

@@ -53,6 +53,7 @@ class SavedOptimizer:
         state: of each parameter, by what the groups' ``params`` have.
         tensor: returns a tensor of the file, mapped, or None for what is none.
         kind: the family that the user gave; None is found.
+        whole_counters: whether counters that are whole numbers in the file have to stay whole.
     """
 
     name: str
@@ -60,6 +61,7 @@ class SavedOptimizer:
     state: Mapping[Any, dict[str, Any]]
     tensor: Callable[[Any], Tensor | None]
     kind: str | None = None
+    whole_counters: bool = False
     live: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -107,18 +109,22 @@ class SavedOptimizer:
             for key, value in live.items():
                 if key != "params" and not isinstance(value, Tensor) and value != group.get(key, _NOTHING):
                     group[key] = list(value) if isinstance(group.get(key), list) else value
-            for identity, stand in zip(group["params"], live["params"], strict=True):
-                for key, value in self.live.state.get(stand, {}).items():
-                    if isinstance(value, Tensor) and isinstance(self.state[identity][key], int | float):
-                        self.state[identity][key] = float(value)
+        for held, key, value in self._numbers():
+            whole = self.whole_counters and isinstance(held[key], int)
+            held[key] = max(1, round(float(value))) if whole else float(value)
 
-    def numbers(self) -> Iterator[Tensor]:
-        """Yield the counters that are numbers in the file and tensors here."""
+    def _numbers(self) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+        """Yield the counters that are numbers in the file and tensors here, with their places in the file."""
         for group, live in zip(self.groups, self.live.param_groups, strict=True):
             for identity, stand in zip(group["params"], live["params"], strict=True):
                 for key, value in self.live.state.get(stand, {}).items():
                     if isinstance(value, Tensor) and isinstance(self.state[identity][key], int | float):
-                        yield value
+                        yield self.state[identity], key, value
+
+    def multiply_numbers(self, factors: dict[int, float]) -> None:
+        """Multiply the counters that are numbers in the file; their factors are taken out."""
+        for _, _, value in self._numbers():
+            value.mul_(factors.pop(id(value), 1.0))
 
     def _recognise(self) -> Adapter:
         """Return the row of the table of classes that this optimizer is of."""

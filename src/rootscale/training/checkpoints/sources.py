@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -137,8 +138,7 @@ class Folder(Source):
             with open(target, "wb") as file:
                 self.archives[name].write(file, factors, tell)
         elif name in self.documents:
-            text = json.dumps(self.documents[name], indent=2, sort_keys=_is_sorted(self.path / path)) + "\n"
-            target.write_text(text, encoding="utf-8")
+            target.write_text(_rewritten(self.path / path, self.documents[name]), encoding="utf-8")
         else:
             with open(self.path / path, "rb") as source, open(target, "wb") as file:
                 while chunk := source.read(CHUNK):
@@ -147,6 +147,12 @@ class Folder(Source):
         shutil.copymode(self.path / path, target)
 
 
-def _is_sorted(path: Path) -> bool:
-    held = json.loads(path.read_text(encoding="utf-8"))
-    return isinstance(held, dict) and list(held) == sorted(held)
+def _rewritten(path: Path, document: Any) -> str:
+    """Return the text of a JSON document, written as the file that it came from."""
+    text = path.read_text(encoding="utf-8")
+    held, indent = json.loads(text), re.match(r"[\[{]\n( *)", text)
+    ordered = isinstance(held, dict) and list(held) == sorted(held)
+    new = json.dumps(
+        document, indent=len(indent[1]) if indent else None, sort_keys=ordered, ensure_ascii=text.isascii()
+    )
+    return new + text[len(text.rstrip()) :]
