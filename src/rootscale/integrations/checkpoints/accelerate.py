@@ -54,7 +54,7 @@ class AccelerateFolder(Folder):
                 for name, one in self.optimizers.items()
             ],
             [
-                SavedScheduler(name.partition(".")[0], one.root, self.keys.interval)
+                SavedScheduler(name.partition(".")[0], one.root, one.tensor, self.keys.interval)
                 for name, one in self.schedulers.items()
             ],
         )

@@ -46,7 +46,7 @@ class UniversalFolder(Folder):
         if not isinstance(self.groups, list) or not all(isinstance(one, dict) and "lr" in one for one in self.groups):
             raise ValueError(f"{_GLOBAL} of {path.name} has no param_groups with a learning rate")
         names = sorted(one.name for one in path.glob("*_model_states.pt"))
-        self.engines = [self.open_archive(name).root for name in names]
+        self.engines = [self.open_archive(name) for name in names]
 
     @cached_property
     def contents(self) -> Contents:
@@ -61,9 +61,9 @@ class UniversalFolder(Folder):
         groups = [{**group, "params": [] if i else list(state)} for i, group in enumerate(self.groups)]
         saved = SavedOptimizer("the optimizer", groups, state, _tensor, self.keys.kind, whole_counters=True)
         schedulers = [
-            SavedScheduler("lr_scheduler", engine["lr_scheduler"], self.keys.interval)
+            SavedScheduler("lr_scheduler", engine.root["lr_scheduler"], engine.tensor, self.keys.interval)
             for engine in self.engines
-            if is_scheduler(engine.get("lr_scheduler"))
+            if is_scheduler(engine.root.get("lr_scheduler"))
         ]
         return Contents([saved], schedulers)
 
@@ -79,7 +79,7 @@ class UniversalFolder(Folder):
     def convert_counters(self, switch: Switch, rule: Rule) -> list[Change]:
         """Convert the engine's count of steps and the step of DeepSpeed's own scheduler."""
         rows = []
-        for engine in self.engines:
+        for engine in (one.root for one in self.engines):
             size = (engine.get("ds_config") or {}).get("train_batch_size")
             if isinstance(size, int) and size != switch.before.total:
                 raise ValueError(

@@ -58,7 +58,7 @@ class LightningFile(TorchFile):
             for i, one in enumerate(held)
         ]
         schedulers = [
-            SavedScheduler(f"scheduler {i}" if i else "scheduler", one, self.keys.interval)
+            SavedScheduler(f"scheduler {i}" if i else "scheduler", one, self.archive.tensor, self.keys.interval)
             for i, one in enumerate(self.root.get("lr_schedulers") or [])
         ]
         epoch = self.root.get("epoch")

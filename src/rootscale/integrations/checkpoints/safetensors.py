@@ -132,7 +132,7 @@ class SafetensorsFolder(Folder):
         held = self.scheduler
         if held is not None and not is_scheduler(held):
             raise ValueError(f"{self.path.name} has a scheduler that is not known (without last_epoch)")
-        schedulers = [SavedScheduler("scheduler", held, self.keys.interval)] if held is not None else []
+        schedulers = [SavedScheduler("scheduler", held, _tensor, self.keys.interval)] if held is not None else []
         return Contents([saved], schedulers, counters={} if self.step is None else {"step": self.step})
 
     def finish(self, switch: Switch, rule: Rule) -> None:

@@ -74,10 +74,12 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def chunks(tensor: Tensor, factor: float = 1.0) -> Iterator[memoryview]:
-    """Yield the bytes of a contiguous tensor times a factor."""
-    flat = tensor.detach().reshape(-1)
-    for part in torch.split(flat, CHUNK // tensor.element_size()):
-        yield bytes_of(part if factor == 1 else part.mul(factor))
+    """Yield the bytes of a contiguous tensor times a factor, multiplied as `rootscale.training.state` does."""
+    for part in torch.split(tensor.detach().reshape(-1), CHUNK // tensor.element_size()):
+        if factor != 1:
+            part = part.clone()
+            torch._foreach_mul_([part], [factor])
+        yield bytes_of(part)
 
 
 class _Part(io.RawIOBase):
@@ -239,7 +241,7 @@ class Archive:
             place_in = torch.empty(0, dtype=view.dtype).set_(
                 held.untyped_storage(), view.storage_offset(), view.shape, view.stride()
             )
-            place_in.mul_(factor)
+            torch._foreach_mul_([place_in], [factor])
         return chunks(held)
 
 

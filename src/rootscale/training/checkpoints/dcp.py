@@ -76,7 +76,8 @@ class DcpFolder(Folder):
             name = prefix or "the optimizer"
             optimizers.append(SavedOptimizer(name, groups, self._state(prefix), _tensor, self.keys.kind))
         schedulers = [
-            SavedScheduler(prefix or "the scheduler", held, self.keys.interval) for prefix, held in self._schedulers()
+            SavedScheduler(prefix or "the scheduler", held, _tensor, self.keys.interval)
+            for prefix, held in self._schedulers()
         ]
         norms = any(key.endswith("running_mean") for key in self.items.keys())  # noqa: SIM118
         return Contents(optimizers, schedulers, batchnorm=norms)
@@ -127,10 +128,10 @@ class DcpFolder(Folder):
         (target / ".metadata").write_bytes(self.items.metadata())
 
     def _scaled(self, factors: Mapping[int, float]) -> Iterator[tuple[str, float]]:
-        """Yield the tensors that are not copied as they are: factors of the state, and 1 for those of the groups."""
+        """Yield the tensors that are not copied as they are: factors of the state, and 1 for learning rates."""
         for key, item in self.items.opened():
             tensor = item.archive.tensor(self._values[key])
-            if tensor is not None and (id(tensor) in factors or _GROUPS.fullmatch(key)):
+            if tensor is not None and (id(tensor) in factors or not _STATE.fullmatch(key)):
                 yield key, factors.get(id(tensor), 1.0)
 
     def _write_items(

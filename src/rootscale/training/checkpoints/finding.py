@@ -81,7 +81,7 @@ def find_contents(root: Any, tensor: Callable[[Any], Tensor | None], keys: Keys,
             SavedOptimizer(path or "the optimizer", one["param_groups"], one["state"], tensor, keys.kind)
             for path, one in optimizers.items()
         ],
-        [SavedScheduler(path or "the scheduler", one, keys.interval) for path, one in schedulers.items()],
+        [SavedScheduler(path or "the scheduler", one, tensor, keys.interval) for path, one in schedulers.items()],
         {path: one for path, one in found.items() if _is_average(path, one)},
         next((top[key] for key in _EPOCHS if isinstance(top.get(key), int)), None),
         has_norms(found),

@@ -41,6 +41,12 @@ class Kept:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.called = True  # a class whose __new__ alone is used does not come here
 
+    def __call__(self, *args: Any) -> Kept:
+        """Remember a call of what the pickle has made, such as a method."""
+        made = _Called(*args)
+        made.function = self
+        return made
+
     def __setstate__(self, state: Any) -> None:
         """Remember the state."""
         self.state = state
@@ -64,14 +70,20 @@ class Kept:
     def reduced(self) -> tuple[Any, ...]:
         """Return what a pickler needs to write the object as it was read."""
         cls = type(self)
-        if self.called:
-            made: tuple[Any, Any] = (cls, self.arguments)
+        if isinstance(self, _Called):
+            made: tuple[Any, Any] = (self.function, self.arguments)
+        elif self.called:
+            made = (cls, self.arguments)
         elif self.keywords:
             made = (copyreg.__newobj_ex__, (cls, self.arguments, self.keywords))  # type: ignore[attr-defined]
         else:
             made = (copyreg.__newobj__, (cls, *self.arguments))  # type: ignore[attr-defined]
         state = None if self.state is _NOTHING else self.state
         return (*made, state, iter(self.items) if self.items else None, iter(self.pairs) if self.pairs else None)
+
+
+class _Called(Kept):
+    function: Kept
 
 
 class Reference:

@@ -40,7 +40,15 @@ def is_optimizer(thing: Any) -> bool:
 
 def is_scheduler(thing: Any) -> bool:
     """Return whether something that was read is the ``state_dict`` of a scheduler of torch's kind."""
-    return isinstance(thing, dict) and "last_epoch" in thing and bool({"_last_lr", "_step_count"} & thing.keys())
+    if not isinstance(thing, dict) or not {"_last_lr", "_step_count"} & thing.keys():
+        return False
+    return "last_epoch" in thing or is_chained(thing)
+
+
+def is_chained(thing: dict[Any, Any]) -> bool:
+    """Return whether the ``state_dict`` of a scheduler is that of a `ChainedScheduler`, which has no counter itself."""
+    inner = thing.get("_schedulers")
+    return isinstance(inner, list) and bool(inner) and all(map(is_scheduler, inner))
 
 
 @dataclass
@@ -203,11 +211,13 @@ class SavedScheduler:
     Args:
         name: where it is in the file, for messages.
         attributes: its ``state_dict``, which `put_back` changes.
+        tensor: returns a tensor of the file, mapped, or None for what is none.
         interval: whether it is stepped with the optimizer's steps or with epochs; None is found.
     """
 
     name: str
     attributes: dict[str, Any]
+    tensor: Callable[[Any], Tensor | None]
     interval: str | None = None
     live: Any = field(init=False, repr=False, default=None)
 
@@ -230,7 +240,7 @@ class SavedScheduler:
         """
         if self.interval is not None:
             return self.interval
-        made, frames = float(self.attributes["last_epoch"]), self.attributes.get("_rootscale_frames")
+        made, frames = float(_made(self.attributes)), self.attributes.get("_rootscale_frames")
         if frames:
             return "epoch" if self.attributes.get("_rootscale_ticks") == 1 else "step"
         if isinstance(self.live, ReduceLROnPlateau) or (steps is not None and made >= 0.8 * steps):
@@ -249,7 +259,14 @@ class SavedScheduler:
 
     def put_back(self) -> None:
         """Bring what was converted into the file's dictionary."""
-        _unwind(self.attributes, self.live)
+        _unwind(self.attributes, self.live, self.tensor)
+
+
+def _made(attributes: dict[str, Any]) -> int:
+    """Return the steps that a scheduler has made."""
+    if "last_epoch" in attributes:
+        return int(attributes["last_epoch"])
+    return max(_made(inner) for inner in attributes["_schedulers"])
 
 
 def _equal(one: Any, other: float) -> bool:
@@ -271,13 +288,17 @@ def _stand_in(name: str, attributes: dict[str, Any], optimizer: Any) -> Any:
     return made
 
 
-def _unwind(attributes: dict[str, Any], live: Any) -> None:
+def _unwind(attributes: dict[str, Any], live: Any, tensor: Callable[[Any], Tensor | None]) -> None:
     held = {key: value for key, value in vars(live).items() if key != "optimizer"}
     for key in [key for key in attributes if key not in held]:
         del attributes[key]
     for key, value in held.items():
         if key == "_schedulers":
             for child, one in zip(attributes[key], value, strict=True):
-                _unwind(child, one)
+                _unwind(child, one, tensor)
+        elif isinstance(value, list) and any(isinstance(one, Tensor) for one in value):
+            for old, one in zip(attributes[key], value, strict=True):  # learning rates that are tensors are filled
+                if (held := tensor(old)) is not None:
+                    held.fill_(one)
         else:
             attributes[key] = value
