@@ -138,7 +138,9 @@ def test_larger_batches_that_are_accumulated_less_change_batchnorm_alone(small, 
     (state,) = torch.load(tmp_path / "a" / "last.ckpt", weights_only=False)["optimizer_states"]
     for held, then in zip(now.first["state"], state["state"].values(), strict=True):
         assert all(torch.equal(held[key], then[key]) for key in then)
-    assert {**now.first["group"], "params": [0, 1, 2, 3, 4, 5]} == state["param_groups"][0]
+    units = {"kappa": 1.0, "batch_size": 16.0, "forward_kappa": 4.0, "scheduler_kappa": 1.0, "ema_kappa": 1.0}
+    carried = {f"rootscale_{name}": value for name, value in units.items()}
+    assert now.first["group"] | {"params": [0, 1, 2, 3, 4, 5]} == state["param_groups"][0] | carried
     assert now.first["momentum"] == [pytest.approx(1 - 0.9**4)]
     (changes,) = callback.changes
     assert [row.name for row in changes if row.after != row.before] == ["BatchNorm momentum"]

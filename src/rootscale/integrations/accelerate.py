@@ -15,7 +15,8 @@ from typing import Any, Literal
 from rootscale.changes import Change, Changes
 from rootscale.hparams import positive
 from rootscale.rules import RULES
-from rootscale.training import rescale_, schedulers
+from rootscale.training import rescale_, restore_, schedulers, track_
+from rootscale.training.targets import several
 from rootscale.units import UNITS
 
 try:
@@ -27,12 +28,12 @@ except ImportError as error:
         f"rootscale.integrations.accelerate needs accelerate ({error}): pip install 'rootscale[accelerate]'"
     ) from error
 
-__all__ = ["rescale"]
+__all__ = ["rescale", "restore", "track"]
 
 
 def rescale(
     optimizer: Any | Sequence[Any],
-    kappa: float,
+    kappa: float | None = None,
     *,
     scheduler: Any | Sequence[Any] | None = None,
     interval: Literal["step", "epoch"] | None = None,
@@ -49,8 +50,8 @@ def rescale(
             ``step``; schedulers that were prepared with ``step_scheduler_with_optimizer=False`` need it.
         processes_before: number of processes of the run that wrote the checkpoint; None is the present number. Call
             this function after ``accelerator.load_state``.
-        options: the others of `rootscale.training.rescale_`: ``model``, ``ema``, ``rule``, ``state``,
-            ``forward_kappa``, ``dry_run``.
+        options: the others of `rootscale.training.rescale_`: ``batch_size`` instead of ``kappa``, ``model``, ``ema``,
+            ``clip``, ``rule``, ``state``, ``forward_kappa``, ``dry_run``.
 
     Returns:
         What was changed; print it.
@@ -59,11 +60,11 @@ def rescale(
         TypeError: an object of a kind that cannot be converted.
         ValueError: there is no valid value, or the scheduler's clock is not known. Nothing has changed then.
     """
-    prepared: list[Any] = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-    bare = [one.optimizer if isinstance(one, AcceleratedOptimizer) else one for one in prepared]
-    several = list(scheduler) if isinstance(scheduler, list | tuple) else [] if scheduler is None else [scheduler]
-    wrapped = [one for one in several if isinstance(one, AcceleratedScheduler)]
-    inner: list[Any] = [one.scheduler if isinstance(one, AcceleratedScheduler) else one for one in several]
+    prepared = several(optimizer)
+    bare = [_bare(one) for one in prepared]
+    given = several(scheduler)
+    wrapped = [one for one in given if isinstance(one, AcceleratedScheduler)]
+    inner = [_inner(one) for one in given]
     if interval is None and any(not one.step_with_optimizer for one in wrapped):
         raise ValueError(
             "a scheduler prepared with step_scheduler_with_optimizer=False is stepped whenever you call it, so its "
@@ -82,6 +83,46 @@ def rescale(
             drives = [one.scheduler.optimizer in pair for pair in zip(bare, prepared, strict=True)].index(True)
             rows.append(_convert_clock(one.scheduler, factor, f"optimizer {drives}: " if len(bare) > 1 else ""))
     return replace(changes, rows=(*changes.rows, *rows))
+
+
+def restore(
+    optimizer: Any | Sequence[Any],
+    *,
+    scheduler: Any | Sequence[Any] | None = None,
+    model: Any = None,
+    ema: Any = None,
+) -> Changes:
+    """Bring a run that ``accelerator.load_state`` has loaded to the units it was saved in; see `restore_`.
+
+    Args:
+        optimizer, scheduler, model, ema: what ``accelerator.prepare`` returned, or bare ones; one or several.
+    """
+    prepared = several(optimizer)
+    bare = [_bare(one) for one in prepared]
+    inner = None if scheduler is None else [_inner(one) for one in several(scheduler)]
+    with _belonging_to(bare, inner or [], prepared):
+        return restore_(bare, scheduler=inner, model=model, ema=ema)
+
+
+def track(optimizer: Any | Sequence[Any], batch_size: int, *, scheduler: Any | Sequence[Any] | None = None) -> None:
+    """Declare the global batch size that a run under accelerate starts with; see `track_`.
+
+    Args:
+        optimizer, scheduler: what ``accelerator.prepare`` returned, or bare ones; one or several.
+        batch_size: samples per optimizer step, over processes and accumulation.
+    """
+    prepared = several(optimizer)
+    bare, inner = [_bare(one) for one in prepared], [_inner(one) for one in several(scheduler)]
+    with _belonging_to(bare, inner, prepared):
+        track_(bare, batch_size, scheduler=inner)
+
+
+def _bare(optimizer: Any) -> Any:
+    return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+
+
+def _inner(scheduler: Any) -> Any:
+    return scheduler.scheduler if isinstance(scheduler, AcceleratedScheduler) else scheduler
 
 
 def _convert_clock(scheduler: Any, factor: float, prefix: str) -> Change:

@@ -21,8 +21,9 @@ from rootscale.lab.stacked import Named
 from rootscale.rules import Rule, rule_text
 from rootscale.training import SVAG
 from rootscale.training.adapters import make_optimizer
+from rootscale.training.live import Live, Switch
 from rootscale.training.norms import norm_layers
-from rootscale.training.rescale import prepare
+from rootscale.training.prepared import prepare
 
 __all__ = ["EagerLearner"]
 
@@ -71,7 +72,7 @@ class EagerLearner:
     def rescale(self, kappa: float, rule: Rule, ell: float = 1.0, forward_kappa: float | None = None) -> Changes:
         """Convert to ``kappa`` times the batch size, and then to SVAG's steps; warnings are in what it returns."""
         live: dict[str, Any] = {"model": self.nets.model, "ema": self.average}
-        prepared = prepare(self.optimizer, kappa, rule=rule, forward_kappa=forward_kappa, **live)
+        prepared = prepare(Live(self.optimizer, **live), Switch.of(kappa, forward_kappa=forward_kappa), rule=rule)
         prepared.commit()
         if ell != 1:
             self.svag = SVAG(self.optimizer, ell, rule=rule_text(None, rule.averaging), **live)
