@@ -14,7 +14,7 @@ from rootscale.files import whole, whole_folder
 from rootscale.integrations.checkpoints.formats import FORMATS, CheckpointFormat, find_format
 from rootscale.rules import Rule, get_rule
 from rootscale.training.adapters import family_of
-from rootscale.training.checkpoints import Keys, Source, Switch, convert_contents
+from rootscale.training.checkpoints import Keys, Request, Source, convert_contents
 from rootscale.units import Number
 
 __all__ = ["ConvertedCheckpoint", "convert_checkpoint"]
@@ -42,7 +42,7 @@ class ConvertedCheckpoint:
     def to_dict(self) -> dict[str, Any]:
         """Return the changes in JSON's types."""
         written = None if self.written is None else str(self.written)
-        return {"format": self.format.name, **self.changes.to_dict(), "remaining": self.remaining, "written": written}
+        return {"format": self.format.name, **self.changes.to_dict(), "written": written}
 
 
 def convert_checkpoint(
@@ -83,23 +83,23 @@ def convert_checkpoint(
     if format is not None and format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     row = find_format(path) if format is None else FORMATS[format]
-    switch = Switch(BatchSize.of(start), BatchSize.of(to), rule, dataset_size)
+    request = Request(BatchSize.of(start), BatchSize.of(to), rule, dataset_size)
     try:
         source = row.read(path, keys)
-        common = _rule(source, switch)
-        rows = source.convert_counters(switch, common)
-        converted = convert_contents(source.contents, switch, rows)
-        source.finish(switch, common)
+        common = _rule(source, request)
+        rows = source.convert_counters(request, common)
+        converted = convert_contents(source.contents, request, rows)
+        source.finish(request, common)
     except TypeError as error:  # of a file, not of a program
         raise ValueError(str(error)) from error
     if target is not None:
         _write(source, target, converted.factors, progress)
-    return ConvertedCheckpoint(row, converted.changes, tuple(source.remaining(switch, common)), target)
+    return ConvertedCheckpoint(row, converted.changes, tuple(source.remaining(request, common)), target)
 
 
-def _rule(source: Source, switch: Switch) -> Rule:
+def _rule(source: Source, request: Request) -> Rule:
     """Return the rule for what belongs to no single optimizer."""
-    return get_rule(switch.rule, family_of(source.contents.optimizers[0].live).name)
+    return get_rule(request.rule, family_of(source.contents.optimizers[0].live).name)
 
 
 def _free(path: Path, output: Path, force: bool) -> Path:

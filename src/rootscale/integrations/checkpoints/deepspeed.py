@@ -18,7 +18,8 @@ from torch import Tensor
 from rootscale.changes import Change
 from rootscale.format import show
 from rootscale.rules import Rule
-from rootscale.training.checkpoints import Contents, Folder, Keys, Switch
+from rootscale.training.checkpoints import Contents, Folder, Keys, Request
+from rootscale.training.checkpoints.finding import has_norms
 from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_scheduler
 from rootscale.units import UNITS
 
@@ -65,7 +66,8 @@ class UniversalFolder(Folder):
             for engine in self.engines
             if is_scheduler(engine.root.get("lr_scheduler"))
         ]
-        return Contents([saved], schedulers)
+        norms = any(has_norms(engine.root.get("module") or {}) for engine in self.engines)
+        return Contents([saved], schedulers, batchnorm=norms)
 
     def _pieces(self, folder: Path) -> Any:
         for file in sorted(folder.glob("*.pt")):
@@ -76,15 +78,15 @@ class UniversalFolder(Folder):
             tensor = archive.tensor(root)
             yield file.stem, root if tensor is None else tensor
 
-    def convert_counters(self, switch: Switch, rule: Rule) -> list[Change]:
+    def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
         """Convert the engine's count of steps and the step of DeepSpeed's own scheduler."""
         rows = []
         for engine in (one.root for one in self.engines):
             size = (engine.get("ds_config") or {}).get("train_batch_size")
-            if isinstance(size, int) and size != switch.before.total:
+            if isinstance(size, int) and size != request.before.total:
                 raise ValueError(
                     f"the configuration in {self.path.name} has train_batch_size {size}, but --from is "
-                    f"{show(switch.before.total)}: give --from {size}"
+                    f"{show(request.before.total)}: give --from {size}"
                 )
             held = engine.get("lr_scheduler")
             if held and not is_scheduler(held) and set(held) != {"last_batch_iteration"}:
@@ -93,10 +95,10 @@ class UniversalFolder(Folder):
                 )
             counted = [(engine, "global_steps")]
             counted += [(held, "last_batch_iteration")] if held and not is_scheduler(held) else []
-            rows = [_count(place, name, switch.kappa) for place, name in counted if place.get(name) is not None]
+            rows = [_count(place, name, request.kappa) for place, name in counted if place.get(name) is not None]
         return rows
 
-    def finish(self, switch: Switch, rule: Rule) -> None:
+    def finish(self, request: Request, rule: Rule) -> None:
         """Bring the groups and the counters of the state into the files."""
         saved = self.contents.optimizers[0]
         for group, new in zip(self.groups, saved.groups, strict=True):
@@ -106,12 +108,12 @@ class UniversalFolder(Folder):
             if isinstance(step, int | float):
                 self.archives[f"zero/{name}/step.pt"].root = step
 
-    def remaining(self, switch: Switch, rule: Rule) -> list[str]:
+    def remaining(self, request: Request, rule: Rule) -> list[str]:
         """Return what is left to the user: the configuration."""
         return [
-            f"the configuration: rootscale convert ds_config.json --to {show(switch.after.total)} -o ...; it has the "
+            f"the configuration: rootscale convert ds_config.json --to {show(request.after.total)} -o ...; it has the "
             "batch size, the scheduler and the clip",
-            *self.contents.remaining(switch, rule)[-2:],
+            *(line for line in self.contents.remaining(request, rule) if "restore_" in line),
         ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rootscale.changes import Change
 from rootscale.format import show
 from rootscale.rules import Rule
-from rootscale.training.checkpoints import Contents, Keys, Switch, TorchFile
+from rootscale.training.checkpoints import Contents, Keys, Request, TorchFile
 from rootscale.training.checkpoints.finding import has_norms
 from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_optimizer
 from rootscale.units import UNITS
@@ -62,48 +62,52 @@ class LightningFile(TorchFile):
             for i, one in enumerate(self.root.get("lr_schedulers") or [])
         ]
         epoch = self.root.get("epoch")
-        norms = has_norms({"state_dict": self.root.get("state_dict") or {}})
-        return Contents(optimizers, schedulers, epoch=epoch if isinstance(epoch, int) else None, batchnorm=norms)
+        weights = self.root.get("state_dict") or {}
+        averaged = "averaging_state" in self.root or any(str(key).endswith("n_averaged") for key in weights)
+        return Contents(
+            optimizers, schedulers, epoch=epoch if isinstance(epoch, int) else None, batchnorm=has_norms(weights),
+            averages=averaged,
+        )  # fmt: skip
 
-    def convert_counters(self, switch: Switch, rule: Rule) -> list[Change]:
+    def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
         """Write the record of the change, and convert the place in the present epoch."""
         record = self.root.get(_RECORD)
-        if record is not None and int(record["batch_size"]) != switch.before.total:
+        if record is not None and int(record["batch_size"]) != request.before.total:
             raise ValueError(
                 f"{self.path.name} says that it was written at batch size {record['batch_size']}, but --from is "
-                f"{show(switch.before.total)}: give --from {record['batch_size']}"
+                f"{show(request.before.total)}: give --from {record['batch_size']}"
             )
-        before = switch.before.accumulation if record is None else int(record["accumulation"])
-        after = switch.after.accumulation if switch.after.laid_out else before
-        text = switch.rule.name if isinstance(switch.rule, Rule) else switch.rule
+        before = request.before.accumulation if record is None else int(record["accumulation"])
+        after = request.after.accumulation if request.after.laid_out else before
+        text = request.rule.name if isinstance(request.rule, Rule) else request.rule
         frame = {
-            "kappa": float(switch.kappa),
+            "kappa": float(request.kappa),
             "rule": text or None,
             "step": int(self.root["global_step"]),
             "every": (before, after),
         }
         frames = [*(record["frames"] if record else []), frame]
-        self.root[_RECORD] = {"batch_size": int(switch.after.total), "accumulation": after, "frames": frames}
-        return list(self._move(switch, before, after))
+        self.root[_RECORD] = {"batch_size": int(request.after.total), "accumulation": after, "frames": frames}
+        return list(self._move(request, before, after))
 
-    def _move(self, switch: Switch, before: int, after: int) -> list[Change]:
+    def _move(self, request: Request, before: int, after: int) -> list[Change]:
         """Convert the number of batches that were taken in the present epoch, where it is not over."""
         progress = self.root.get("loops", {}).get("fit_loop", {}).get("epoch_loop.batch_progress", {})
         now = progress.get("current", {})
-        done = int(now.get("completed", 0))
+        done = int(max(now.get("completed", 0), now.get("processed", 0)))  # the second, in a hook after the batch
         if not done or progress.get("is_last_batch"):
             return []
-        steps = Fraction(done, before) / switch.kappa
+        steps = Fraction(done, before) / request.kappa
         batches = int(steps) * after
-        again = (steps - int(steps)) * int(switch.after.total)
+        again = (steps - int(steps)) * int(request.after.total)
         note = f"{show(again)} samples are seen again, as the new step begins before them" if again else ""
         now |= dict.fromkeys(now, batches)
         return [Change("batches of this epoch", done, steps * after, UNITS["steps"], batches, note)]
 
-    def remaining(self, switch: Switch, rule: Rule) -> list[str]:
+    def remaining(self, request: Request, rule: Rule) -> list[str]:
         """Return what is left to the user; the callback of the integration does it."""
         return [
             "rootscale.integrations.lightning.RescaleCallback in the Trainer's callbacks reads the record in the "
             "checkpoint and converts all that follows by itself; without it:",
-            *super().remaining(switch, rule),
+            *super().remaining(request, rule),
         ]

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from rootscale.rules import Rule
-from rootscale.training.checkpoints import Contents, Folder, Keys, Switch
+from rootscale.training.checkpoints import Contents, Folder, Keys, Request
 from rootscale.training.checkpoints.archive import MappedFile, Tell, chunks
 from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_scheduler
 
-__all__ = ["SafetensorsFolder", "is_safetensors_folder"]
+__all__ = ["SafetensorsFile", "SafetensorsFolder", "is_safetensors_folder"]
 
 _KEY = re.compile(r"(?:.*[./])?state[./](?P<owner>.+)[./](?P<name>[^./]+)")
 _TYPES = {
@@ -32,7 +32,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-class _File:
+class SafetensorsFile:
     """A safetensors file: eight bytes with the length of a JSON header, the header, the tensors."""
 
     def __init__(self, path: Path) -> None:
@@ -47,9 +47,11 @@ class _File:
         self.tensors: dict[str, Tensor] = {}
 
     def keys(self) -> list[str]:
+        """Return the names of the tensors."""
         return [key for key in self.header if key != "__metadata__"]
 
     def tensor(self, key: str) -> Tensor:
+        """Return a tensor, mapped into memory."""
         entry = self.header[key]
         first, last = entry["data_offsets"]
         if entry["dtype"] not in _TYPES:
@@ -60,6 +62,7 @@ class _File:
         return self.tensors[key]
 
     def write(self, target: Path, factors: Mapping[int, float], tell: Tell) -> None:
+        """Write the file, with tensors times their factors."""
         with open(target, "wb") as file:
             if self.header.get("__metadata__", {}) == self._metadata:
                 file.writelines(self.file.read(0, self.start))
@@ -99,7 +102,7 @@ class SafetensorsFolder(Folder):
         if found is None:
             raise ValueError(f"{path.name} has no optimizer's state in safetensors (*optim*.safetensors)")
         self.state_name = found.relative_to(path).as_posix()
-        self.file = _File(found)
+        self.file = SafetensorsFile(found)
         beside = sorted(found.parent.glob("*param_groups*.json"))
         schedulers = sorted(found.parent.glob("*scheduler*.json"))
         self.groups: Any = None
@@ -135,7 +138,7 @@ class SafetensorsFolder(Folder):
         schedulers = [SavedScheduler("scheduler", held, _tensor, self.keys.interval)] if held is not None else []
         return Contents([saved], schedulers, counters={} if self.step is None else {"step": self.step})
 
-    def finish(self, switch: Switch, rule: Rule) -> None:
+    def finish(self, request: Request, rule: Rule) -> None:
         """Put the groups back into the header, where they are there."""
         if self.in_header:
             self.file.header["__metadata__"]["param_groups"] = json.dumps(self.groups)

@@ -25,8 +25,9 @@ from rootscale.integrations.checkpoints.trainer_steps import (
     updates,
 )
 from rootscale.rules import Rule
-from rootscale.training.checkpoints import Contents, Folder, Keys, Switch
+from rootscale.training.checkpoints import Contents, Folder, Keys, Request
 from rootscale.training.checkpoints.archive import Archive, MappedFile
+from rootscale.training.checkpoints.dcp import DcpFolder, is_dcp_folder
 from rootscale.training.checkpoints.pickled import Kept
 from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
 from rootscale.units import UNITS
@@ -35,6 +36,7 @@ __all__ = ["TrainerFolder", "is_trainer_folder"]
 
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"
 _OPTIMIZERS, _SCHEDULER = ("optimizer.pt", "optimizer.bin"), "scheduler.pt"
+_SHARDS = "optimizer_0"  # under FSDP, in shards
 _CALLBACK = "RescaleCallback"
 
 
@@ -55,18 +57,22 @@ class TrainerFolder(Folder):
                 "(DeepSpeed's ds_to_universal.py) and convert that"
             )
         files = [name for name in _OPTIMIZERS if (path / name).is_file()]
-        if not files:
+        if is_dcp_folder(path / _SHARDS):
+            self.inner[_SHARDS] = DcpFolder(path / _SHARDS, keys)
+        elif not files:
             raise ValueError(
                 f"{path.name} has no optimizer.pt: it was written with save_only_model=True, so that there is no run "
                 "to convert, and a model alone is the same at every batch size"
             )
-        self.optimizer = self.open_archive(files[0])
+        self.optimizer = None if self.inner else self.open_archive(files[0])
         self.scheduler = self.open_archive(_SCHEDULER) if (path / _SCHEDULER).is_file() else None
         self.steps = int(self.state["global_step"])
 
     @cached_property
     def contents(self) -> Contents:
         """What the folder holds; the scheduler is converted with the counters."""
+        if self.optimizer is None:
+            return self.inner[_SHARDS].contents
         root = self.optimizer.root
         if not is_optimizer(root):
             raise ValueError(f"{self.path.name} has an optimizer.pt that is not the state_dict of a torch optimizer")
@@ -81,14 +87,14 @@ class TrainerFolder(Folder):
         root = Archive(MappedFile(self.path / _ARGUMENTS)).root
         return root.attributes() if isinstance(root, Kept) else {}
 
-    def convert_counters(self, switch: Switch, rule: Rule) -> list[Change]:
+    def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
         """Convert ``trainer_state.json``; `finish` follows with the scheduler."""
-        old = self._laid_out(switch.before)
-        new = layout_at(old, switch.after) if old.laid_out else switch.after
+        old = self._laid_out(request.before)
+        new = layout_at(old, request.after) if old.laid_out else request.after
         self._check_callback(old)
-        steps, again = counted(self.steps, old, new, self._epochs(old, new, switch.dataset_size))
+        steps, again = counted(self.steps, old, new, self._epochs(old, new, request.dataset_size))
         self.new_steps, self.sizes = steps, (old, new)
-        kappa, note = switch.kappa, seen_again(self.steps, again, old, new) if again else ""
+        kappa, note = request.kappa, seen_again(self.steps, again, old, new) if again else ""
         exact = Fraction(self.steps) / kappa
         rows = [Change("global_step", self.steps, exact, UNITS["steps"], steps, note)]
         self.state |= {"global_step": steps, "best_global_step": None}
@@ -151,12 +157,12 @@ class TrainerFolder(Folder):
             "size of the data; give --dataset-size"
         )
 
-    def finish(self, switch: Switch, rule: Rule) -> None:
+    def finish(self, request: Request, rule: Rule) -> None:
         """Bring the scheduler to the new step of the new arguments' schedule."""
         if self.scheduler is None:
             return
         held, groups = self.scheduler.root, self.contents.optimizers[0].live.param_groups
-        kappa = float(switch.kappa)
+        kappa = float(request.kappa)
 
         def convert(value: float) -> float:
             return float(rule.convert("eta", value, kappa))
@@ -172,14 +178,15 @@ class TrainerFolder(Folder):
             held |= {"last_epoch": self.new_steps, "_step_count": self.new_steps + 1}
         held["_last_lr"] = [float(group["lr"]) for group in groups]
 
-    def remaining(self, switch: Switch, rule: Rule) -> list[str]:
+    def remaining(self, request: Request, rule: Rule) -> list[str]:
         """Return what is left to the user: the arguments."""
         return [
             "the training arguments: rootscale.integrations.transformers.scale_training_arguments(args, "
-            f"to={switch.after.to_json()!r}); clip, steps, warm-up and intervals are in them",
+            f"to={request.after.to_json()!r}); clip, steps, warm-up and intervals are in them",
             "resume with trainer.train(resume_from_checkpoint=...) and an output_dir of its own, as steps are numbered "
             f"anew ({self.steps:,} is {self.new_steps:,} now)",
-            *self.contents.remaining(switch, rule)[-2:],
+            "BatchNorm's momentum and the decay of a parameter average, if there are any, are in no checkpoint: give "
+            "the Trainer RescaleCallback(batchnorm=True, ema=...)",
         ]
 
 

@@ -5,8 +5,8 @@ hold is found by `finding`, made into objects by `saved`, and converted by `cont
 runs. The folders and files of other tools are in `rootscale.integrations.checkpoints`, with the table of all formats.
 """
 
-from rootscale.training.checkpoints.contents import Contents, Switch, convert_contents
+from rootscale.training.checkpoints.contents import Contents, Request, convert_contents
 from rootscale.training.checkpoints.finding import Keys, find_contents
 from rootscale.training.checkpoints.sources import Folder, Source, TorchFile
 
-__all__ = ["Contents", "Folder", "Keys", "Source", "Switch", "TorchFile", "convert_contents", "find_contents"]
+__all__ = ["Contents", "Folder", "Keys", "Request", "Source", "TorchFile", "convert_contents", "find_contents"]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rootscale.training.checkpoints.archive import Tell
 from rootscale.training.checkpoints.contents import Contents
-from rootscale.training.checkpoints.finding import Keys
+from rootscale.training.checkpoints.finding import Keys, has_norms
 from rootscale.training.checkpoints.items import Items, nest, unnest
 from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_scheduler
 from rootscale.training.checkpoints.sources import Folder
@@ -79,8 +79,9 @@ class DcpFolder(Folder):
             SavedScheduler(prefix or "the scheduler", held, _tensor, self.keys.interval)
             for prefix, held in self._schedulers()
         ]
-        norms = any(key.endswith("running_mean") for key in self.items.keys())  # noqa: SIM118
-        return Contents(optimizers, schedulers, batchnorm=norms)
+        names = self.items.keys()
+        averaged = any(key.rpartition(".")[2] == "n_averaged" for key in names)
+        return Contents(optimizers, schedulers, batchnorm=has_norms(names), averages=averaged)
 
     def _state(self, prefix: str) -> dict[Any, dict[str, Any]]:
         """Return the state of each parameter; of a tensor in pieces the first one stands for all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,9 +83,10 @@ def find_contents(root: Any, tensor: Callable[[Any], Tensor | None], keys: Keys,
             for path, one in optimizers.items()
         ],
         [SavedScheduler(path or "the scheduler", one, tensor, keys.interval) for path, one in schedulers.items()],
-        {path: one for path, one in found.items() if _is_average(path, one)},
+        {path: one for path, one in found.items() if _has_decay(path, one)},
         next((top[key] for key in _EPOCHS if isinstance(top.get(key), int)), None),
-        has_norms(found),
+        any(has_norms(one) for one in found.values()),
+        any(_is_average(path, one) for path, one in found.items()),
         {key: top[key] for key in top if key in _STEPS and isinstance(top[key], int)},
     )
 
@@ -130,15 +132,22 @@ def _check_schedulers(root: Any, known: dict[str, Any]) -> None:
             )
 
 
-def _is_average(path: str, thing: Any) -> bool:
-    named = "ema" in path.rpartition(".")[2].lower() or {"shadow_params", "shadow"} & thing.keys()
+_AVERAGE = re.compile(r"(^|.*[_.])ema([_.].*|$)", re.IGNORECASE)
+
+
+def _has_decay(path: str, thing: Any) -> bool:
+    """Return whether a dictionary is of a parameter average that saves its decay."""
     decay = thing.get("decay")
+    named = _AVERAGE.fullmatch(path) or {"shadow_params", "shadow"} & thing.keys()
     return bool(named) and isinstance(decay, float) and 0 < decay < 1
 
 
-def has_norms(found: dict[str, Any]) -> bool | None:
-    """Return whether a model in the file has running statistics; None where there is no model."""
-    models = [one for one in found.values() if any(str(key).endswith((".weight", ".bias")) for key in one)]
-    if not models:
-        return None
-    return any(str(key).endswith("running_mean") for one in models for key in one)
+def _is_average(path: str, thing: Any) -> bool:
+    """Return whether a dictionary is of a parameter average whose decay is in the user's program."""
+    named = _AVERAGE.fullmatch(path) or "n_averaged" in thing
+    return bool(named and thing) and "decay" not in thing
+
+
+def has_norms(model: Any) -> bool:
+    """Return whether the ``state_dict`` of a model has running statistics."""
+    return any(str(key).endswith("running_mean") for key in model)

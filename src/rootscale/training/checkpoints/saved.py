@@ -8,7 +8,6 @@ class whose constructor was never called: its groups are the file's, its tensors
 from __future__ import annotations
 
 import inspect
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +19,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rootscale.optimizers import FAMILIES, family
 from rootscale.training.adapters import ADAPTERS, Adapter
-from rootscale.training.schedulers import UNITS
+from rootscale.training.scheduler_state import FRAMES, PLACE, TICKS, seal, unseal
+from rootscale.training.schedulers import UNITS, RescaledScheduler, wrap
 
 __all__ = ["SavedOptimizer", "SavedScheduler", "is_optimizer", "is_scheduler"]
 
@@ -77,7 +77,7 @@ class SavedOptimizer:
         cls: Any = adapter.cls
         cls = _named(cls) if isinstance(cls, str) else cls
         self.live = object.__new__(cls)
-        self.live.state = defaultdict(dict)
+        torch.optim.Optimizer.__init__(self.live, [torch.empty(0)], {})  # for its hooks
         self.live.param_groups = []
         for group in self.groups:
             stands = [torch.nn.Parameter(torch.empty(0), requires_grad=False) for _ in group["params"]]
@@ -223,7 +223,9 @@ class SavedScheduler:
 
     def belong(self, optimizer: SavedOptimizer) -> None:
         """Make the object that can be converted, of an optimizer."""
-        self.live = _stand_in(self.name.rpartition(".")[2], self.attributes, optimizer.live)
+        self.live = _stand_in(self.name.rpartition(".")[2], unseal(self.attributes), optimizer.live)
+        if {FRAMES, PLACE} & self.attributes.keys():
+            wrap(self.live)
 
     def fits(self, optimizer: SavedOptimizer) -> bool:
         """Return whether it has set the learning rates of an optimizer."""
@@ -240,9 +242,9 @@ class SavedScheduler:
         """
         if self.interval is not None:
             return self.interval
-        made, frames = float(_made(self.attributes)), self.attributes.get("_rootscale_frames")
-        if frames:
-            return "epoch" if self.attributes.get("_rootscale_ticks") == 1 else "step"
+        made = float(_made(unseal(self.attributes)))
+        if self.attributes.get(FRAMES):
+            return "epoch" if self.attributes.get(TICKS) == 1 else "step"
         if isinstance(self.live, ReduceLROnPlateau) or (steps is not None and made >= 0.8 * steps):
             return "step"
         if epoch is not None and 0 <= made - epoch <= 1:
@@ -259,7 +261,10 @@ class SavedScheduler:
 
     def put_back(self) -> None:
         """Bring what was converted into the file's dictionary."""
-        _unwind(self.attributes, self.live, self.tensor)
+        old, new = dict(self.attributes), _unwound(self.live)
+        new = seal(new) if isinstance(self.live, RescaledScheduler) else new
+        self.attributes.clear()
+        self.attributes.update(_filled(old, new, self.tensor))
 
 
 def _made(attributes: dict[str, Any]) -> int:
@@ -288,17 +293,23 @@ def _stand_in(name: str, attributes: dict[str, Any], optimizer: Any) -> Any:
     return made
 
 
-def _unwind(attributes: dict[str, Any], live: Any, tensor: Callable[[Any], Tensor | None]) -> None:
+def _unwound(live: Any) -> dict[str, Any]:
+    """Return the state of a scheduler and of all that it holds."""
     held = {key: value for key, value in vars(live).items() if key != "optimizer"}
-    for key in [key for key in attributes if key not in held]:
-        del attributes[key]
-    for key, value in held.items():
-        if key == "_schedulers":
-            for child, one in zip(attributes[key], value, strict=True):
-                _unwind(child, one, tensor)
+    if isinstance(held.get("_schedulers"), list):
+        held["_schedulers"] = [_unwound(one) for one in held["_schedulers"]]
+    return held
+
+
+def _filled(old: dict[str, Any], new: dict[str, Any], tensor: Callable[[Any], Tensor | None]) -> dict[str, Any]:
+    """Return a new state in which learning rates that are tensors are the old ones, filled."""
+    made = dict(new)
+    for key, value in new.items():
+        if key == "_schedulers" and isinstance(value, list):
+            made[key] = [_filled(*pair, tensor) for pair in zip(old[key], value, strict=True)]
         elif isinstance(value, list) and any(isinstance(one, Tensor) for one in value):
-            for old, one in zip(attributes[key], value, strict=True):  # learning rates that are tensors are filled
-                if (held := tensor(old)) is not None:
+            for before, one in zip(old[key], value, strict=True):
+                if (held := tensor(before)) is not None:
                     held.fill_(one)
-        else:
-            attributes[key] = value
+            made[key] = old[key]
+    return made

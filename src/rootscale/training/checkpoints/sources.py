@@ -14,7 +14,7 @@ from typing import Any
 from rootscale.changes import Change
 from rootscale.rules import Rule
 from rootscale.training.checkpoints.archive import CHUNK, Archive, MappedFile, Tell
-from rootscale.training.checkpoints.contents import Contents, Switch
+from rootscale.training.checkpoints.contents import Contents, Request
 from rootscale.training.checkpoints.finding import Keys, find_contents
 
 __all__ = ["Folder", "Source", "TorchFile"]
@@ -36,16 +36,16 @@ class Source(ABC):
     def contents(self) -> Contents:
         """What it holds."""
 
-    def convert_counters(self, switch: Switch, rule: Rule) -> list[Change]:
+    def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
         """Convert what the tool itself counts, and return the rows to report; called before all else is converted."""
         return []
 
-    def finish(self, switch: Switch, rule: Rule) -> None:  # noqa: B027
+    def finish(self, request: Request, rule: Rule) -> None:  # noqa: B027
         """Do what has to wait until all else is converted, and before it is written."""
 
-    def remaining(self, switch: Switch, rule: Rule) -> list[str]:
+    def remaining(self, request: Request, rule: Rule) -> list[str]:
         """Return what is left to the user."""
-        return self.contents.remaining(switch, rule)
+        return list(self.contents.remaining(request, rule))
 
     @property
     @abstractmethod
@@ -92,12 +92,14 @@ class Folder(Source):
     Attributes:
         archives: files of `torch.save` that change, by their path in the folder.
         documents: JSON files that change.
+        inner: folders in it that are checkpoints of their own.
     """
 
     def __init__(self, path: Path, keys: Keys) -> None:
         super().__init__(path, keys)
         self.archives: dict[str, Archive] = {}
         self.documents: dict[str, Any] = {}
+        self.inner: dict[str, Folder] = {}
 
     def open_archive(self, name: str) -> Archive:
         """Return a file of `torch.save` in the folder, which will be written anew."""
@@ -120,7 +122,12 @@ class Folder(Source):
 
     def write(self, target: Path, factors: Mapping[int, float], tell: Tell) -> None:
         """Write the files that change, and copy the others."""
+        for name, folder in self.inner.items():
+            (target / name).mkdir()
+            folder.write(target / name, factors, tell)
         for path in self.files():
+            if path.parts[0] in self.inner:
+                continue
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             self.write_file(path, target / path, factors, tell)
 
