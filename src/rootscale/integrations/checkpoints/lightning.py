@@ -94,14 +94,15 @@ class LightningFile(TorchFile):
         """Convert the number of batches that were taken in the present epoch, where it is not over."""
         progress = self.root.get("loops", {}).get("fit_loop", {}).get("epoch_loop.batch_progress", {})
         now = progress.get("current", {})
-        done = int(max(now.get("completed", 0), now.get("processed", 0)))  # the second, in a hook after the batch
+        done = int(max(now.get("completed", 0), now.get("processed", 0)))
         if not done or progress.get("is_last_batch"):
             return []
         steps = Fraction(done, before) / request.kappa
         batches = int(steps) * after
         again = (steps - int(steps)) * int(request.after.total)
         note = f"{show(again)} samples are seen again, as the new step begins before them" if again else ""
-        now |= dict.fromkeys(now, batches)
+        # In a hook after a batch, it is processed but not yet completed, and Lightning restarts by that difference.
+        now |= {stage: batches - (done - number) for stage, number in now.items()}
         return [Change("batches of this epoch", done, steps * after, UNITS["steps"], batches, note)]
 
     def remaining(self, request: Request, rule: Rule) -> list[str]:
