@@ -1,17 +1,19 @@
 """The arithmetic of averages on the sample clock, where every step may have another batch size.
 
-A step with ``n`` samples is ``k = n / reference_batch`` steps of the reference batch. The table of units (`rootscale.units`)
-with ``kappa = k`` gives one step of Adam at that batch: ``eta' = eta k^(1/2)``, ``1 - beta' = k (1 - beta)``,
-``eps' = eps k^(-1/2)``, ``v' = v / k``, ``m' = m``. Written for the reference's ``m`` and ``v``, all roots cancel:
+A step with ``n`` samples is ``k = n / reference_batch`` steps of the reference batch. The table of units
+(`rootscale.units`) with ``kappa = k`` gives one step of Adam at that batch: ``eta' = eta k^(1/2)``,
+``1 - beta' = k (1 - beta)``, ``eps' = eps k^(-1/2)``, ``v' = v / k``, ``m' = m``. Written for the reference's ``m`` and
+``v``, all roots cancel:
 
     m <- (1 - w1) m + k (1 - beta1) g             w1 = k (1 - beta1)
     v <- (1 - w2) v + w2 k g^2                    w2 = k (1 - beta2)
     theta <- theta - eta (w1 / (1 - beta1)) m_hat / (sqrt(v_hat) + eps),      theta <- theta - k eta lambda theta
 
-A large ``k`` stops at a floor: ``w = min(k (1 - beta), max(1 - floor, 1 - beta))``. ``m`` then holds the displacement that
-past gradients are still owed, in units of ``eta / (1 - beta1)``: a gradient adds what is due to it, ``k (1 - beta1) g``, and
-a step pays out the share ``w1``. So each gradient moves the parameters by ``eta k g / sqrt(v)`` in all, whatever the batches
-after it are. At a constant ``k`` this is Adam with ``beta1' = 1 - w1`` and the learning rate ``eta k^(1/2)``, exactly.
+A large ``k`` stops at a floor: ``w = min(k (1 - beta), max(1 - floor, 1 - beta))``. ``m`` then holds the displacement
+that past gradients are still owed, in units of ``eta / (1 - beta1)``: a gradient adds what is due to it,
+``k (1 - beta1) g``, and a step pays out the share ``w1``. So each gradient moves the parameters by
+``eta k g / sqrt(v)`` in all, whatever the batches after it are. At a constant ``k`` this is Adam with
+``beta1' = 1 - w1`` and the learning rate ``eta k^(1/2)``, exactly.
 
 ``m_hat = m / (1 - prod(1 - w1))`` and ``v_hat = v / (1 - prod(1 - w2))``: the weights that the averages have so far.
 A beta of 0 means that nothing is averaged, at any ``k``.
@@ -53,7 +55,7 @@ START = Clock(0.0, 0.0, 0.0, 1.0, 1.0)
 
 
 class Move(NamedTuple):
-    """One step of what is stored: ``m`` and ``v`` over `Clock.m` and `Clock.v`, which are plain averages of ``g``, ``g^2``.
+    """One step of what is stored: ``m`` over `Clock.m` and ``v`` over `Clock.v`, plain averages of ``g`` and ``g^2``.
 
     Args:
         beta1: weight of the past in the average of ``g``.

@@ -27,7 +27,8 @@ class SampleClock(torch.optim.Optimizer):
     """An optimizer whose hyperparameters and state belong to a reference batch, and whose steps may have any other."""
 
     _moments: tuple[str, str]  # torch's names of m and v; an empty one is not there
-    _refused: dict[str, Any] = {"differentiable": False}  # options of torch's optimizers, with the values that are meant
+    #: Options of torch's optimizers that are not here, with the values that mean so.
+    _refused: ClassVar[dict[str, Any]] = {"differentiable": False}
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         self._forget()
@@ -35,8 +36,6 @@ class SampleClock(torch.optim.Optimizer):
 
     def _forget(self) -> None:
         self._pending: float | Tensor | None = None
-        #: The latest step in reference batches: what a schedule advances by. Of groups that differ, the largest.
-        self.ticks: float | Tensor = 0.0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, with a ``reference_batch`` of its own if it has one."""
@@ -96,15 +95,17 @@ class SampleClock(torch.optim.Optimizer):
                 loss = closure()
         if samples is None:
             samples, self._pending = self._pending, None
-        ratios = self._ratios(samples)
-        for group, k in zip(self.param_groups, ratios, strict=True):
+        for group, k in zip(self.param_groups, self._ratios(samples), strict=True):
             if isinstance(k, Tensor):
                 self._step_graphed(group, k)
             elif k:
                 self._step_known(group, k)
-        graphed = [k for k in ratios if isinstance(k, Tensor)]
-        self.ticks = torch.stack(graphed).max() if graphed else max(ratios)  # type: ignore[type-var]
         return loss
+
+    @property
+    def reference_steps(self) -> float:
+        """How many reference batches have been seen, by the parameter that has seen most."""
+        return max((float(state["clock"][0]) for state in self.state.values() if "clock" in state), default=0.0)
 
     def _ratios(self, samples: Samples | None) -> list[float | Tensor]:
         """Return the samples of each group over its reference batch; tensors for the groups that are capturable."""
@@ -126,8 +127,8 @@ class SampleClock(torch.optim.Optimizer):
         reference = group["reference_batch"]
         if group["capturable"]:
             device = group["params"][0].device
-            return torch.as_tensor(count, dtype=torch.float64, device=device) / reference
-        k = nonnegative("samples", count.item() if isinstance(count, Tensor) else count) / reference
+            return torch.as_tensor(count, dtype=torch.float64, device=device) / float(reference)
+        k: float = nonnegative("samples", count.item() if isinstance(count, Tensor) else count) / reference
         limits = [largest_ratio(*pair) for pair in zip(self._betas(group), group["floors"], strict=True)]
         if k >= min(limits):
             which = limits.index(min(limits)) + 1
@@ -155,10 +156,9 @@ class SampleClock(torch.optim.Optimizer):
             fuse = bool(bucket.m) and not bucket.largest and group["fused"] is not False
             make = clock_kernels.fused_ if fuse and clock_kernels.can_fuse(bucket.params[0]) else clock_kernels.foreach_
             make(bucket, group, after, move, k)
-            torch._foreach_add_([state["step"] for state in states], k)
-            stored = tuple(after)
-            for state in states:
-                state["clock"] = stored
+            stored, step = tuple(after), torch.tensor(after.steps, dtype=torch.float32)
+            for state in states:  # one tensor for all; in a checkpoint each has its own
+                state["clock"], state["step"] = stored, step
 
     def _step_graphed(self, group: dict[str, Any], k: Tensor) -> None:
         beta1, beta2 = self._betas(group)
@@ -172,32 +172,34 @@ class SampleClock(torch.optim.Optimizer):
 
     def _buckets(self, group: dict[str, Any]) -> Iterator[tuple[Clock, list[dict[str, Any]], Bucket]]:
         """Yield the parameters that have gradients: those that share a clock, their states and what is to be moved."""
-        found: dict[Any, tuple[Clock, list[dict[str, Any]], Bucket]] = {}
+        found: dict[Any, tuple[list[dict[str, Any]], Bucket]] = {}
+        moments = [(i, name) for i, name in enumerate((*self._moments, "max_exp_avg_sq"), 2) if name]
+        latest: Any = None
         for parameter in group["params"]:
-            if parameter.grad is None:
+            grad = parameter.grad
+            if grad is None:
                 continue
-            if parameter.grad.layout != torch.strided:
-                raise TypeError(f"{type(self).__name__} needs dense gradients, got a {parameter.grad.layout} one")
+            if grad.layout is not torch.strided:
+                raise TypeError(f"{type(self).__name__} needs dense gradients, got a {grad.layout} one")
             state = self.state[parameter] or self._new_state(parameter, group)
             clock = START if group["capturable"] else state["clock"]
-            key = parameter.device, parameter.dtype, clock
-            if key not in found:
-                found[key] = Clock(*clock), [], Bucket([], [], [], [], [])
-            _, states, bucket = found[key]
+            key = clock, parameter.device, parameter.dtype, type(parameter)
+            if key != latest:  # one comparison is cheaper than a hash, and most parameters share a clock
+                latest = key
+                states, bucket = found.setdefault(key, ([], Bucket([], [], [], [], [])))
             states.append(state)
-            bucket.params.append(_real(parameter))
-            grad = _real(parameter.grad)
+            bucket.params.append(parameter)
             bucket.grads.append(-grad if group["maximize"] else grad)
-            for key, into in zip((*self._moments, "max_exp_avg_sq"), bucket[2:], strict=True):
-                if key in state:
-                    into.append(_real(state[key]))
-        yield from found.values()
+            for i, name in moments:
+                if name in state:
+                    bucket[i].append(state[name])
+        for (clock, _, dtype, kind), (states, bucket) in found.items():
+            plain = kind is torch.nn.Parameter and not dtype.is_complex
+            yield Clock(*clock), states, bucket if plain else Bucket(*([*map(_real, part)] for part in bucket))
 
     def _new_state(self, parameter: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        state = self.state[parameter]
-        graphed = {"device": parameter.device} if group["capturable"] else {}
-        state["step"] = torch.zeros((), dtype=torch.float32, **graphed)
-        state["clock"] = torch.tensor(START, dtype=torch.float64, **graphed) if graphed else tuple(START)
+        state: dict[str, Any] = self.state[parameter]
+        state.update(_timed(START, parameter, group))
         for key in (*self._moments, *(["max_exp_avg_sq"] if group.get("amsgrad") else [])):
             if key:
                 state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
@@ -222,7 +224,7 @@ class SampleClock(torch.optim.Optimizer):
                 clock[3:] = 1
             else:
                 state["clock"] = (*clock[:3], 1.0, 1.0)
-                state["step"].fill_(clock[0])
+                state["step"] = torch.tensor(clock[0], dtype=torch.float32)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in the units of the reference batch, where torch's optimizer of that batch can load it."""
@@ -246,19 +248,8 @@ class SampleClock(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter, saved_id in zip(group["params"], ids, strict=False):
                 if parameter in self.state:
-                    saved_clock = state_dict["state"][saved_id].get("clock")
-                    self._restore_clock(self.state[parameter], saved_clock, parameter, group)
-
-    @staticmethod
-    def _restore_clock(state: dict[str, Any], saved: Any, parameter: Tensor, group: dict[str, Any]) -> None:
-        """Take the clock of a checkpoint, unless another optimizer went on from there: then its step counter."""
-        step = float(state["step"])
-        numbers = saved.tolist() if isinstance(saved, Tensor) else list(saved or START)
-        if float(torch.tensor(numbers[0], dtype=torch.float32)) != step:
-            numbers = [step, step, step, 1.0, 1.0]
-        graphed = {"device": parameter.device} if group["capturable"] else {}
-        state["step"] = torch.tensor(step, dtype=torch.float32, **graphed)
-        state["clock"] = torch.tensor(numbers, dtype=torch.float64, **graphed) if graphed else tuple(numbers)
+                    clock = _clock_of(state_dict["state"][saved_id])
+                    self.state[parameter].update(_timed(clock, parameter, group))
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, or in load_state_dict
         super().__setstate__(state)
@@ -268,7 +259,23 @@ class SampleClock(torch.optim.Optimizer):
                 group.setdefault(key, value)
 
 
+def _timed(clock: Sequence[Any], parameter: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a parameter's state that tell the time; tensors on its device, if that is capturable."""
+    device = parameter.device if group["capturable"] else torch.device("cpu")
+    step = torch.tensor(clock[0], dtype=torch.float32, device=device)
+    graphed = torch.tensor(clock, dtype=torch.float64, device=device) if group["capturable"] else tuple(clock)
+    return {"step": step, "clock": graphed}
+
+
+def _clock_of(saved: dict[str, Any]) -> Sequence[float]:
+    """Return the clock of a checkpoint; if another optimizer made it, or went on from it, that of its step counter."""
+    clock, step = saved.get("clock", START), float(saved["step"])
+    numbers: list[float] = clock.tolist() if isinstance(clock, Tensor) else list(clock)
+    same = float(torch.tensor(numbers[0], dtype=torch.float32)) == step
+    return numbers if same else [step, step, step, 1.0, 1.0]
+
+
 def _real(tensor: Tensor) -> Tensor:
     """Return what this process holds of a tensor, as real numbers; moving them moves the tensor."""
-    own = local(tensor.detach())
-    return torch.view_as_real(own) if own.is_complex() else own
+    tensor = local(tensor)
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -47,8 +47,8 @@ def can_fuse(parameter: Tensor) -> bool:
 def fused_(bucket: Bucket, group: dict[str, Any], clock: Clock, move: Move, k: float) -> None:
     """Make the step with torch's fused Adam.
 
-    The kernel corrects the bias itself, by its own betas and one step counter: its learning rate and ``eps`` are given such
-    that the wanted corrections come out.
+    The kernel corrects the bias itself, by its own betas and one step counter. Its learning rate and ``eps`` are given
+    such that the wanted corrections come out.
     """
     step = torch.full((), float(clock.steps), dtype=torch.float32, device=bucket.params[0].device)
     count = float(torch.tensor(float(clock.steps)))  # as the kernel sees it

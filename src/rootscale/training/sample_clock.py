@@ -9,7 +9,7 @@ of episodes. What matters is that the variance of the gradient falls as ``1 / sa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -93,12 +93,12 @@ class AdamW(Adam):
 class RMSprop(SampleClock):
     """RMSprop whose steps say how many samples they have; it has no momentum and is not centered.
 
-    With ``samples`` equal to ``reference_batch`` at every step it is `torch.optim.RMSprop`, to the bit. The arguments are
-    those of `Adam`; ``alpha`` is the paper's ``beta``, and the second of ``floors`` is its floor.
+    With ``samples`` equal to ``reference_batch`` at every step it is `torch.optim.RMSprop`, to the bit. The arguments
+    are those of `Adam`; ``alpha`` is the paper's ``beta``, and the second of ``floors`` is its floor.
     """
 
     _moments = ("", "square_avg")
-    _refused = {"differentiable": False, "momentum": 0, "centered": False}
+    _refused: ClassVar[dict[str, Any]] = {"differentiable": False, "momentum": 0, "centered": False}
 
     def __init__(
         self,
