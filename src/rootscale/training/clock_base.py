@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -67,12 +67,13 @@ class SampleClock(torch.optim.Optimizer):
 
     # How many samples a step has.
 
-    def add_samples(self, samples: float | Tensor) -> None:
-        """Count samples for the next ``step()`` that names none, after the backward of each (micro-)batch.
+    def next_samples(self, samples: float | Tensor | None) -> None:
+        """Set the samples of the next ``step()`` that names none, for loops whose call of ``step`` one cannot change."""
+        self._pending = samples
 
-        It is for loops of which one cannot change the call of ``step``. ``zero_grad`` forgets the count.
-        """
-        self._pending = samples if self._pending is None else self._pending + samples
+    def add_samples(self, samples: float | Tensor) -> None:
+        """Add to the samples of the next ``step()``, after the backward of a micro-batch; ``zero_grad`` forgets them."""
+        self.next_samples(samples if self._pending is None else self._pending + samples)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and the samples counted for them."""
@@ -114,7 +115,7 @@ class SampleClock(torch.optim.Optimizer):
             if not self._is_filling():
                 raise ValueError(
                     f"{type(self).__name__} on the sample clock needs the samples of its batch: call "
-                    "step(samples=n), or add_samples(n) before step()"
+                    "step(samples=n), or next_samples(n) before step()"
                 )
             samples = [group["reference_batch"] for group in groups]
         several = isinstance(samples, list | tuple)
