@@ -50,7 +50,7 @@ def add_samples(accelerator: Accelerator, optimizer: Any, samples: float) -> Non
     if not isinstance(bare, SampleClock):
         raise TypeError(f"optimizer must be on the sample clock, got {type(bare).__name__}")
     counts = accelerator.gather(torch.tensor([float(samples)], device=accelerator.device))
-    if bool((counts != samples).any()):
+    if not bool(counts.eq(samples).all()):
         raise ValueError(
             f"the processes have unequal samples ({', '.join(f'{n:g}' for n in counts.tolist())}), but their gradients "
             "are averaged with equal weights: multiply the loss by the weight of "

@@ -68,11 +68,11 @@ class SampleClock(torch.optim.Optimizer):
     # How many samples a step has.
 
     def next_samples(self, samples: float | Tensor | None) -> None:
-        """Set the samples of the next ``step()`` that names none, for loops whose call of ``step`` one cannot change."""
+        """Set the samples of the next ``step()``, for loops whose call of ``step`` one cannot change."""
         self._pending = samples
 
     def add_samples(self, samples: float | Tensor) -> None:
-        """Add to the samples of the next ``step()``, after the backward of a micro-batch; ``zero_grad`` forgets them."""
+        """Add to the samples of the next ``step()`` after a backward; ``zero_grad`` forgets them."""
         self.next_samples(samples if self._pending is None else self._pending + samples)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -33,8 +33,8 @@ class SampleClockCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the batch on every device."""
         own = torch.tensor(float(self.samples(batch)), dtype=torch.float64, device=pl_module.device)
-        counts = pl_module.all_gather(own)
-        if not self.weighted and bool((counts != own).any()):
+        counts = torch.as_tensor(pl_module.all_gather(own))
+        if not self.weighted and not bool(counts.eq(own).all()):
             raise ValueError(
                 f"the devices have unequal samples ({', '.join(f'{n:g}' for n in counts.flatten().tolist())}), but "
                 "their gradients are averaged with equal weights: multiply the loss by the weight of "

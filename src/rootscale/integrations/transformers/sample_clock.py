@@ -16,8 +16,9 @@ class SampleClockMixin:
 
         class MyTrainer(SampleClockMixin, Trainer): ...
 
-    These are the labels that count (not -100) of all micro-batches of a step, on all processes: what the Trainer divides
-    the loss by. So ``reference_batch`` is a number of tokens. The optimizer is given by ``Trainer(optimizers=...)``.
+    These are the labels that count (not -100) of all micro-batches of a step, on all processes: what the Trainer
+    divides the loss by. So ``reference_batch`` is a number of tokens. The optimizer is given by
+    ``Trainer(optimizers=...)``.
     """
 
     def get_batch_samples(self: Any, *args: Any, **kwargs: Any) -> Any:
