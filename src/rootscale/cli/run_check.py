@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from rootscale.cli.console import make_console, progress
 from rootscale.cli.lab import TASKS
+from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
 from rootscale.files import command_line, need_folder
-from rootscale.format import percent, show
-from rootscale.gap import Gap
+from rootscale.format import show
 from rootscale.lab import (
     Arm,
     Check,
@@ -45,8 +44,6 @@ __all__ = ["handle_check", "handle_demo"]
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
 DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
-_EXIT = {"same": 0, "different": 1, "undecided": 3}
-_STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
 def handle_check(args: argparse.Namespace) -> int:
@@ -73,8 +70,8 @@ def handle_check(args: argparse.Namespace) -> int:
             observe=observe,
         )
     show_check(found, console)
-    _report(found, args.report or folder / "report.html", console)
-    return _EXIT[found.verdict]
+    write_report(found, args.report or folder / "report.html", console)
+    return EXIT[found.verdict]
 
 
 def handle_demo(args: argparse.Namespace) -> int:
@@ -109,7 +106,7 @@ def handle_demo(args: argparse.Namespace) -> int:
         )
     show_noise(found, task.plan, console)
     show_check(found, console)
-    _report(found, args.out / "report.html", console)
+    write_report(found, args.out / "report.html", console)
     return 0
 
 
@@ -185,32 +182,9 @@ def show_check(found: Check, console: Console) -> None:
     console.print(
         f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "verdict", "largest gap of the loss, with its band", "seeds that would decide"):
-        table.add_column(column, overflow="fold")
-    for arm in found.others:
-        assert arm.comparison is not None
-        verdict = arm.comparison.verdict or "not judged"
-        worst = max(arm.comparison.decisive, key=_size)
-        needed = arm.comparison.seeds_needed
-        table.add_row(
-            escape(arm.label),
-            f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
-            f"{worst.largest} of the {escape(worst.name)}'s range",
-            "" if verdict != "undecided" else "no number" if needed is None else str(needed),
-        )
-    console.print(table)
-    tolerance, level = found.made["tolerance"], found.made["level"]
-    console.print(
-        f"\nSame: within {percent(tolerance)} of the base curve's range at all times; bands at {percent(level)}, "
-        "for all times and test functions at once."
-    )
+    print_verdicts(found, console)
     for arm in found.others:
         _explain(arm, console)
-
-
-def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.largest.gap)))
 
 
 def _explain(arm: Arm, console: Console) -> None:
@@ -218,15 +192,6 @@ def _explain(arm: Arm, console: Console) -> None:
     for what, texts in words.items():
         for text in texts[:3]:
             console.print(f"  {escape(arm.label)}: {what}: {escape(text)}", soft_wrap=True)
-
-
-def _report(found: Check, path: Path, console: Console) -> None:
-    try:
-        from rootscale.report import write_page
-
-        console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
-    except (ImportError, ValueError) as error:
-        console.print(f"\nNo report: {escape(str(error))}")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Many runs on real data: tasks, runs, sweeps and the check."""
 
 from rootscale.lab.checks import Judge, check
+from rootscale.lab.comparing import compare
 from rootscale.lab.execute import Forked, Here
 from rootscale.lab.result import Arm, Check
 from rootscale.lab.run import Run
@@ -13,6 +14,6 @@ from rootscale.lab.variant import Variant
 
 __all__ = [
     "Arm", "BusyError", "Check", "Data", "Deadline", "Forked", "Here", "Judge", "Measure", "Observer", "Run",
-    "Settings", "Setup", "Store", "Sweep", "Task", "Tensors", "UnfinishedError", "Variant", "check", "finished",
-    "grid", "load_task", "sweep",
+    "Settings", "Setup", "Store", "Sweep", "Task", "Tensors", "UnfinishedError", "Variant", "check", "compare",
+    "finished", "grid", "load_task", "sweep",
 ]  # fmt: skip
