@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from rootscale.cli.console import make_console, progress
 from rootscale.cli.lab import TASKS
+from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
 from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
@@ -25,6 +26,7 @@ from rootscale.lab import (
     Forked,
     Here,
     Judge,
+    Loop,
     Measure,
     Observer,
     Setup,
@@ -32,9 +34,11 @@ from rootscale.lab import (
     Task,
     Variant,
     check,
-    load_task,
 )
 from rootscale.lab.execute import Execute
+from rootscale.lab.loop import is_train_function
+from rootscale.lab.task import as_task, load_named
+from rootscale.logs import Alignment
 from rootscale.noise import advise, noise_of
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
@@ -48,9 +52,9 @@ DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
 
 def handle_check(args: argparse.Namespace) -> int:
     """Run `rootscale check`."""
-    task = _task(args.task)
+    task = _subject(args)
     variants = _variants(args, task)
-    total = int(task.plan.samples or 0)
+    total = 0 if isinstance(task, Loop) else int(task.plan.samples or 0)
     folder = args.out or Path("runs") / _folder_name(task.name)
     if args.report is not None:
         need_folder(args.report, "report", "--report")
@@ -60,11 +64,14 @@ def handle_check(args: argparse.Namespace) -> int:
             task,
             variants,
             seeds=args.seeds,
-            switch_at=_samples("--switch-at", args.switch_at, total),
+            switch_at=loop_start(args.switch_at)
+            if isinstance(task, Loop)
+            else _samples("--switch-at", args.switch_at, total),
             stop=None if args.stop is None else _samples("--stop", args.stop, total),
             measure=Measure(args.points, args.eval_samples),
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
             judge=Judge(args.tolerance, args.level, args.decide_by),
+            alignment=Alignment(clock=args.clock, window=args.window),
             execute=_executor(args),
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
             observe=observe,
@@ -113,15 +120,22 @@ def handle_demo(args: argparse.Namespace) -> int:
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _task(text: str) -> Task:
-    """Return the task of that name, or the one that ``file.py:name`` or ``module:name`` leads to."""
+def _subject(args: argparse.Namespace) -> Task | Loop:
+    """Return what is checked: the command, or the task or training function that TASK leads to."""
+    text = args.task
+    if (text is None) == (args.own_command is None):
+        raise ValueError("give TASK, or a command with --command; one of them")
+    if text is None:
+        return loop_of_command(args)
     if ":" not in text and text not in TASKS:
         raise ValueError(f"TASK must be file.py:name, module:name, or one of {', '.join(TASKS)}; got {text!r}")
-    return load_task(text if ":" in text else f"rootscale.paper.tasks:{text}")
+    where = text if ":" in text else f"rootscale.paper.tasks:{text}"
+    found = load_named(where)
+    return loop_of_function(where, found, args) if is_train_function(found) else as_task(where, found)
 
 
-def _variants(args: argparse.Namespace, task: Task) -> list[Variant]:
-    size = Fraction(task.plan.batch_size.total)
+def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
+    size = Fraction(task.batch_size if isinstance(task, Loop) else task.plan.batch_size.total)
     rules = [rule_text(rule, args.averaging, args.keep) for rule in args.rule]
     found = [Variant(to / size, rule) for to in args.to for rule in rules]
     found = [variant for variant in found if variant.kappa != 1] + [Variant(ell=ell) for ell in args.ell if ell != 1]
@@ -178,6 +192,8 @@ def show_noise(found: Check, plan: Plan, console: Console) -> None:
 def show_check(found: Check, console: Console) -> None:
     """Print the verdicts as a table, and what is behind them."""
     start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
+    if "checkpoint" in found.made:
+        start = f"from {found.made['checkpoint']}"
     seeds = f"{found.base.trajectory.replicas} seeds each"
     console.print(
         f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
