@@ -20,6 +20,7 @@ FILES = (
     "cifar10_ablations",
     "cifar10_vk",
     "mlp_sde",
+    "floors",
     "gpt_wikitext",
     "roberta_mlm",
     "glue",
