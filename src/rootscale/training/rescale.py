@@ -12,12 +12,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.hparams import positive
-from rootscale.rules import Rule
 from rootscale.training import schedulers
 from rootscale.training.edits import Edit, ema_edit, group_edits, norm_edits, scheduler_edit
 from rootscale.training.guards import conversion_warnings
 from rootscale.training.state import Scaled, StateScaling, scaled_state
-from rootscale.training.targets import Target, blaming, common_rule, find_targets, match_schedulers, several
+from rootscale.training.targets import Rules, Target, blaming, common_rule, find_targets, match_schedulers, several
 
 __all__ = ["Prepared", "prepare", "rescale_"]
 
@@ -52,7 +51,7 @@ def rescale_(
     scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
     model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     ema: Any = None,
-    rule: str | Rule | None = None,
+    rule: Rules = None,
     state: bool = True,
     interval: Interval | Sequence[Interval] = "step",
     forward_kappa: float | None = None,
@@ -74,7 +73,8 @@ def rescale_(
         ema: a `torch.optim.swa_utils.AveragedModel` with torch's exponential averages, or any object with a ``decay``
             attribute, or several of them.
         rule: a rule or its text, for every optimizer: ``"sqrt"``, ``"with power"`` (``beta^kappa`` for the betas),
-            ``"sqrt without v"``; None is each optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop.
+            ``"sqrt without v"``; None is each optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop. A list has one for
+            each optimizer, and a mapping one for each family that it names: ``{"muon": "normalized-linear"}``.
         state: whether the optimizer's state is converted too; without it the run is disturbed until the averages
             have forgotten the old batch size.
         interval: whether the scheduler is stepped with every optimizer ``step`` or once an ``epoch``; one for all
@@ -165,7 +165,7 @@ def prepare(
     scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
     model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     ema: Any = None,
-    rule: str | Rule | None = None,
+    rule: Rules = None,
     state: bool = True,
     interval: Interval | Sequence[Interval] = "step",
     forward_kappa: float | None = None,
