@@ -21,6 +21,7 @@ FILES = (
     "cifar10_vk",
     "mlp_sde",
     "floors",
+    "momentum_switch",
     "gpt_wikitext",
     "roberta_mlm",
     "glue",

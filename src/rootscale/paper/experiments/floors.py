@@ -18,7 +18,7 @@ Cost. 7 minutes on one H200 for the GPT with 8 processes; the others take about 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -26,19 +26,14 @@ from types import MappingProxyType
 
 from rootscale import hparams
 from rootscale.format import show
-from rootscale.lab import Settings, Task, Variant
+from rootscale.lab import Settings, Task
 from rootscale.lab.task import Tensors
 from rootscale.paper import tasks
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.experiments.language_runs import generated, sizes_of, tokens_of
-from rootscale.paper.finals import Final, format_curve
-from rootscale.paper.language import gpt
+from rootscale.paper.experiments.switch_lines import Comparison, constant, gpt_task, words
 from rootscale.paper.models import convnet
-from rootscale.paper.parts import settings_for
-from rootscale.plan import BatchSize, Plan
-from rootscale.schedule import Schedule
 
-__all__ = ["BETAS", "EXPERIMENTS", "FORMS", "KEPT", "NULL", "PROBLEMS"]
+__all__ = ["BETAS", "EXPERIMENTS", "FORMS", "PROBLEMS"]
 
 BETAS: Mapping[str, tuple[float, float]] = MappingProxyType({"999": (0.9, 0.999), "95": (0.9, 0.95)})
 #: What is done with the betas and the state, as rules; ``{}`` are the betas themselves, which are then kept.
@@ -59,9 +54,6 @@ FORMS: Mapping[str, str] = MappingProxyType(
 )
 #: The forms that are compared at every kappa, where the others would be dear.
 FEW = ("floors .8, .9", "paper", "power", "betas kept", "learning rate only", "nothing")
-NULL, KEPT = "other samples", "kept"
-#: The share of a switched run before the switch.
-BEFORE = Fraction(4, 7)
 
 
 @dataclass(frozen=True)
@@ -76,6 +68,7 @@ class Problem:
         options: of its experiments; the first batch size is the base's.
         forms: that are compared in a switched run, by kappa; all of them at a kappa that is not named.
         forms_scratch: likewise, from scratch.
+        before: the share of a switched run before the switch.
         eval_samples: of each part of the data that are measured.
         minutes: of one experiment.
     """
@@ -87,6 +80,7 @@ class Problem:
     options: Options
     forms: Mapping[int, Sequence[str]] = field(default_factory=dict)
     forms_scratch: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    before: Fraction = Fraction(4, 7)
     eval_samples: int = 2048
     minutes: float = 3
 
@@ -94,32 +88,15 @@ class Problem:
 # -- the problems ------------------------------------------------------------------------------------------------------
 
 
-def _plan(optimizer: hparams.Optimizer, options: Options, samples: int, warmup: int) -> Plan:
-    """Return a run at the smallest batch size over the epochs of the options, with a constant learning rate."""
-    sizes = sizes_of(options)
-    total = int(options.epochs * samples) // sizes[-1] * sizes[-1]
-    return Plan(
-        optimizer, BatchSize(sizes[0]), steps=Fraction(total, sizes[0]), schedule=Schedule(warmup=Fraction(warmup))
-    )
-
-
 def _gpt(betas: tuple[float, float], options: Options) -> Task:
-    """Return a GPT on enwik8, without dropout: less than a tenth of the text is seen."""
-    tokens = generated() if options.smoke else tokens_of(options.data, "enwik8")
-    made = gpt(tokens, model="gpt-tiny" if options.smoke else options.model, length=16 if options.smoke else 128,
-               dropout=0.0)  # fmt: skip
     optimizer = hparams.AdamW(3e-3 if options.smoke else 3e-4, *betas, weight_decay=0.01)
-    return replace(
-        made,
-        name=f"floors-gpt-{show(betas[1])}",
-        plan=_plan(optimizer, options, len(made.train), warmup=4 if options.smoke else 256),
-    )
+    return gpt_task(f"floors-gpt-{show(betas[1])}", options, lambda n: constant(optimizer, options, n, warmup=256))
 
 
 def _digits(betas: tuple[float, float], options: Options) -> Task:
     """Return an MLP on digits, as `rootscale.paper.tasks.digits` has it."""
     made = tasks.digits()
-    plan = _plan(hparams.Adam(5e-4, *betas), options, len(made.train), warmup=0)
+    plan = constant(hparams.Adam(5e-4, *betas), options, len(made.train))
     return replace(made, name=f"floors-digits-{show(betas[1])}", plan=plan)
 
 
@@ -127,7 +104,7 @@ def _convnet(betas: tuple[float, float], options: Options, ema: float | None = N
     """Return a conv net with BatchNorm on digits."""
     made = tasks.digits()
     train, test = (Tensors(part.inputs.view(-1, 1, 8, 8), part.targets) for part in (made.train, made.test))
-    plan = _plan(hparams.Adam(1e-3, *betas), options, len(train), warmup=0)
+    plan = constant(hparams.Adam(1e-3, *betas), options, len(train))
     return Task(
         f"floors-convnet-{show(betas[1])}{'-ema' if ema else ''}",
         replace(plan, batchnorm_momentum=0.1, ema=ema),
@@ -159,6 +136,7 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             "test accuracy",
             "train loss",
             Options(epochs=36, batch_sizes=(4, 16, 32, 64, 256), seeds=16, model="mlp", points=24),
+            before=Fraction(1, 4),
             minutes=8,
         ),
         "convnet": Problem(
@@ -166,7 +144,8 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             _convnet,
             "test accuracy",
             "train loss",
-            Options(epochs=24, batch_sizes=(16, 64, 256), seeds=8, model="convnet", points=16),
+            Options(epochs=12, batch_sizes=(16, 64, 256), seeds=8, model="convnet", points=16),
+            before=Fraction(3, 10),
             minutes=20,
         ),
         "convnet-ema": Problem(
@@ -174,8 +153,9 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             partial(_convnet, ema=0.999),
             "test accuracy",
             "test loss",
-            Options(epochs=24, batch_sizes=(16, 64, 256), seeds=8, model="convnet", points=16),
+            Options(epochs=12, batch_sizes=(16, 64, 256), seeds=8, model="convnet", points=16),
             {4: FEW, 16: FEW},
+            before=Fraction(3, 10),
             minutes=15,
         ),
     }
@@ -187,49 +167,16 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
 
 def lines(problem: str, betas: str, scratch: bool, options: Options) -> tuple[list[Line], Settings]:
     """Return the base, the null, and every form at every batch size."""
-    chosen, values, sizes = PROBLEMS[problem], BETAS[betas], sizes_of(options)
-    task = chosen.task(values, options)
-    samples = task.plan.samples
-    assert samples is not None
-    start = 0 if scratch else int(samples * BEFORE) // sizes[-1] * sizes[-1]
-    base = f"B = {sizes[0]:,}"
-    made = [Line(f"{base} {KEPT}", task), Line(f"{base}, {NULL}", task, Variant(other_samples=True))]
-    for size in sizes[1:]:
-        kappa = Fraction(size, sizes[0])
-        asked = (chosen.forms_scratch if scratch else chosen.forms).get(int(kappa), tuple(FORMS))
-        arrow = f"B = {size:,}" if scratch else f"{sizes[0]:,} → {size:,}"
-        made += [Line(f"{arrow}, {form}", task, variant) for form, variant in _variants(asked, values, task, kappa)]
-    settings = settings_for(options, task.plan, sizes, start, eval_samples=chosen.eval_samples)
-    noise = scratch or problem != "gpt"  # it would take longer than the runs of the GPT, whose scale is known so too
-    return made, replace(settings, measure=replace(settings.measure, noise=noise))
+    chosen, values = PROBLEMS[problem], BETAS[betas]
+    some = chosen.forms_scratch if scratch else chosen.forms
 
+    def rules(kappa: int) -> dict[str, str]:
+        asked = some.get(kappa, tuple(FORMS))
+        return {form: text.format(*map(show, values)) for form, text in FORMS.items() if form in asked}
 
-def _variants(
-    asked: Sequence[str], betas: tuple[float, float], task: Task, kappa: Fraction
-) -> Iterator[tuple[str, Variant]]:
-    """Yield the forms that exist at a kappa, of those that come to the same betas and state the first."""
-    seen = set()
-    for form in (form for form in FORMS if form in asked):
-        variant = Variant(kappa, FORMS[form].format(*map(show, betas)))
-        try:
-            optimizer = variant.plan(task.plan).optimizer
-        except ValueError:  # the paper's form ends before this kappa
-            continue
-        key = optimizer, variant.rule if variant.rule in ("sqrt-eta", "none") else "converted", form == "power"
-        if key not in seen:
-            seen.add(key)
-            yield form, variant
-
-
-def words(judged: str, finals: Sequence[Final]) -> str:
-    """Return the largest gap of every form at every batch size, in percent of the base's range."""
-    parts: dict[str, list[str]] = {}
-    for final in finals[1:]:
-        place, _, form = final.label.partition(", ")
-        parts.setdefault(place, []).append(f"{form} {format_curve(final, judged)}")
-    return f"largest gap of the {judged} to the kept batch, over that curve's range: " + "; ".join(
-        f"{place}: {', '.join(gaps)}" for place, gaps in parts.items()
-    )
+    before = Fraction(0) if scratch else chosen.before
+    made = Comparison(rules, before, chosen.eval_samples, noise=scratch)
+    return made.lines(chosen.task(values, options), options)
 
 
 def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
@@ -239,8 +186,8 @@ def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
     return Experiment(
         name=f"floors-{cell}",
         title=f"Default betas: {chosen.title}, betas {show(beta1)}, {show(beta2)}, {start}",
-        claim="Not in the paper. Its form for the betas down to floors of .8 and .9, with the state converted to match, "
-        "keeps the run at the level of other samples",
+        claim="Not in the paper. Its form for the betas down to floors of .8 and .9, with the state converted to "
+        "match, keeps the run at the level of other samples",
         source="section 5, where the paper's form ends at kappa = 1 / (1 - beta)",
         minutes=chosen.minutes,
         defaults=chosen.options,
