@@ -94,7 +94,7 @@ def group_edits(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, ka
             yield from _free_edits(group, unit, before, after, rule, kappa)
     for group, key in schedulers.places(optimizer):
         if key not in torch_units:  # what schedulers have stored there
-            after = schedulers.convert(rule, schedulers.UNITS[key], schedulers.read(group[key]), kappa, key)
+            after = schedulers.convert_kept(rule, key, schedulers.read(group[key]), kappa)
             yield _group_edit((), group, key, after)
 
 

@@ -41,9 +41,9 @@ def rescale(
 
     ``nu`` (and AMSGrad's maximum) becomes ``nu / kappa``, counters ``count / kappa``; a trace of gradients stays, and
     ``mu`` too where beta1 stays above its floor. Chains, ``masked``, ``partition``/``multi_transform``,
-    ``MultiSteps``, ``apply_if_finite`` and ``inject_hyperparams`` are walked; the numbers that ``inject_hyperparams`` holds are converted too. A state of any
-    other kind is refused by name. Make the transformation anew with `scale`; with ``inject_hyperparams``, only if it
-    holds a schedule.
+    ``MultiSteps``, ``apply_if_finite`` and ``inject_hyperparams`` are walked; the numbers that ``inject_hyperparams``
+    holds are converted too. A state of any other kind is refused by name. Make the transformation anew with `scale`;
+    with ``inject_hyperparams``, only if it holds a schedule.
 
     Args:
         opt_state: what ``init`` or ``update`` of an optax transformation returned; concrete, not inside ``jit``.
