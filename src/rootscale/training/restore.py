@@ -118,8 +118,8 @@ def _settled(live: Live, optimizer: torch.optim.Optimizer, carried: Carried, dri
     if missing:
         given = [part for part in PARTS if getattr(live, part.argument) is not None]
         raise ValueError(
-            f"{' and '.join(part.what for part in missing)} was converted with this {type(optimizer).__name__} "
-            f"({carried}) and has to be restored with it: call {restore_call([*given, *missing])} (an empty list says "
+            f"this {type(optimizer).__name__} was converted ({carried}) together with "
+            f"{' and '.join(part.what for part in missing)}, to be restored with it: call {restore_call([*given, *missing])} (an empty list says "
             "that there is none any more)"
         )
     parts = {part.argument: carried.parts.get(part.argument, 1.0) for part in PARTS}
