@@ -191,10 +191,12 @@ def _rebuild(cls: type[LRScheduler], attributes: dict[str, Any]) -> LRScheduler:
 
 @cache
 def rescaled_class(cls: Any) -> type[LRScheduler]:
+    """Return the class of converted schedulers of a class."""
     return type(f"Rescaled{cls.__name__}", (RescaledScheduler, cls), {"__module__": __name__, "__doc__": cls.__doc__})
 
 
 def unwrap(scheduler: LRScheduler) -> None:
+    """Make a converted scheduler that is in its own units an ordinary one again."""
     scheduler.__class__ = type(scheduler).__mro__[2]
     for name in _FRESH:
         scheduler.__dict__.pop(name, None)
@@ -234,6 +236,7 @@ def wrap(scheduler: LRScheduler) -> None:
 
 
 def learning_rates(scheduler: LRScheduler) -> list[Any]:
+    """Return copies of the learning rates in use."""
     rates = (group["lr"] for group in scheduler.optimizer.param_groups)
     return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
