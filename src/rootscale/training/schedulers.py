@@ -144,7 +144,7 @@ class RescaledScheduler(LRScheduler):
         ticks = math.floor(owed + 1e-9)  # kappa = 1/3, three times, is one tick
         self._rootscale_owed = max(0.0, owed - ticks)
         # The last step of a run may reach past its end by a part of a step; a schedule that ends there stays there.
-        left = _ticks_left(self)
+        left = ticks_left(self)
         return int(left) if 0 < left < ticks else ticks
 
     def state_dict(self) -> dict[str, Any]:
@@ -241,13 +241,13 @@ def learning_rates(scheduler: LRScheduler) -> list[Any]:
     return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
 
-def _ticks_left(scheduler: Any) -> float:
+def ticks_left(scheduler: Any) -> float:
     """Return how far the scheduler can go before it refuses, as OneCycleLR does after its ``total_steps``."""
     children = getattr(scheduler, "_schedulers", None)
     if children is not None:
         starts = getattr(scheduler, "_milestones", None)
         if starts is None:  # chained: all of them run at once
-            return min(_ticks_left(child) for child in children)
+            return min(ticks_left(child) for child in children)
         total = getattr(children[-1], "total_steps", math.inf)  # one after the other: the last one may have an end
         return float(total) + (starts[-1] if starts else 0) - float(scheduler.last_epoch)
     return float(getattr(scheduler, "total_steps", math.inf)) - float(scheduler.last_epoch)
