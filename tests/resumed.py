@@ -5,6 +5,8 @@ Every step records what the batch size touches: the loss, the learning rate, the
 statistics) and that of the averaged parameters.
 """
 
+from types import MappingProxyType
+
 import torch
 from torch import nn
 from torch.distributed import checkpoint as dcp
@@ -169,12 +171,12 @@ class Lightning:
     """Fits of Lightning, an epoch for every 16 samples, with a callback that is the script: it converts by hand."""
 
     epochs = (2, 8, 8, 16, 16)  # the batch sizes
-    saved = {"before": 0, "after": 1, "twice": 3}  # the last epoch before the checkpoint
+    saved = MappingProxyType({"before": 0, "after": 1, "twice": 3})  # the last epoch before the checkpoint
 
     def __init__(self, folder, sizes=epochs):
         self.folder, self.sizes = folder, sizes
 
-    def fit(self, convert=None, when="never", resume=None, end=len(epochs)):
+    def fit(self, convert=None, when="never", resume=None, end=5):
         """The records of a fit; the script calls ``convert`` before or after Lightning loads the checkpoint."""
         from lightning.pytorch import Callback, LightningModule, Trainer
         from lightning.pytorch.callbacks import ModelCheckpoint
@@ -242,7 +244,7 @@ class Lightning:
 class HuggingFace:
     """The Trainer of transformers, on 160 samples in their order; its checkpoints are those of ``resume``."""
 
-    saved = {"before": (2, 16), "after": (8, 32), "twice": (16, 80)}  # batch size and samples seen
+    saved = MappingProxyType({"before": (2, 16), "after": (8, 32), "twice": (16, 80)})  # batch size and samples seen
 
     def __init__(self, folder, size, *, callback=True, rescaled=()):
         from transformers import Trainer, TrainerCallback, TrainingArguments

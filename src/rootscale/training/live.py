@@ -85,7 +85,7 @@ class Switch:
                 "give either kappa or batch_size=(before, after), as in rescale_(optimizer, 4) or "
                 f"rescale_(optimizer, batch_size=(16, 64)); got {given}"
             )
-        known = {one.batch_size for one in carried} if carried else {None}
+        known: set[float | None] = {one.batch_size for one in carried} or {None}
         if kappa is not None:
             kappa = positive("kappa", kappa)
             now = known.pop() if len(known) == 1 else None
@@ -96,7 +96,9 @@ class Switch:
         for one in known - {None}:
             if one is not None and not same(one, sizes[0]):
                 raise ValueError(f"the run is at batch size {show(one)}, not at {show(sizes[0])}")
-        forward = float(before.forward_kappa(after)) if forward_kappa is None else positive("forward_kappa", forward_kappa)
+        forward = (
+            float(before.forward_kappa(after)) if forward_kappa is None else positive("forward_kappa", forward_kappa)
+        )
         return cls(sizes[1] / sizes[0], forward, sizes)
 
 

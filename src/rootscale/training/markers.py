@@ -43,7 +43,7 @@ class Part:
 
 
 PARTS = (
-    Part("scheduler", "rootscale_scheduler_kappa", "the scheduler's clock and learning rates"),
+    Part("scheduler", "rootscale_scheduler_kappa", "the scheduler"),
     Part("model", "rootscale_forward_kappa", "BatchNorm's momentum"),
     Part("ema", "rootscale_ema_kappa", "the decay of the parameter average"),
 )
@@ -74,7 +74,9 @@ class Carried:
         """Whether the run has other units than its script."""
         return not same(self.kappa, 1.0)
 
-    def advance(self, kappa: float, batch_size: float | None = None, parts: Mapping[str, float] | None = None) -> Carried:
+    def advance(
+        self, kappa: float, batch_size: float | None = None, parts: Mapping[str, float] | None = None
+    ) -> Carried:
         """Return the units after one more change.
 
         Args:
@@ -87,7 +89,7 @@ class Carried:
         return Carried(self.kappa * kappa, batch_size, {**self.parts, **(parts or {})})
 
     def write(self, group: MutableMapping[str, Any]) -> None:
-        """Put the units into a parameter group; back in the units of the script, and of no known size, there are none."""
+        """Put the units into a parameter group; in the script's own units, and at no known size, there are none."""
         for key in KEYS:
             group.pop(key, None)
         if self.batch_size is not None:
@@ -95,7 +97,7 @@ class Carried:
         rest = {KAPPA: self.kappa, **{part.key: self.parts.get(part.argument, 1.0) for part in PARTS}}
         if self.batch_size is not None or not all(same(factor, 1.0) for factor in rest.values()):
             # All of them, or none: loaders such as DCP load only keys that they know.
-            group |= {key: 1.0 if same(factor, 1.0) else factor for key, factor in rest.items()}
+            group.update({key: 1.0 if same(factor, 1.0) else factor for key, factor in rest.items()})
 
     def __str__(self) -> str:
         size = "" if self.batch_size is None else f" (batch size {show(self.batch_size)})"

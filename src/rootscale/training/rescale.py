@@ -100,7 +100,7 @@ def rescale_(
 
 
 def _already(optimizer: torch.optim.Optimizer, live: Live) -> str:
-    """Return what to say of a run that was loaded from one that had been converted, and is not to be converted twice."""
+    """Return what to say of a run that was loaded from a converted one, and is not to be converted twice."""
     given = [part for part in PARTS if getattr(live, part.argument) is not None]
     return (
         f"this {type(optimizer).__name__} was loaded from a run that had been converted already, to "

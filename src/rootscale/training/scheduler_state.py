@@ -14,7 +14,19 @@ from typing import Any
 
 from rootscale.rules import rule_text
 
-__all__ = ["FRAMES", "OWED", "PLACE", "SEAL", "TICKS", "Frame", "frames_kappa", "is_sealed", "read_frame", "seal", "unseal"]
+__all__ = [
+    "FRAMES",
+    "OWED",
+    "PLACE",
+    "SEAL",
+    "TICKS",
+    "Frame",
+    "frames_kappa",
+    "is_sealed",
+    "read_frame",
+    "seal",
+    "unseal",
+]
 
 FRAMES, TICKS, OWED, PLACE = "_rootscale_frames", "_rootscale_ticks", "_rootscale_owed", "_rootscale_last_epoch"
 SEAL = (

@@ -23,9 +23,9 @@ from rootscale.integrations.lightning.noise import NoiseLog
 from rootscale.noise import Noise
 from rootscale.rules import Rule, get_rule
 from rootscale.training import rescale_
-from rootscale.training.edits import tag_of
+from rootscale.training.averages import tag_of
 from rootscale.training.live import Live, Switch
-from rootscale.training.markers import TAG
+from rootscale.training.markers import KAPPA, TAG, units_of
 from rootscale.training.norms import norm_layers
 from rootscale.training.prepared import prepare
 from rootscale.units import UNITS
@@ -91,6 +91,7 @@ class RescaleCallback(Callback):
         self._every = 1  # the accumulate_grad_batches that goes with it
         self._wanted: int | None = None  # an accumulate_grad_batches that was asked for
         self._replay = False
+        self._states: list[Any] = []  # of the optimizers, in the checkpoint that is resumed
         self._script: list[tuple[Any, str, Any]] = []  # the script's numbers: object, attribute, value
         self._noise: NoiseLog | None = None
 
@@ -118,6 +119,7 @@ class RescaleCallback(Callback):
             self._size, self._every = int(record["batch_size"]), int(record["accumulation"])
             self._frames = [Frame.of(frame) for frame in record["frames"]]
         self._replay = bool(self._frames)
+        self._states = checkpoint.get("optimizer_states", [])
         if trainer.strategy.restore_checkpoint_after_setup:  # on_fit_start is over
             self._repeat(trainer, pl_module)
 
@@ -130,6 +132,11 @@ class RescaleCallback(Callback):
             self._replay = False
             for frame in self._frames:
                 self._convert(trainer, module, frame)
+            for optimizer, state in zip(trainer.optimizers, self._states, strict=False):
+                if KAPPA not in state["param_groups"][0]:  # of a version whose runs did not carry their units
+                    for group in state["param_groups"]:
+                        units_of(optimizer.param_groups).write(group)
+            self._states = []
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Follow the global batch size, and for BatchNorm the accumulation, where an optimizer step begins.
