@@ -21,7 +21,8 @@ from torch import Tensor
 from rootscale.rules import Rule
 from rootscale.training.checkpoints import Contents, Folder, Keys, Request
 from rootscale.training.checkpoints.archive import MappedFile, Tell
-from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_scheduler
+from rootscale.training.checkpoints.saved import SavedOptimizer
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 
 __all__ = ["SafetensorsFile", "SafetensorsFolder", "is_safetensors_folder"]
 
