@@ -23,6 +23,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rootscale.rules import Rule, get_rule, rule_text
+from rootscale.units import AVERAGE
 
 #: What schedulers keep or change in an optimizer's groups, and its unit.
 UNITS: dict[str, str | tuple[str, ...]] = {
@@ -64,6 +65,18 @@ def convert(rule: Rule, unit: str | tuple[str, ...], value: Value, kappa: float,
     return float(rule.convert(str(unit), value, kappa, name))
 
 
+def convert_kept(rule: Rule, key: str, value: Value, kappa: float) -> Value:
+    """Return at ``kappa`` what a scheduler keeps in a group; the ends of a cycle of beta1 as they are without floors.
+
+    The scheduler has to find them again in its own units, and a floor has no way back.
+    """
+    unit = UNITS[key]
+    row = rule.units.get(unit) if isinstance(unit, str) else None
+    if row is not None and row.form.floor is not None:
+        return float(AVERAGE.apply(value, kappa))
+    return convert(rule, unit, value, kappa, key)
+
+
 def places(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the groups and keys of an optimizer where a scheduler's values are."""
     for group in optimizer.param_groups:
@@ -88,7 +101,7 @@ class RescaledScheduler(LRScheduler):
             if unit in ("eta", "min_eta"):  # a schedule may pass below zero, where it ends between two of our steps
                 value = float(chosen.convert(str(unit), 1.0, by)) * value  # type: ignore[operator]
             else:
-                value = convert(chosen, unit, value, by)
+                value = convert_kept(chosen, key, value, by)
         return value
 
     def step(self, *args: Any, **kwargs: Any) -> None:

@@ -85,7 +85,7 @@ def convert_text(
     >>> print(convert_text('{"train_batch_size": 256, "optimizer": {"type": "AdamW", "params": '
     ...                    '{"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}', 1024).after)
     {"train_batch_size": 1024, "optimizer": {"type": "AdamW", "params":
-    {"lr": 0.0006, "betas": [0.6, 0.8], "eps": 5e-09, "weight_decay": 0.2}}}
+    {"lr": 0.0006, "betas": [0.8, 0.9], "eps": 5e-09, "weight_decay": 0.2}}}
     """
     document, known = read_document(text, format, section=section)
     return _convert(document, known, to, start=start, world_size=world_size, rule=rule, length=length)
@@ -218,8 +218,9 @@ def _written(row: Change, kappa: Fraction) -> int | float | None:
         return row.value
     value = float(row.value)
     short = float(f"{value:.9g}")
-    form = row.unit and row.unit.form
-    noise = 1e-14 * (1.0 if form is AVERAGE else abs(value))
-    if form in (AVERAGE, AVERAGE_POWER, COMPLEMENT):
+    form = row.unit.form if row.unit else None
+    paper = form is AVERAGE or (form is not None and form.floor is not None)
+    noise = 1e-14 * (1.0 if paper else abs(value))
+    if paper or form in (AVERAGE_POWER, COMPLEMENT):
         noise *= max(1.0, float(kappa) / 5)
     return short if abs(short - value) <= noise else value
