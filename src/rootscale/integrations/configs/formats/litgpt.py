@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rootscale.integrations.configs.formats.names import class_refusals, class_rows
-from rootscale.integrations.configs.formats.row import Field, Refusal, When
+from rootscale.integrations.configs.formats.row import Field, When
 from rootscale.integrations.configs.formats.table import Format, Layout
 
 __all__ = ["LITGPT"]
