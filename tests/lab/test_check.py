@@ -14,7 +14,7 @@ from torch import nn
 
 from rootscale import SGD, Adam, Plan
 from rootscale.cli import main
-from rootscale.cli.run_check import _folder_name
+from rootscale.cli.run_check import folder_name
 from rootscale.lab import (
     Check,
     Forked,
@@ -395,7 +395,7 @@ def test_ready_made_tasks_have_short_names():
 
 @pytest.mark.parametrize("name", ["..", "../outside", "/tmp/outside", "a/../../b", ".hidden", "...", ""])
 def test_the_folder_of_a_task_lies_in_the_folder_of_runs(name):
-    place = (Path("/base/runs") / _folder_name(name)).resolve()
+    place = (Path("/base/runs") / folder_name(name)).resolve()
     assert place.parent == Path("/base/runs")
 
 

@@ -56,8 +56,13 @@ def _add_check(subparsers: Any) -> None:
         "--ell", type=float, nargs="+", default=[], metavar="ELL", help="SVAG, which simulates the SDE, at these ell"
     )
     what.add_argument(
-        "--switch-at", default="0", metavar="SAMPLES", help="switch in mid-run, after so many samples or a share such "
-        "as 25%%; of your own loop, the path of its checkpoint ({seed} is the seed); default: from scratch",
+        "--switch-at", nargs="+", default=["0"], metavar="SAMPLES",
+        help="switch in mid-run, after so many samples or a share such as 25%%; of your own loop, the path of its "
+        "checkpoint ({seed} is the seed); default: from scratch",
+    )  # fmt: skip
+    what.add_argument(
+        "--find-largest", action="store_true", help="find the largest batch size that is the same, of --to (default: 2 "
+        "to 64 times the base's), from each --switch-at: smallest first, with few seeds at first, until one differs",
     )  # fmt: skip
     what.add_argument(
         "--stop", metavar="SAMPLES", help="end the runs there, samples or a share; default: the plan's end"
@@ -135,6 +140,10 @@ def _add_demo(subparsers: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
+    if args.find_largest:
+        from rootscale.cli.run_largest import handle_largest
+
+        return handle_largest(args)
     from rootscale.cli.run_check import handle_check
 
     return handle_check(args)

@@ -25,7 +25,7 @@ from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "as_variants", "check_task"]
+__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ def check_task(
     tried = as_variants(variants)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     _refuse(task, tried, numbers, judge)
-    settings = _settings(task, tried, switch_at, stop, measure, setup)
+    settings = settings_of(task, tried, switch_at, stop, measure, setup)
     place = as_store(store)
     runs = None if place is None else replace(place, folder=place.folder / "runs")
     swept = sweep(
         task, [Variant(), *tried], seeds=numbers, settings=settings, store=runs, execute=execute, observe=observe
     )
     base = swept.trajectories[Variant()]
-    arms = tuple(_compared(task, variant, swept, settings, judge) for variant in tried)
+    arms = tuple(compared_arm(task, variant, swept, settings, judge) for variant in tried)
     made = {
         "command": (place and place.command) or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
         **environment(setup.device),
@@ -148,7 +148,7 @@ def _refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: J
         variant.plans(task.plan)
 
 
-def _settings(
+def settings_of(
     task: Task, tried: Sequence[Variant], switch_at: int, stop: int | None, measure: Measure, setup: Setup
 ) -> Settings:
     """Return the settings of all runs, on a grid that suits every batch size."""
@@ -164,7 +164,7 @@ def _settings(
     return Settings(grid(stop, measure.points, switch_at, sizes), switch_at, measure, setup)
 
 
-def _compared(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
+def compared_arm(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
     """Return the arm of a variant with its comparison, and the causes where it is different."""
     base, trajectory = swept.trajectories[Variant()], swept.trajectories[variant]
     deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in base.names if name in LOSSES]
