@@ -40,6 +40,7 @@ from rootscale.noise import advise, noise_of
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
 from rootscale.rules import rule_text
+from rootscale.tolerance import tolerance_text
 
 __all__ = ["handle_check", "handle_demo"]
 
@@ -63,11 +64,12 @@ def handle_check(args: argparse.Namespace) -> int:
             task,
             variants,
             seeds=args.seeds,
+            budget=args.budget,
             switch_at=_samples("--switch-at", args.switch_at, total),
             stop=None if args.stop is None else _samples("--stop", args.stop, total),
             measure=Measure(args.points, args.eval_samples),
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
-            judge=Judge(args.tolerance, args.level, args.decide_by),
+            judge=Judge(args.tolerance, args.level, args.decide_by, args.looks),
             execute=_executor(args),
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
             observe=observe,
@@ -181,7 +183,8 @@ def show_noise(found: Check, plan: Plan, console: Console) -> None:
 def show_check(found: Check, console: Console) -> None:
     """Print the verdicts as a table, and what is behind them."""
     start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
-    seeds = f"{found.base.trajectory.replicas} seeds each"
+    numbers = sorted({arm.trajectory.replicas for arm in (found.base, *found.others)})
+    seeds = f"{' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds each"
     console.print(
         f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
     )
@@ -200,10 +203,11 @@ def show_check(found: Check, console: Console) -> None:
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
         )
     console.print(table)
-    tolerance, level = found.made["tolerance"], found.made["level"]
+    comparison = next(arm.comparison for arm in found.others if arm.comparison)
+    often = "" if comparison.looks == "once" else ", however often you add seeds and ask again"
     console.print(
-        f"\nSame: within {percent(tolerance)} of the base curve's range at all times; bands at {percent(level)}, "
-        "for all times and test functions at once."
+        f"\nSame: within {escape(tolerance_text(comparison.tolerance))} at all times. A verdict is wrong in at most "
+        f"{percent(1 - comparison.level)} of such checks{often}."
     )
     for arm in found.others:
         _explain(arm, console)
