@@ -172,7 +172,7 @@ def test_mistakes_are_explained_before_anything_is_run(monkeypatch):
     for variants, options, message in (
         ([], {}, r"nothing to compare: give a batch size that is not the plan's \(a kappa, or a Variant\)"),
         ([1], {}, "nothing to compare"),
-        ([2], {"seeds": 3}, "at least 4 seeds are needed for a verdict, got 3"),
+        ([2], {"seeds": 1}, "at least 2 seeds are needed for a verdict, got 1"),
         ([2], {"switch_at": 600}, "switch_at must lie in the run of 600 samples, got 600"),
         ([2], {"stop": 700}, "stop must lie in the run of 600 samples, got 700"),
         ([2], {"judge": Judge(decide_by=["loss"])}, "the verdict cannot rest on 'loss'; there are 'train loss'"),
@@ -358,7 +358,7 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("mnist --to 64", "there is no folder to read MNIST from: set the environment variable ROOTSCALE_DATA"),
         ("{file}:task --to 8 --switch-at soon", "--switch-at takes samples or a share such as 25%, got 'soon'"),
         ("{file}:task --to 8 --keep nothing", "rule 'sqrt' has no row 'nothing' to leave out"),
-        ("{file}:task --to 8 --seeds 2", "at least 4 seeds are needed"),
+        ("{file}:task --to 8 --seeds 1", "at least 2 seeds are needed"),
         ("{file}:task --to 8 --eval-samples 0", "eval_samples must be at least 1, got 0"),
         ("{file}:task --to 8 --micro -1", "micro must be at least 1, got -1"),
         ("{file}:task --to 8 --points 0", "points must be at least 1, got 0"),

@@ -80,7 +80,7 @@ def page(entry: Entry) -> str:
     for i, final in enumerate(finals):
         values = [format_end(name, final.end(name)) for name in shown]
         gap = format_gap(experiment.measure, final.end(experiment.measure)) if i else "base"
-        verdict = final.verdict or ("" if not i else "none: fewer than 4 seeds")
+        verdict = final.verdict or ("" if not i else "none: one seed")
         counts = str(final.seeds), str(final.diverged)
         rows.append(_row(final.label, *counts, *values, gap, verdict, f"{final.seconds:.0f}"))
     parts.append("\n".join(rows))
