@@ -365,15 +365,19 @@ def test_a_saved_run_goes_on_as_it_was():
     assert train(model, optimizer, 5, seed=1) == expected
 
 
-def test_an_old_checkpoint_brings_back_old_hyperparameters_so_it_is_loaded_first():
+def test_an_old_checkpoint_brings_back_old_hyperparameters_so_it_is_loaded_first_or_gone_back_to():
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)
     train(model, optimizer, 5)
     old = copy.deepcopy(optimizer.state_dict())
     rescale_(optimizer, 4)
     right = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"to go back to before the switch, call rescale_\(..., 0.25\) and then load"):
+        optimizer.load_state_dict(old)
+    assert plain(optimizer.state_dict()) == plain(right)
+    rescale_(optimizer, 1 / 4)
     optimizer.load_state_dict(old)
-    assert optimizer.param_groups[0]["lr"] == 1e-3
+    assert plain(optimizer.state_dict()) == plain(old)
     rescale_(optimizer, 4)
     assert plain(optimizer.state_dict()) == plain(right)
 
@@ -498,6 +502,8 @@ def test_two_optimizers_at_once_are_each_alone(rule):
             apart.optimizers, apart.schedulers, apart.nets, (apart.average, None), strict=True
         )
     ]
+    for group in apart.optimizers[1].param_groups:  # together, both have to be restored with the average
+        group["rootscale_ema_kappa"] = 4.0
     assert together.snapshot() == apart.snapshot()
     for i, ones in enumerate(alone):
         for row in ones:
@@ -513,6 +519,8 @@ def test_two_optimizers_at_once_are_each_alone(rule):
     assert len(changes) == sum(map(len, alone)) - 1
     for one, other in zip(together.optimizers, apart.optimizers, strict=True):
         assert type(one) is type(other)
+    for group in apart.optimizers[1].param_groups:
+        group["rootscale_ema_kappa"] = 1.0
     for i in range(2):  # and they go on alike
         losses = [train(pair.nets[i], pair.optimizers[i], 3, seed=1) for pair in (together, apart)]
         assert losses[0] == losses[1]

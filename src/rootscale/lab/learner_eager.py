@@ -22,8 +22,9 @@ from rootscale.lab.stacked import Named
 from rootscale.rules import Rule, rule_text
 from rootscale.training import SVAG
 from rootscale.training.adapters import make_optimizer
+from rootscale.training.live import Live, Switch
 from rootscale.training.norms import norm_layers
-from rootscale.training.rescale import prepare
+from rootscale.training.prepared import prepare
 
 __all__ = ["EagerLearner"]
 
@@ -74,7 +75,7 @@ class EagerLearner:
         """Convert to ``kappa`` times the batch size, and then to SVAG's steps; warnings are in what it returns."""
         live: dict[str, Any] = {"model": self.nets.model, "ema": self.average}
         optimizers, rules = parts_of(self.optimizer), rules_of(self.optimizer, rule)
-        prepared = prepare(optimizers, kappa, rule=rules, forward_kappa=forward_kappa, **live)
+        prepared = prepare(Live(optimizers, **live), Switch.of(kappa, forward_kappa=forward_kappa), rule=rules)
         before = [float(group["lr"]) for group in self.optimizer.param_groups]
         prepared.commit()
         if len(optimizers) > 1:  # the plan has the learning rate of the first, and the others may follow other rules

@@ -56,6 +56,11 @@ class Variant:
         """Return the batch sizes of all stages over the plan's."""
         return (Fraction(self.kappa), *(Fraction(kappa) for _, kappa in self.ramp))
 
+    @property
+    def text(self) -> str | None:
+        """The rule as text; None is the optimizer's own."""
+        return self.rule if self.rule is None else str(self.rule)
+
     def the_rule(self, plan: Plan) -> Rule:
         """Return the rule by which a plan is converted."""
         return get_rule(self.rule, plan.optimizer.name)

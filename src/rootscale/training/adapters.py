@@ -12,6 +12,7 @@ import torch
 from rootscale.hparams import Optimizer
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.training import optim
+from rootscale.training.sample_clock import SampleClock
 
 __all__ = ["ADAPTERS", "Adapter", "adapter_of", "family_of", "make_optimizer"]
 
@@ -25,11 +26,13 @@ class Adapter:
             hyperparameters.
         family: the name of the row.
         requires: options that must have these values; with others the update is another one.
+        refused: why there is nothing to convert, where that is so.
     """
 
     cls: type[torch.optim.Optimizer] | str
     family: str
     requires: Mapping[str, object] = field(default_factory=dict)
+    refused: str = ""
 
     def fits(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether an optimizer makes this update."""
@@ -49,6 +52,7 @@ ADAPTERS = (
     Adapter(optim.MicroBatchAdam, "microbatchadam"),
     Adapter(optim.Adam, "adam"),
     Adapter(optim.RMSprop, "rmsprop"),
+    Adapter(SampleClock, "adam", refused="it is on the sample clock: give the new batch size to step(samples=...)"),
     *([Adapter(torch.optim.Muon, "muon")] if hasattr(torch.optim, "Muon") else []),
     Adapter("Lion", "lion"),
     Adapter("Signum", "signum"),
@@ -75,6 +79,8 @@ def adapter_of(optimizer: Any) -> Adapter:
         inner = getattr(optimizer, "optimizer", None)
         hint = f"; give the {type(inner).__name__} it wraps" if isinstance(inner, torch.optim.Optimizer) else ""
         raise TypeError(f"optimizer must be one of {SUPPORTED}; got {type(optimizer).__name__}{hint}")
+    if adapter.refused:
+        raise TypeError(f"there is nothing to convert in {type(optimizer).__name__}, as {adapter.refused}")
     for i, group in enumerate(optimizer.param_groups):
         for key, value in adapter.requires.items():
             if group.get(key, value) != value:
