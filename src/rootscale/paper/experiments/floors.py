@@ -30,7 +30,7 @@ from rootscale.lab import Settings, Task
 from rootscale.lab.task import Tensors
 from rootscale.paper import tasks
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.experiments.switch_lines import Comparison, constant, gpt_task, words
+from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, gpt_task, words
 from rootscale.paper.models import convnet
 
 __all__ = ["BETAS", "EXPERIMENTS", "FORMS", "PROBLEMS"]
@@ -140,7 +140,7 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             minutes=8,
         ),
         "convnet": Problem(
-            "conv net with BatchNorm on digits",
+            "conv net on digits",
             _convnet,
             "test accuracy",
             "train loss",
@@ -149,7 +149,7 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             minutes=20,
         ),
         "convnet-ema": Problem(
-            "conv net with BatchNorm on digits, average of the weights",
+            "conv net on digits, weights averaged",
             partial(_convnet, ema=0.98),
             "test accuracy",
             "test loss",
@@ -180,12 +180,12 @@ def lines(problem: str, betas: str, scratch: bool, options: Options) -> tuple[li
 
 
 def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
-    chosen, (beta1, beta2) = PROBLEMS[problem], BETAS[betas]
+    chosen, (_, beta2) = PROBLEMS[problem], BETAS[betas]
     cell = f"{problem}-{betas}{'-scratch' if scratch else ''}"
     start = "from scratch" if scratch else "a switch in mid-run"
     return Experiment(
         name=f"floors-{cell}",
-        title=f"Default betas: {chosen.title}, betas {show(beta1)}, {show(beta2)}, {start}",
+        title=f"Default betas: {chosen.title}, .9 and {show(beta2).lstrip('0')}, {start}",
         claim="Not in the paper. Its form for the betas down to floors of .8 and .9, with the state converted to "
         "match, keeps the run at the level of other samples",
         source="section 5, where the paper's form ends at kappa = 1 / (1 - beta)",
@@ -196,6 +196,8 @@ def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
         place=f"floors/{cell}",
         smoke={"epochs": 2 if problem == "gpt" else 1, "batch_sizes": (1024, 4096)},
         measure=chosen.measure,
+        keeps=KEEPS,
+        told=chosen.judged,
     )
 
 
