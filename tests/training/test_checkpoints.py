@@ -43,6 +43,7 @@ OPTIMIZERS = {
     "tensor lr": lambda p: torch.optim.AdamW(p, **{**ADAM, "lr": torch.tensor(1e-3)}, capturable=False, foreach=False),
     "rmsprop": lambda p: torch.optim.RMSprop(p, alpha=0.99),
     "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+    "floors": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.95)),
     "groups": lambda p: torch.optim.AdamW(
         [{"params": p[:2], "lr": 1e-4}, {"params": p[2:], "weight_decay": 0}], **ADAM
     ),
