@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ from rootscale.units import (
     AVERAGE_1,
     AVERAGE_2,
     AVERAGE_POWER,
+    DEGREE_0,
+    HALF,
     KEPT,
     MOMENT,
     PAPER,
@@ -40,6 +43,7 @@ from rootscale.units import (
     Unit,
     floored,
     power,
+    shortened,
     stops,
 )
 
@@ -116,7 +120,7 @@ class Rule:
         key: of the rule in `RULES`, from which this one was made.
         summary: what it is, in one line.
         units: the rows it applies, by key.
-        adaptive: whether it is for optimizers that divide by the root of a second moment, and refuses others.
+        adaptive: whether it is for optimizers whose update does not grow with the gradient, and refuses others.
         averaging: the form in which beta1, beta2 and m are converted: a name that `get_averaging` knows.
         left_out: rows that were taken out; those quantities are kept.
         holds_for: the optimizers whose dynamics it keeps.
@@ -142,7 +146,7 @@ class Rule:
     @property
     def refuses(self) -> tuple[str, ...]:
         """The optimizers it is not defined for."""
-        return tuple(name for name, row in FAMILIES.items() if self.adaptive and not row.adaptive)
+        return tuple(name for name, row in FAMILIES.items() if self.adaptive and row.degree)
 
     def convert(
         self, key: str, value: Number, kappa: Number, name: str | None = None, free: Number | None = None
@@ -313,7 +317,41 @@ _COMMON = (*_CLOCK, "l2", "ema", "batchnorm", "clip", "m")  # the same under eve
 _LINEAR_ETA = replace(UNITS["sgd_eta"], key="eta")
 _LINEAR_MIN = _row("min_eta", power(1), "derived", "follows the learning rate", "it is a learning rate")
 _MICRO = "arXiv 2402.18824; micro-batch second moment"
+_AS_BETA1 = "as Adam's beta1, for comparison: Adam's rule does not keep what normalises momentum itself"
 _ABLATION = f"{PAPER}, ablations"
+
+
+def _normalized(key: str, a: Fraction, summary: str) -> Rule:
+    """A rule for updates that normalise momentum ``m`` itself, with ``1 - mu`` multiplied by ``kappa^a``.
+
+    The noise of ``m`` is ``sqrt((1 - mu) / B)``, so that it scales as ``kappa^((a-1)/2)``, and so do the buffer and the
+    eps beside its norm. A step moves by ``eta grad / noise`` and there are ``1 / kappa`` times the steps: ``eta`` takes
+    ``kappa^((1+a)/2)``. Then the diffusion, ``eta^2`` times the ``1 / (1 - mu)`` steps for which a sign lasts, is kept
+    too. Decay per sample is ``eta lambda / B``. Lion's gradient beside ``m`` has noise ``B^(-1/2)``: its share
+    ``1 - beta1`` takes ``kappa^(a/2)``.
+    """
+    noise, rate = power((a - 1) / 2), power((1 + a) / 2)
+    past = {0: KEPT, 1: AVERAGE}.get(a, shortened(a))  # type: ignore[call-overload]
+
+    def derived(name: str, form: Form, why: str) -> Unit:
+        return _row(name, form, "derived", DEGREE_0, why)
+
+    return Rule(
+        key,
+        f"for Muon, Lion, Signum and LAMB, a = {a}: {summary}",
+        _rows(
+            derived("eta", rate, "keeps drift per sample: eta over the noise of momentum grows with kappa"),
+            derived("min_eta", rate, "it is a learning rate"),
+            derived("mu", past, "a choice: the learning rate and the buffer follow it"),
+            derived("mix", shortened(a / 2) if a else KEPT, UNITS["mix"].why),
+            derived("m", noise, "the noise of momentum, which the update is measured by"),
+            derived("eps_m", noise, UNITS["eps_m"].why),
+            derived("decoupled_decay", power((1 - a) / 2), "keeps eta * lambda per sample"),
+            *("beta2", "eps", "eps_root", "v", "step_counter"),
+            *(row for row in _COMMON if row != "m"),
+        ),
+        adaptive=True,
+    )
 
 
 def _sqrt_ablation(*also: str) -> Rule:
@@ -339,7 +377,10 @@ def _all_rules() -> Iterable[Rule]:
     yield Rule(
         "sqrt",
         "the square root rule of the paper, for Adam, AdamW and RMSprop: every row of the table",
-        MappingProxyType({key: unit for key, unit in UNITS.items() if key not in ("sgd_eta", "momentum")}),
+        _rows(
+            *(unit for key, unit in UNITS.items() if key not in ("sgd_eta", "momentum")),
+            *(_row(key, AVERAGE, "heuristic", PAPER, _AS_BETA1) for key in ("mu", "mix")),
+        ),
         adaptive=True,
     )
     yield Rule(
@@ -374,11 +415,14 @@ def _all_rules() -> Iterable[Rule]:
     yield _linear_ablation("beta1")
     yield _linear_ablation("beta2")
     yield _linear_ablation("beta1", "beta2")
+    yield _normalized("normalized-sqrt", Fraction(0), "momentum kept, learning rate by the square root")
+    yield _normalized("normalized-half", HALF, "halfway: learning rate by kappa^(3/4)")
+    yield _normalized("normalized-linear", Fraction(1), "momentum's window in samples kept, learning rate linear")
 
 
 def _held(rule: Rule) -> Rule:
     """The rule with the optimizers whose own it is."""
-    return replace(rule, holds_for=tuple(name for name, row in FAMILIES.items() if row.rule == rule.key))
+    return replace(rule, holds_for=tuple(name for name, row in FAMILIES.items() if rule.key in row.rules))
 
 
 #: Every rule by its name; the command line, the docs and the report iterate this table.
@@ -400,7 +444,7 @@ def svag_weights(ell: float) -> tuple[float, float]:
 
 def default_rule(optimizer: str) -> Rule:
     """Return the rule that keeps this optimizer's dynamics."""
-    return RULES[family(optimizer).rule]
+    return RULES[family(optimizer).rules[0]]
 
 
 _TEXT = re.compile(r"(?P<key>[\w-]*)(?:(?:^| )with (?P<averaging>\S+))?(?:(?:^| )without (?P<rows>.+))?")

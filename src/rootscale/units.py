@@ -22,6 +22,7 @@ from typing import Literal
 Number = int | float | Fraction
 Status = Literal["theorem", "derived", "measured", "heuristic"]
 
+HALF = Fraction(1, 2)
 PAPER = "Malladi et al. 2022 (arXiv 2205.10287)"
 
 
@@ -69,6 +70,23 @@ def power(exponent: Fraction | int) -> Form:
         return float(value) * factor
 
     return Form({-1: "x / kappa", 1: "x * kappa"}.get(exponent, f"x * kappa^({exponent})"), apply)  # type: ignore[call-overload]
+
+
+def shortened(exponent: Fraction) -> Form:
+    """Return the form ``1 - kappa^exponent (1 - x)`` for the weight of the past in an average over steps.
+
+    >>> shortened(HALF)(0.9, 4)
+    0.8
+    """
+
+    def apply(value: Number, kappa: Number) -> Number:
+        beta = float(value)
+        return beta and 1 - float(kappa) ** float(exponent) * (1 - beta)
+
+    def limit(value: Number) -> float:
+        return math.inf if value in (0, 1) else float((1 - float(value)) ** float(-1 / exponent))
+
+    return Form(f"1 - kappa^({exponent}) * (1 - x)", apply, limit)
 
 
 def _average(value: Number, kappa: Number) -> Number:
@@ -162,11 +180,13 @@ class Unit:
     why: str
 
 
-HALF = Fraction(1, 2)
 _DERIVED = "from the SDE's constants"
 _CLOCK = "the clock: a step covers kappa times the samples"
 #: The theorem is for constant hyperparameters; a schedule is the same SDE with coefficients that depend on time.
 _SCHEDULES = "the clock of Thm 5.3, for hyperparameters that change with time"
+
+#: Of optimizers that normalise momentum itself: no SDE is known for most of them.
+DEGREE_0 = "scales of drift and noise"
 
 TABLE: tuple[Unit, ...] = (
     Unit(
@@ -227,6 +247,18 @@ TABLE: tuple[Unit, ...] = (
     Unit(
         "step_counter", "step counter of the bias correction", power(-1), "derived", _DERIVED,
         _CLOCK,
+    ),
+    Unit(
+        "mu", "momentum that is normalised (Muon, Signum; Lion's beta2)", KEPT, "derived", DEGREE_0,
+        "the learning rate follows the noise that momentum leaves: sqrt(kappa) where its window in steps is kept",
+    ),
+    Unit(
+        "mix", "weight of momentum beside the gradient (Lion's beta1)", KEPT, "derived", DEGREE_0,
+        "keeps the shares of momentum and gradient in the update",
+    ),
+    Unit(
+        "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", DEGREE_0,
+        "it is measured in the noise of momentum",
     ),
     Unit(
         "sgd_eta", "learning rate (SGD)", power(1), "theorem", "Li et al. 2021 (arXiv 2102.12470)",

@@ -14,9 +14,11 @@ import torch  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
+from live import on_the_clock  # noqa: E402
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau  # noqa: E402
 
-from rootscale.integrations.accelerate import rescale  # noqa: E402
+from rootscale.integrations.accelerate import add_samples, rescale  # noqa: E402
+from rootscale.training.samples import follow_samples  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -269,3 +271,21 @@ def test_lengths_that_cannot_be_told_are_asked_for_before_anything_is_changed():
 def test_the_example_runs(capsys):
     runpy.run_path(str(ROOT / "examples" / "accelerate_loop.py"), run_name="__main__")
     assert "LambdaLR clock" in capsys.readouterr().out
+
+
+def test_an_optimizer_on_the_sample_clock_is_told_the_samples_of_its_steps():
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = torch.nn.Linear(3, 1)
+    bare, seen = on_the_clock(net.parameters(), 4)
+    net, optimizer, scheduler = accelerator.prepare(net, bare, follow_samples(CosineAnnealingLR(bare, 10)))
+    for n in (4, 2, 1, 7):
+        with accelerator.accumulate(net):
+            accelerator.backward(net(torch.ones(n, 3)).square().mean())
+            add_samples(accelerator, optimizer, n)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+    assert seen == [6, 14]
+    assert scheduler.scheduler.last_epoch == 14 // 4
+    with pytest.raises(TypeError, match="optimizer must be on the sample clock, got SGD"):
+        add_samples(accelerator, torch.optim.SGD(net.parameters(), lr=0.1), 4)

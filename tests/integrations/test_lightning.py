@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from live import on_the_clock
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,7 +23,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 
-from rootscale.integrations.lightning import RescaleCallback
+from rootscale.integrations.lightning import RescaleCallback, SampleClockCallback
 from rootscale.training import NoiseMeter
 
 ROOT = Path(__file__).parents[2]
@@ -493,3 +494,28 @@ def test_a_checkpoint_of_two_processes_is_resumed_by_one(tmp_path, example, monk
         trainer = example.fit(str(tmp_path / str(batch_size)), example.data(), batch_size, 3, path, 1)
         (callback,) = (one for one in trainer.callbacks if isinstance(one, RescaleCallback))
         assert [changes.kappa for changes in callback.changes] == kappas
+
+
+COUNTED = {
+    "batches": ({}, 1, [4, 6, 7, 14, 17]),
+    "accumulation": ({}, 2, [6, 14, 17]),
+    "numbers": ({"samples": lambda batch: batch[0].numel()}, 1, [12, 18, 21, 42, 51]),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED.values(), ids=COUNTED)
+def test_an_optimizer_on_the_sample_clock_is_told_the_samples_of_its_steps(tmp_path, case):
+    options, every, expected = case
+    made = []
+
+    def configure(module):
+        made.append(on_the_clock(module.parameters(), 4))
+        return made[-1][0]
+
+    module = Net(configure).eval()  # batches of one sample have no statistics
+    loader = DataLoader([(X[:n], X[:n].sum(1, keepdim=True)) for n in (4, 2, 1, 7, 3)], batch_size=None)
+    callbacks = [SampleClockCallback(**options)]
+    options = dict(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = Trainer(max_epochs=1, callbacks=callbacks, accumulate_grad_batches=every, **options)
+    trainer.fit(module, loader)
+    assert made[-1][1] == expected

@@ -364,6 +364,12 @@ def test_unknown_optimizers_are_refused_by_their_keys(write, cls):
     refused(write(optimizer.state_dict()), "is not recognised: its groups have .*lr")
 
 
+def test_a_state_that_the_family_does_not_know_is_refused(write):
+    held = copy.deepcopy(started()[1].state_dict())
+    held["state"][0]["exp_avg_diff"] = torch.ones(4, 3)
+    refused(write(held), "exp_avg_diff in its state, which AdamW has not")
+
+
 def test_rmsprop_with_momentum_is_refused(write):
     model = net()
     refused(write(torch.optim.RMSprop(model.parameters(), momentum=0.9).state_dict()), "RMSprop with momentum=0.9")

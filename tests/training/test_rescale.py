@@ -251,7 +251,8 @@ def test_a_subclass_that_keeps_the_step_is_accepted():
 
 
 SUPPORTED = (
-    r"torch\.optim\.Adam, AdamW, RMSprop \(without momentum, not centered\) and SGD, and rootscale\.training\.optim"
+    r"torch\.optim\.Adam, AdamW, RMSprop \(without momentum, not centered\), SGD and Muon, rootscale\.training\.optim, "
+    r"and classes named Lion or Signum"
 )
 
 

@@ -349,6 +349,7 @@ except TypeError:
 """
 
 
+@pytest.mark.slow
 def test_a_program_without_rootscale_loads_it_and_does_not_go_on_in_other_units(tmp_path):
     optimizer = torch.optim.Adam([torch.ones(1, requires_grad=True)], lr=1e-3)
     scheduler = StepLR(optimizer, 4)

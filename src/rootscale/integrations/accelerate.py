@@ -1,4 +1,4 @@
-"""Hugging Face accelerate: `rescale_` for what ``accelerator.prepare`` returned.
+"""Hugging Face accelerate: `rescale_` for what ``accelerator.prepare`` returned, and samples for the sample clock.
 
 A prepared scheduler is stepped ``num_processes`` times for every optimizer step (unless batches are split), because its
 length is counted in batches of one process. So its clock follows a change in the number of processes by itself, and
@@ -13,17 +13,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+import torch
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
 from rootscale.changes import Change, Changes
 from rootscale.hparams import positive
 from rootscale.rules import RULES
 from rootscale.training import rescale_, restore_, schedulers, track_
+from rootscale.training.sample_clock import SampleClock
 from rootscale.training.scheduler_changes import rescale_scheduler, ticks
 from rootscale.training.targets import several
 from rootscale.units import UNITS
 
 try:
+    from accelerate import Accelerator
     from accelerate.optimizer import AcceleratedOptimizer
     from accelerate.scheduler import AcceleratedScheduler
     from accelerate.state import AcceleratorState
@@ -34,7 +37,32 @@ except ImportError as error:
 
 Lengths = Literal["fixed", "per process"]
 
-__all__ = ["rescale", "restore", "track"]
+__all__ = ["add_samples", "rescale", "restore", "track"]
+
+
+def add_samples(accelerator: Accelerator, optimizer: Any, samples: float) -> None:
+    """Count the samples of a micro-batch, over all processes, for an optimizer on the sample clock.
+
+    Call it on every process after ``accelerator.backward``; ``optimizer.step()`` takes what was counted since the last
+    ``zero_grad``. Accelerate averages processes with equal weights, so unequal ones are refused: weigh the loss by
+    `rootscale.training.samples.count_ranks`, and call ``add_samples`` of the optimizer itself.
+
+    Args:
+        accelerator: the one that prepared the optimizer.
+        optimizer: what ``accelerator.prepare`` returned.
+        samples: of this process.
+    """
+    bare = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+    if not isinstance(bare, SampleClock):
+        raise TypeError(f"optimizer must be on the sample clock, got {type(bare).__name__}")
+    counts = accelerator.gather(torch.tensor([float(samples)], device=accelerator.device))
+    if not bool(counts.eq(samples).all()):
+        raise ValueError(
+            f"the processes have unequal samples ({', '.join(f'{n:g}' for n in counts.tolist())}), but their gradients "
+            "are averaged with equal weights: multiply the loss by the weight of "
+            "rootscale.training.samples.count_ranks, and call optimizer.optimizer.add_samples"
+        )
+    bare.add_samples(float(counts.sum()))
 
 
 def rescale(

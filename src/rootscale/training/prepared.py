@@ -19,7 +19,7 @@ from rootscale.training.reminders import remaining
 from rootscale.training.scheduler_changes import check_scheduler
 from rootscale.training.scheduler_state import FRAMES, frames_kappa
 from rootscale.training.state import Scaled, StateScaling, scaled_state
-from rootscale.training.targets import Target, blaming, common_rule, find_targets, match_schedulers
+from rootscale.training.targets import Rules, Target, blaming, common_rule, find_targets, match_schedulers
 from rootscale.training.watch import is_driven
 
 __all__ = ["Prepared", "prepare"]
@@ -96,7 +96,7 @@ class _Found:
 
 
 def prepare(
-    live: Live, switch: Switch, *, rule: str | Rule | None = None, state: bool = True, clip: float | None = None
+    live: Live, switch: Switch, *, rule: Rules = None, state: bool = True, clip: float | None = None
 ) -> Prepared:
     """Check a conversion and return it, not yet made.
 

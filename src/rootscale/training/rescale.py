@@ -10,11 +10,11 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.changes import Changes, ScalingWarning
-from rootscale.rules import Rule
 from rootscale.training.live import Interval, Live, Size, Switch, is_reached
 from rootscale.training.markers import PARTS, units_of
 from rootscale.training.prepared import prepare
 from rootscale.training.restore import restore_live
+from rootscale.training.targets import Rules
 from rootscale.training.watch import is_newly_loaded, restore_call
 
 __all__ = ["rescale_"]
@@ -29,7 +29,7 @@ def rescale_(
     model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
     ema: Any = None,
     clip: float | None = None,
-    rule: str | Rule | None = None,
+    rule: Rules = None,
     state: bool = True,
     interval: Interval | Sequence[Interval] = "step",
     forward_kappa: float | None = None,
@@ -58,7 +58,8 @@ def rescale_(
             attribute, or several of them.
         clip: the largest gradient norm until now; that from now on is ``changes.clip``.
         rule: a rule or its text, for every optimizer: ``"sqrt"``, ``"with power"`` (``beta^kappa`` for the betas),
-            ``"sqrt without v"``; None is each optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop.
+            ``"sqrt without v"``; None is each optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop. A list has one for
+            each optimizer, and a mapping one for each family that it names: ``{"muon": "normalized-linear"}``.
         state: whether the optimizer's state is converted too; without it the run is disturbed until the averages
             have forgotten the old batch size.
         interval: whether the scheduler is stepped with every optimizer ``step`` or once an ``epoch``; one for all

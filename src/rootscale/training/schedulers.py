@@ -144,7 +144,7 @@ class RescaledScheduler(LRScheduler):
         ticks = math.floor(owed + 1e-9)  # kappa = 1/3, three times, is one tick
         self._rootscale_owed = max(0.0, owed - ticks)
         # The last step of a run may reach past its end by a part of a step; a schedule that ends there stays there.
-        left = _ticks_left(self)
+        left = ticks_left(self)
         return int(left) if 0 < left < ticks else ticks
 
     def state_dict(self) -> dict[str, Any]:
@@ -191,10 +191,12 @@ def _rebuild(cls: type[LRScheduler], attributes: dict[str, Any]) -> LRScheduler:
 
 @cache
 def rescaled_class(cls: Any) -> type[LRScheduler]:
+    """Return the class of converted schedulers of a class."""
     return type(f"Rescaled{cls.__name__}", (RescaledScheduler, cls), {"__module__": __name__, "__doc__": cls.__doc__})
 
 
 def unwrap(scheduler: LRScheduler) -> None:
+    """Make a converted scheduler that is in its own units an ordinary one again."""
     scheduler.__class__ = type(scheduler).__mro__[2]
     for name in _FRESH:
         scheduler.__dict__.pop(name, None)
@@ -234,17 +236,18 @@ def wrap(scheduler: LRScheduler) -> None:
 
 
 def learning_rates(scheduler: LRScheduler) -> list[Any]:
+    """Return copies of the learning rates in use."""
     rates = (group["lr"] for group in scheduler.optimizer.param_groups)
     return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
 
-def _ticks_left(scheduler: Any) -> float:
+def ticks_left(scheduler: Any) -> float:
     """Return how far the scheduler can go before it refuses, as OneCycleLR does after its ``total_steps``."""
     children = getattr(scheduler, "_schedulers", None)
     if children is not None:
         starts = getattr(scheduler, "_milestones", None)
         if starts is None:  # chained: all of them run at once
-            return min(_ticks_left(child) for child in children)
+            return min(ticks_left(child) for child in children)
         total = getattr(children[-1], "total_steps", math.inf)  # one after the other: the last one may have an end
         return float(total) + (starts[-1] if starts else 0) - float(scheduler.last_epoch)
     return float(getattr(scheduler, "total_steps", math.inf)) - float(scheduler.last_epoch)

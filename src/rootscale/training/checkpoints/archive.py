@@ -243,7 +243,8 @@ class Archive:
             part = torch.empty(0, dtype=view.dtype).set_(
                 held.untyped_storage(), view.storage_offset(), view.shape, view.stride()
             )
-            torch._foreach_mul_([part], [factors.get(id(view), 1.0)])
+            if id(view) in factors:
+                torch._foreach_mul_([part], [factors[id(view)]])
         return iter([bytes_of(held)])
 
 

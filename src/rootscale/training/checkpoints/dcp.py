@@ -137,9 +137,7 @@ class DcpFolder(Folder):
                 continue
             changed = item.archive.is_changed(tensor)
             if changed and self.items.pieces(key) > 1:
-                raise ValueError(
-                    f"{key} was saved in pieces and is not changed by a factor, which is not possible here"
-                )
+                raise ValueError(f"{key} was saved in pieces, and its change is no factor; save it as a whole")
             if changed or id(tensor) in factors:
                 yield key, factors.get(id(tensor), 1.0)
 

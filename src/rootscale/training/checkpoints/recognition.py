@@ -42,7 +42,7 @@ def find_class(groups: Groups, kind: str | None, name: str) -> type[torch.optim.
         ValueError: it is not known, or it can be of several.
     """
     keys = group_keys(groups)
-    fitting = [cls for cls in _torch_classes() if _fits(cls, keys)]
+    fitting: list[type[torch.optim.Optimizer]] = [cls for cls in _torch_classes() if _fits(cls, keys)]
     if kind is not None:
         return _chosen(fitting, groups, family(kind), name)
     decoupled = {bool(group["decoupled_weight_decay"]) for group in groups if "decoupled_weight_decay" in group}
@@ -105,6 +105,6 @@ def check_state(optimizer: Any, row: Family, name: str) -> None:
     known |= {str(value) for value in getattr(row.torch, "codes", {}).values()}
     if there - known:
         raise ValueError(
-            f"{name} has {', '.join(sorted(map(str, there - known)))} in its state, which {row.torch.name} does not: it "
-            "is of another optimizer, whose state is not known"
+            f"{name} has {', '.join(sorted(map(str, there - known)))} in its state, which {row.torch.name} has not: "
+            "it is of another optimizer, whose state is not known"
         )
