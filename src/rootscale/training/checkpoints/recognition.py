@@ -11,9 +11,10 @@ import torch
 
 from rootscale.optimizers import FAMILIES, Family, family
 from rootscale.training import adapters
+from rootscale.training.checkpoints.pickled import name_of
 from rootscale.training.schedulers import UNITS
 
-__all__ = ["check_state", "find_class", "group_keys"]
+__all__ = ["check_state", "check_values", "find_class", "group_keys"]
 
 Groups = Sequence[Mapping[str, Any]]
 #: Options of torch's optimizers that came with later versions, so that older files lack them.
@@ -96,6 +97,16 @@ def _chosen(fitting: Sequence[Any], groups: Groups, row: Family, name: str) -> t
 def _named(name: str) -> type[torch.optim.Optimizer]:
     """Return a class of that name, for optimizers of libraries that need not be here."""
     return type(name, (torch.optim.Optimizer,), {})
+
+
+def check_values(optimizer: Any, row: Family, name: str) -> None:
+    """Refuse hyperparameters that are no numbers."""
+    for group in optimizer.param_groups:
+        for key in row.torch.values:
+            held = group.get(key)
+            for one in held if isinstance(held, list | tuple) else [held]:
+                if not isinstance(one, int | float | torch.Tensor):
+                    raise ValueError(f"{name} has {key} as {name_of(one)}, and not as a number: save float({key})")
 
 
 def check_state(optimizer: Any, row: Family, name: str) -> None:

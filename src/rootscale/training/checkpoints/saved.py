@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from rootscale.training.adapters import family_of
-from rootscale.training.checkpoints.recognition import check_state, find_class
+from rootscale.training.checkpoints.pickled import number_of
+from rootscale.training.checkpoints.recognition import check_state, check_values, find_class
 from rootscale.training.targets import blaming
 
 __all__ = ["SavedOptimizer", "is_optimizer"]
@@ -66,11 +67,15 @@ class SavedOptimizer:
                     self.live.state[stand] = {k: self._held(k, v) for k, v in self.state[identity].items()}
         self.live.defaults = {k: v for k, v in self.live.param_groups[0].items() if k != "params"}
         with blaming(f"{self.name}: "):
-            check_state(self.live, family_of(self.live), self.name)
+            row = family_of(self.live)
+        check_values(self.live, row, self.name)
+        check_state(self.live, row, self.name)
 
     def _value(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._value(one) for one in value]
+        if isinstance(value, list | tuple):
+            return type(value)(self._value(one) for one in value)
+        if (number := number_of(value)) is not None:
+            return number
         tensor = self.tensor(value)
         return value if tensor is None else tensor
 
