@@ -381,6 +381,35 @@ def test_a_file_is_converted_or_refused_as_the_live_optimizer_is(write, tmp_path
     assert plain(torch.load(tmp_path / "out.pt", weights_only=True)) == plain(optimizer.state_dict())
 
 
+class Lion(torch.optim.Optimizer):
+    """An optimizer of some library, which need not be there when its file is converted."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for weight in group["params"]:
+                m = self.state[weight].setdefault("exp_avg", torch.zeros_like(weight))
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.sub_(group["lr"] * torch.lerp(weight.grad, m, beta1).sign())
+                m.lerp_(weight.grad, 1 - beta2)
+
+
+@pytest.mark.filterwarnings("ignore::rootscale.changes.ScalingWarning")
+def test_an_optimizer_of_a_library_is_named_by_its_family(write, tmp_path):
+    model = net()
+    optimizer = Lion(model.parameters())
+    train(model, optimizer, 4)
+    path = write(optimizer.state_dict())
+    refused(path, "is not recognised: its groups have betas, lr, weight_decay. If its update is that of .*lion")
+    convert_checkpoint(path, 16, 64, tmp_path / "out.pt", keys=Keys(kind="lion"))
+    rescale_(optimizer, batch_size=(16, 64))
+    assert plain(torch.load(tmp_path / "out.pt", weights_only=True)) == plain(optimizer.state_dict())
+
+
 @pytest.mark.parametrize("protocol", [2, 5])
 def test_learning_rates_of_numpy_are_numbers(tmp_path, protocol):
     held = copy.deepcopy(started()[1].state_dict())

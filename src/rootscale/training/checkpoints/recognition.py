@@ -31,11 +31,12 @@ def group_keys(groups: Groups) -> set[str]:
     return {key for key in every - _ADDED if not key.startswith("rootscale_")}
 
 
-def find_class(groups: Groups, kind: str | None, name: str) -> type[torch.optim.Optimizer]:
+def find_class(groups: Groups, state: set[str], kind: str | None, name: str) -> type[torch.optim.Optimizer]:
     """Return the class that parameter groups are of.
 
     Args:
         groups: of the file.
+        state: the names in its state.
         kind: the family that the user gave; None is found.
         name: of the optimizer in the file, for messages.
 
@@ -49,13 +50,16 @@ def find_class(groups: Groups, kind: str | None, name: str) -> type[torch.optim.
     decoupled = {bool(group["decoupled_weight_decay"]) for group in groups if "decoupled_weight_decay" in group}
     if torch.optim.AdamW in fitting and (decoupled or not any(group.get("weight_decay") for group in groups)):
         fitting = [torch.optim.AdamW if True in decoupled else torch.optim.Adam]  # without decay they are the same
+    if len(fitting) > 1:
+        fitting = [cls for cls in fitting if _has_state(cls, state)] or fitting
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         names = [cls.__name__ for cls in fitting]
+        adam = ": files of torch before 2.6 do not say whether the weight decay is decoupled" * ("AdamW" in names)
         raise ValueError(
-            f"{name} can be of {' or '.join(names)}: files of torch before 2.6 do not say whether the weight decay is "
-            f"decoupled; give {' or '.join(f'--optimizer {one.lower()}' for one in names)}"
+            f"{name} can be of {' or '.join(names)}{adam}; give "
+            f"{' or '.join(f'--optimizer {one.lower()}' for one in names)}"
         )
     raise ValueError(
         f"{name} is of an optimizer that is not recognised: its groups have {', '.join(sorted(keys))}. "
@@ -75,6 +79,11 @@ def _fits(cls: Any, keys: set[str]) -> bool:
     known = set(inspect.signature(cls).parameters) - {"params"}
     known |= {"decoupled_weight_decay"} if cls is torch.optim.AdamW else set()  # AdamW sets it itself
     return keys <= known and known - keys <= _LATER
+
+
+def _has_state(cls: Any, state: set[str]) -> bool:
+    """Return whether a class of torch keeps a state of these names."""
+    return any(state <= {*row.torch.state} | _KEPT for row in FAMILIES.values() if row.torch.name == cls.__name__)
 
 
 def _chosen(fitting: Sequence[Any], groups: Groups, row: Family, name: str) -> type[torch.optim.Optimizer]:

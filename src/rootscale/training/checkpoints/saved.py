@@ -54,7 +54,8 @@ class SavedOptimizer:
     counts: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        cls = find_class(self.groups, self.kind, self.name)
+        names = {str(key) for held in self.state.values() for key in held}
+        cls = find_class(self.groups, names, self.kind, self.name)
         self.counts = cls.__module__.startswith("torch.optim")  # torch makes tensors of counters when it loads them
         self.live = object.__new__(cls)
         torch.optim.Optimizer.__init__(self.live, [torch.empty(0)], {})  # for its hooks
