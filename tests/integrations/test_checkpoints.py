@@ -275,6 +275,8 @@ def test_trainer_folders_that_hold_no_run_are_refused(tmp_path, trained):
     folder = trained[0]
     with pytest.raises(ValueError, match=r"is no checkpoint but holds some; the newest is .*checkpoint-48"):
         convert_checkpoint(folder, 4, 16)
+    with pytest.raises(ValueError, match=r"optimizer.pt is a part of a checkpoint: give its folder, .*checkpoint-12"):
+        convert_checkpoint(folder / "checkpoint-12" / "optimizer.pt", 4, 16)
     shutil.copytree(folder / "checkpoint-12", tmp_path / "checkpoint-12")
     (tmp_path / "checkpoint-12" / "optimizer.pt").unlink()
     with pytest.raises(ValueError, match="save_only_model=True"):

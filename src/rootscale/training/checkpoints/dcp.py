@@ -130,10 +130,15 @@ class DcpFolder(Folder):
         (target / ".metadata").write_bytes(self.items.metadata())
 
     def _scaled(self, factors: Mapping[int, float]) -> Iterator[tuple[str, float]]:
-        """Yield the tensors that are not copied as they are: factors of the state, and 1 for learning rates."""
+        """Yield the tensors that are not copied as they are: those with a factor, and those changed in memory."""
         for key, item in self.items.opened():
             tensor = item.archive.tensor(self._values[key])
-            if tensor is not None and (id(tensor) in factors or not _STATE.fullmatch(key)):
+            if tensor is None:
+                continue
+            changed = item.archive.is_changed(tensor)
+            if changed and self.items.pieces(key) > 1:
+                raise ValueError(f"{key} was saved in pieces, and its change is no factor; save it as a whole")
+            if changed or id(tensor) in factors:
                 yield key, factors.get(id(tensor), 1.0)
 
     def _write_items(
