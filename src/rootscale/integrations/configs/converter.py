@@ -19,7 +19,7 @@ from rootscale.integrations.configs.syntaxes import guess_syntaxes
 from rootscale.integrations.configs.unknown import check_options, foreign_sign
 from rootscale.plan import Plan
 from rootscale.rules import Rule
-from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number
+from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number, stops
 
 __all__ = ["ConvertedFile", "convert_file", "convert_text", "read_document"]
 
@@ -141,7 +141,8 @@ def _convert(
     plan = reading.plan(old, length)
     changes = reading.changes(plan.convert(batch.size, rule))
     used = (*(one.path for one in reading.values), *known.layout.paths())
-    warnings = dict.fromkeys((*changes.warnings, *batch.warnings, *document.notes(used)))
+    notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes))
+    warnings = dict.fromkeys((*changes.warnings, *notes))
     changes = replace(changes, warnings=tuple(warnings))
     new: dict[str, int | float] = dict(batch.values)
     for one in reading.values:
@@ -150,6 +151,22 @@ def _convert(
             new[one.path] = after
     values = {path: value for path, value in new.items() if document[path] != value}
     return ConvertedFile(known, document.text, document.write(values), values, changes, plan)
+
+
+def _no_way_back(changes: Changes) -> list[str]:
+    """Say which values have stopped at a floor: a file does not keep what they were without it."""
+    stopped = [
+        row.name
+        for row in changes
+        if row.unit and row.before is not None and row.value is not None
+        and stops(row.unit.form, row.before, row.value, changes.kappa)
+    ]  # fmt: skip
+    if not stopped:
+        return []
+    return [
+        f"{', '.join(stopped)}: stopped at a floor, so converting the new file back does not return it; "
+        "keep the old one"
+    ]
 
 
 def read_document(

@@ -1,9 +1,9 @@
 """The optimizers that tools name, with the family of `rootscale.optimizers` that each one is.
 
 One table for all tools: what the Trainer of Hugging Face calls ``optim`` (axolotl and LLaMA-Factory take the same
-names), and the classes that configurations with ``class_path`` or ``_target_`` name. Quantized and paged optimizers make
-the update of the family they are of, and keep its state in a form of their own: each block of it relative to its largest
-value, so a change of units leaves the codes as they are.
+names), and the classes that configurations with ``class_path`` or ``_target_`` name. Quantized and paged optimizers
+make the update of the family they are of, and keep its state in a form of their own: each block of it relative to its
+largest value, so a change of units leaves the codes as they are.
 """
 
 from __future__ import annotations
