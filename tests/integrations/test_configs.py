@@ -963,3 +963,39 @@ def test_the_page_of_formats_is_the_table():
         section = describe_format(known)
         for one in known.all_fields():
             assert f"`{re.sub(r'[.][0-9]+$', '', one.path)}`" in section
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_other_format_takes_a_file(name):
+    _, format, known = FILES[name]
+    text = example(name)
+    syntax = read_document(text)[0].syntax.name
+    others = [one for one in FORMATS.values() if syntax in one.syntaxes and one.name != format]
+    # LLaMA-Factory takes the arguments of the Trainer as they are.
+    for other in [one for one in others if (format, one.name) != ("transformers", "llamafactory")]:
+        with pytest.raises(ValueError):  # noqa: PT011
+            convert(text, 2**22, format=other.name, **known)
+
+
+@pytest.mark.parametrize(
+    ("text", "format", "message"),
+    [
+        (
+            "train_iters: 9\nlr: 1e-3\nglobal_batch_size: 8\nmodel: {_target_: x.Y}\n", None,
+            r"looks like megatron, but _target_ is of nemo or",
+        ),
+        (
+            "opt: adamw\nlr: 1e-3\nbatch_size: 8\noptimizer: {class_path: a.B}\n", None,
+            r"looks like timm, but optimizer\.class_path is of litgpt or",
+        ),
+        (
+            "opt: adamw\nlr: 1e-3\nbatch_size: 8\nbetas: [0.9, 0.99]\n", "timm",
+            r"looks like timm, but betas\.0 is of deepspeed or",
+        ),
+        ("lr: 1e-3\nbetas: [0.9, 0.99]\n", "timm", r"the file is not of timm: betas.0 is of"),
+        ("opt: adamw\nbatch_size: 8\nlr: 1\nglobal_batch_size: 8\ntrain_iters: 5\n", None, r"may be of timm or megatron"),
+    ],
+)  # fmt: skip
+def test_a_file_that_looks_like_two_tools_is_refused(text, format, message):
+    with pytest.raises(ValueError, match=message):
+        convert(text, 64, format=format, world_size=1)
