@@ -993,9 +993,30 @@ def test_no_other_format_takes_a_file(name):
             r"looks like timm, but betas\.0 is of deepspeed or",
         ),
         ("lr: 1e-3\nbetas: [0.9, 0.99]\n", "timm", r"the file is not of timm: betas.0 is of"),
-        ("opt: adamw\nbatch_size: 8\nlr: 1\nglobal_batch_size: 8\ntrain_iters: 5\n", None, r"may be of timm or megatron"),
+        ("opt: adamw\nbatch_size: 8\nlr: 1\nglobal_batch_size: 8\ntrain_iters: 5\n", None, r"be of timm or megatron"),
     ],
 )  # fmt: skip
 def test_a_file_that_looks_like_two_tools_is_refused(text, format, message):
     with pytest.raises(ValueError, match=message):
         convert(text, 64, format=format, world_size=1)
+
+
+def test_one_of_several_configurations_is_converted_by_its_name():
+    one = example("torchtitan_tokens.py").partition("def llama_small_float8")[0]
+    two = one + one.partition("from torchtitan.trainer import Trainer")[2].replace("llama_small", "llama_large")
+    with pytest.raises(ValueError, match="several configurations; --section names one of llama_small, llama_large"):
+        convert(two, 2097152)
+    with pytest.raises(ValueError, match="--section must be one of llama_small, llama_large, got 'llama_tiny'"):
+        convert(two, 2097152, section="llama_tiny")
+    after = convert(two, 2097152, section="llama_large").after
+    assert after.startswith(one)
+    assert after.count("lr=0.0006") == 1
+
+
+@pytest.mark.parametrize("body", ["    rate = 1e-3\n", "    for rate in (1e-3, 2e-3):\n        pass\n"])
+def test_a_name_of_a_function_is_not_that_of_the_module(body):
+    text = example("torchtitan_tokens.py").partition("def llama_small_float8")[0]
+    named = "rate = 3e-4\n" + text.replace("lr=3e-4", "lr=rate")
+    assert convert(named, 2097152).values["optimizer.lr"] == 6e-4
+    with pytest.raises(ValueError, match="optimizer.lr must be a number, got 'rate'"):
+        convert(named.replace("    return", body + "    return"), 2097152)

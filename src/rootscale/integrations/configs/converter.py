@@ -218,11 +218,11 @@ def _document(text: str, syntax: str, known: Format, section: str | None) -> Doc
     names = dict.fromkeys(path.partition(".")[0] for path in Document(text, syntax).leaves)
     documents = {name: Document(text, syntax, known.flat, known.aliases, name) for name in names}
     usable = {name: document for name, document in documents.items() if known.matches(document)}
-    if section is not None and section not in usable:
-        raise ValueError(f"--section must be one of {', '.join(usable) or 'none'}, got {section!r}")
-    if len(usable) > 1 and section is None:
+    if section is None and len(usable) > 1:
         raise ValueError(f"the file has several configurations; --section names one of {', '.join(usable)}")
-    return usable[section] if section is not None else next(iter(usable.values()), Document(text, syntax))
+    if section is not None and usable and section not in usable:
+        raise ValueError(f"--section must be one of {', '.join(usable)}, got {section!r}")
+    return usable[section or next(iter(usable))] if usable else Document(text, syntax)
 
 
 def _written(row: Change, kappa: Fraction) -> int | float | None:
