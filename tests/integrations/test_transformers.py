@@ -313,7 +313,7 @@ REFUSED = {
         {"accelerator_config": {"split_batches": True}},
         "split_batches=True: per_device_train_batch_size then is the batch of all devices",
     ),
-    "beta": ({"adam_beta1": 0.5}, "kappa=4 gives beta1=-1; need kappa < 2"),
+    "beta": ({"adam_beta1": 1.5}, r"beta1 must be in \[0, 1\), got 1.5"),
 }
 
 
@@ -519,7 +519,7 @@ def test_a_checkpoint_younger_than_a_step_of_the_new_size_is_converted_too(tmp_p
     assert callback.changes is not None
     for group in stop.state["param_groups"]:
         assert group["initial_lr"] == pytest.approx(4e-3)
-        assert group["betas"] == pytest.approx((0.68, 0.84))
+        assert group["betas"] == pytest.approx((0.8, 0.9))  # their floors
         assert group["eps"] == pytest.approx(2.5e-9)
     assert {float(state["step"]) for state in stop.state["state"].values()} == {0.5}
     assert stop.scheduler.last_epoch == 1
