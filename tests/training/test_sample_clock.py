@@ -266,6 +266,17 @@ def test_samples_counted_in_the_closure_are_those_of_the_step():
     assert optimizer.reference_steps == 0.5
 
 
+def test_a_gradient_scaler_passes_the_samples_on():
+    a, b = parameters(torch.float32), parameters(torch.float32)
+    scaled, plain = AdamW(a, reference_batch=8), AdamW(b, reference_batch=8)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    sum(p.square().sum() for p in b).backward()
+    plain.step(samples=3)
+    scaler.scale(sum(p.square().sum() for p in a)).backward()
+    scaler.step(scaled, samples=3)
+    assert_same(a, b)
+
+
 def test_a_tensor_of_samples_is_read_by_a_capturable_step():
     a, b = parameters(), parameters()
     one, other = (AdamW(ps, reference_batch=8, capturable=True, **ADAM) for ps in (a, b))
