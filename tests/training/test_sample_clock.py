@@ -2,7 +2,6 @@
 
 import copy
 import io
-import math
 import pickle
 
 import pytest
@@ -90,14 +89,14 @@ def test_capturable_is_the_same_to_rounding(cls, options):
     assert_close(mine, train(other, cls(other, reference_batch=8, **ADAM, **options), BATCHES))
 
 
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
 @pytest.mark.parametrize("k", [0.25, 1.5, 4, 30])
 @pytest.mark.parametrize("fused", [None, False])
 def test_at_a_constant_batch_it_is_adamw_with_the_numbers_of_the_rule(k, fused):
     mine, other = parameters(), parameters()
     clock = AdamW(mine, reference_batch=8, weight_decay=0.3, fused=fused, **ADAM)
-    betas = tuple(max(1 - k * (1 - beta), floor) for beta, floor in zip(ADAM["betas"], (0.8, 0.9), strict=True))
-    root = math.sqrt(k)
-    plain = torch.optim.AdamW(other, ADAM["lr"] * root, betas, ADAM["eps"] / root, weight_decay=0.3 * root)
+    plain = torch.optim.AdamW(other, weight_decay=0.3, **ADAM)
+    rescale_(plain, k)
     train(mine, clock, [8 * k])
     assert_close(mine, train(other, plain))
 
@@ -265,6 +264,17 @@ def test_samples_counted_in_the_closure_are_those_of_the_step():
 
     assert optimizer.step(closure) == 7
     assert optimizer.reference_steps == 0.5
+
+
+def test_a_gradient_scaler_passes_the_samples_on():
+    a, b = parameters(torch.float32), parameters(torch.float32)
+    scaled, plain = AdamW(a, reference_batch=8), AdamW(b, reference_batch=8)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    sum(p.square().sum() for p in b).backward()
+    plain.step(samples=3)
+    scaler.scale(sum(p.square().sum() for p in a)).backward()
+    scaler.step(scaled, samples=3)
+    assert_same(a, b)
 
 
 def test_a_tensor_of_samples_is_read_by_a_capturable_step():

@@ -14,13 +14,14 @@ from rootscale.training import clock_kernels
 from rootscale.training.clock import START, Clock, advance, largest_ratio
 from rootscale.training.clock_kernels import Bucket
 from rootscale.training.state import local
+from rootscale.units import AVERAGE_1, AVERAGE_2
 
 __all__ = ["FLOORS", "SampleClock", "Samples"]
 
 #: A count for all groups, or one for each of them.
 Samples = float | Tensor | Sequence[float | Tensor]
-#: Where beta1 and beta2 stop when the batch is large.
-FLOORS = (0.8, 0.9)
+#: Where beta1 and beta2 stop when the batch is large: at those of the rule.
+FLOORS = (AVERAGE_1.floor or 0.0, AVERAGE_2.floor or 0.0)
 
 
 class SampleClock(torch.optim.Optimizer):
