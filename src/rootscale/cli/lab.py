@@ -6,7 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rootscale.bands import LOOKS
+from rootscale.cli.scale import averaging
 from rootscale.rules import AVERAGINGS, RULES
+from rootscale.tolerance import Tolerance, parse_tolerance
 
 __all__ = ["TASKS", "add_parsers"]
 
@@ -45,8 +48,8 @@ def _add_check(subparsers: Any) -> None:
         help="see `rootscale rules`; several are each tried at each batch size; default: the optimizer's own",
     )  # fmt: skip
     what.add_argument(
-        "--averaging", choices=list(AVERAGINGS), default="paper",
-        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
+        "--averaging", type=averaging, default="floor", metavar="FORM",
+        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
     )  # fmt: skip
     what.add_argument(
         "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are not converted"
@@ -92,11 +95,23 @@ def _add_loop(own: Any) -> None:
 
 
 def _add_verdict(how: Any) -> None:
-    how.add_argument("--seeds", type=int, default=16, help="runs of each kind; default: %(default)s")
     how.add_argument(
-        "--tolerance", type=float, default=0.05, help="share of the base curve's range; default: %(default)s"
-    )
-    how.add_argument("--level", type=float, default=0.95, help="of the bands; default: %(default)s")
+        "--seeds", type=_seeds, default="auto", metavar="N", help="runs of each kind; auto takes 4, and more until all "
+        "verdicts are decided; default: %(default)s",
+    )  # fmt: skip
+    how.add_argument(
+        "--budget", type=_duration, metavar="TIME", help="with --seeds auto: add no more seeds after so long, such as "
+        "90s, 30m or 2h; default: none",
+    )  # fmt: skip
+    how.add_argument(
+        "--tolerance", type=_tolerance, default="0.05", help="share of the base curve's range (0.05, 5%%), or a "
+        "difference in its own units ('0.02 loss', '0.5 points' of an accuracy, '0.02 absolute'); default: %(default)s",
+    )  # fmt: skip
+    how.add_argument("--level", type=float, default=0.95, help="of the verdicts; default: %(default)s")
+    how.add_argument(
+        "--looks", choices=list(LOOKS), default="any", help="how often you will ask with more seeds: at any number of "
+        "them, each time after doubling, or once, which has the narrowest bands; default: %(default)s",
+    )  # fmt: skip
     how.add_argument("--points", type=int, default=40, help="of the time grid; default: %(default)s")
     how.add_argument(
         "--eval-samples", type=int, default=2048, metavar="N",
@@ -136,6 +151,37 @@ def _add_demo(subparsers: Any) -> None:
     demo.add_argument("--seeds", type=int, default=16, help="default: %(default)s")
     demo.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core")
     demo.set_defaults(handler=_demo)
+
+
+def _seeds(text: str) -> int | str:
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"seeds are a number or auto, got {text!r}") from None
+
+
+def _duration(text: str) -> float:
+    """Return the seconds of a time such as 90s, 30m or 2h.
+
+    >>> _duration("90s"), _duration("30m"), _duration("1.5h")
+    (90.0, 1800.0, 5400.0)
+    """
+    try:
+        seconds = float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1:]]
+    except (KeyError, ValueError):
+        seconds = 0.0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"a time is given as 90s, 30m or 2h, got {text!r}")
+    return seconds
+
+
+def _tolerance(text: str) -> Tolerance:
+    try:
+        return parse_tolerance(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _check(args: argparse.Namespace) -> int:

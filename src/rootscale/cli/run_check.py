@@ -65,11 +65,12 @@ def handle_check(args: argparse.Namespace) -> int:
             task,
             variants,
             seeds=args.seeds,
+            budget=args.budget,
             switch_at=_one_start(args, task, total),
             stop=None if args.stop is None else samples_at("--stop", args.stop, total),
             measure=Measure(args.points, args.eval_samples),
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
-            judge=Judge(args.tolerance, args.level, args.decide_by),
+            judge=Judge(args.tolerance, args.level, args.decide_by, args.looks),
             alignment=Alignment(clock=args.clock, window=args.window),
             execute=make_executor(args),
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
@@ -202,7 +203,8 @@ def show_check(found: Check, console: Console) -> None:
     start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
     if "checkpoint" in found.made:
         start = f"from {found.made['checkpoint']}"
-    seeds = f"{found.base.trajectory.replicas} seeds each"
+    numbers = sorted({arm.trajectory.replicas for arm in (found.base, *found.others)})
+    seeds = f"{' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds each"
     console.print(
         f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
     )

@@ -28,7 +28,8 @@ from rootscale.lab.stopping import Stop
 from rootscale.lab.task import need_file_name
 from rootscale.logs import Log
 from rootscale.plan import Plan
-from rootscale.training.rescale import prepare
+from rootscale.training.live import Live, Switch
+from rootscale.training.prepared import prepare
 
 __all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "parsed_source", "read_log"]
 
@@ -65,7 +66,9 @@ class Convert:
 
     def __call__(self, optimizer: Any, **objects: Any) -> Changes:
         """Convert an optimizer (or several) with all that belongs to it; the arguments are those of `rescale_`."""
-        prepared = prepare(optimizer, float(self.kappa), **{"rule": self.rule, **objects})
+        parts = {name: objects.pop(name) for name in ("scheduler", "model", "ema", "interval") if name in objects}
+        switch = Switch.of(float(self.kappa), forward_kappa=objects.pop("forward_kappa", None))
+        prepared = prepare(Live(optimizer, **parts), switch, **{"rule": self.rule, **objects})
         self.warnings.extend(text for text in prepared.changes.warnings if text not in self.warnings)
         if self.kappa != 1:
             prepared.commit()

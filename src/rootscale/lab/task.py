@@ -96,7 +96,8 @@ class Task:
         augment: ``augment(inputs, uniforms)``, in training only, after ``prepare``; ``uniforms`` are ``draws`` numbers
             in [0, 1) for each sample, the only source of randomness it may use.
         draws: how many.
-        optimizer: makes the optimizer, ``optimizer(parameters, plan.optimizer)``; None is torch's of that name.
+        optimizer: makes the optimizer, ``optimizer(parameters, plan.optimizer)``; None is torch's of that name. It may
+            be `rootscale.lab.several.Several`, of which the first is the plan's.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Task:
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     draws: int = 0
-    optimizer: Callable[[Any, Any], torch.optim.Optimizer] | None = None
+    optimizer: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         need_file_name(self.name)
