@@ -186,18 +186,18 @@ def find_largest(
         store: of the runs and results: ``start-0``, ``start-1`` and so on hold a check each.
         stop, measure, setup, alignment, execute, observe: as for `rootscale.lab.check`.
     """
-    how = search or Search()
     observe = observe or Observer()
     branches = []
     for number, start in enumerate(starts):
+        how = search or Search()
         place = replace(store, folder=store.folder / f"start-{number}")
         if isinstance(task, Loop):
             look = _loop_look(task, str(start) if start else None, alignment or Alignment(), execute, place, observe)
         else:
-            how = _fitting(task, how, int(start), stop, measure or Measure(), observe)
-            look = _task_look(
-                task, how, int(start), stop, measure or Measure(), setup or Setup(), execute, place, observe
-            )
+            if not isinstance(start, int):
+                raise ValueError(f"a start of a Task is a number of samples, got {start!r}; a path is for a Loop")
+            how = _fitting(task, how, start, stop, measure or Measure(), observe)
+            look = _task_look(task, how, start, stop, measure or Measure(), setup or Setup(), execute, place, observe)
         branches.append(_branch(task, how, look, place, observe))
     return Largest(tuple(branches))
 
