@@ -27,6 +27,7 @@ from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiment import Experiment
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, format_curve, format_end, format_gap
 from rootscale.paper.parts import kept
+from rootscale.paper.stored import judge_again
 from rootscale.rules import default_rule
 
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
@@ -214,7 +215,9 @@ def reports(entry: Entry, folder: Path) -> None:
 
 
 def build(results: Path, pages: Path | None) -> None:
-    """Make everything that can be made of what is stored."""
+    """Make everything that can be made of what is stored, verdicts first."""
+    for place in sorted(results.glob("*/check.json")):
+        judge_again(place.parent)
     there = [entry for entry in entries_of(results) if entry.there]
     for entry in there:
         draw_curves(entry, entry.folder / "curves.png")
