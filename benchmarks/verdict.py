@@ -119,7 +119,14 @@ def show(found: dict[str, Any], console: Console) -> dict[str, float]:
         for seeds in (*SEEDS, 0) if looks != "once" else SEEDS:
             when = f"at {seeds} seeds" if seeds else "adding seeds, 2 to 32, until decided"
             table = Table("in %", box=box.MARKDOWN, title=f"looks: {looks}, {when}", title_justify="left")
-            for name in ("false different", "false same", "null decided", "twice decided", "hump decided", "on the edge"):
+            for name in (
+                "false different",
+                "false same",
+                "null decided",
+                "twice decided",
+                "hump decided",
+                "on the edge",
+            ):
                 table.add_column(name, justify="right")
             for case in CASES:
                 of = {kind: found["|".join((case, kind, looks, str(seeds)))] for kind in (NULL, LASTING, HUMP, EDGE)}
@@ -166,7 +173,9 @@ def main() -> None:
         for console in (Console(width=140), Console(width=140, file=file)):
             worst = show(found, console)
             limit = 100 * binomial_limit(0, args.repetitions)
-            console.print(f"{args.repetitions} repetitions: 0 is below {limit:.1f} at 95 %; the worst of the cases above")
+            console.print(
+                f"{args.repetitions} repetitions: 0 is below {limit:.1f} at 95 %; the worst of the cases above"
+            )
             for seeds in SEEDS:
                 for looks in WAYS:
                     key = f"{looks}, at {seeds} seeds: "

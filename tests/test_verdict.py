@@ -13,8 +13,8 @@ from scipy import stats
 from rootscale.bands import LOOKS
 from rootscale.gap import Gap, gaps
 from rootscale.stats import binomial_limit, fisher_exact, student_log_tail, student_of_log_tail, student_quantile
-from rootscale.trajectory import Estimate, Trajectory
 from rootscale.tolerance import parse_tolerance, tolerance_text
+from rootscale.trajectory import Estimate, Trajectory
 from rootscale.verdict import Absolute, Comparison, compare
 
 PROGRESS = np.linspace(0.0, 1.0, 21)

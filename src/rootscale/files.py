@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -16,7 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["command_line", "load_file", "locked", "need_folder", "remove_temporary", "whole", "write_json"]
+__all__ = [
+    "command_line",
+    "load_file",
+    "locked",
+    "need_folder",
+    "remove_temporary",
+    "whole",
+    "whole_folder",
+    "write_json",
+]
 
 #: Options that say where files lie, or when to stop: they decide nothing about a result.
 PLACES = ("--data", "--minutes", "--out", "--pages", "--pretrained", "--report", "--runs", "--text")
@@ -51,8 +61,33 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary folder to write into, which takes the place of ``path`` when the block ends.
+
+    On any failure, an interrupt included, ``path`` is what it was and the temporary folder is gone.
+    """
+    path = Path(path)
+    prefix = f".{path.name}-{_node()}-{os.getpid()}-"
+    name = tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".tmp")
+    try:
+        new = Path(name, path.name)
+        new.mkdir()
+        yield new
+        if path.exists():
+            os.replace(path, Path(name, f"{path.name}.old"))
+        os.replace(new, path)
+    except BaseException:
+        old = Path(name, f"{path.name}.old")
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        raise
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
+
+
 def remove_temporary(folder: str | os.PathLike[str], all_processes: bool = False) -> None:
-    """Remove the temporary files that processes left when they were killed while they wrote.
+    """Remove the temporary files and folders that processes left when they were killed while they wrote.
 
     Args:
         folder: where; folders in it are not looked at.
@@ -61,7 +96,9 @@ def remove_temporary(folder: str | os.PathLike[str], all_processes: bool = False
     for path in Path(folder).glob(".*.tmp"):
         owner = re.fullmatch(r"\..+-(\w*)-(\d+)-\w+\.tmp", path.name)
         dead = owner is not None and owner[1] == _node() and not _alive(int(owner[2]))
-        if all_processes or dead:
+        if (all_processes or dead) and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif all_processes or dead:
             path.unlink(missing_ok=True)
 
 

@@ -123,6 +123,16 @@ class Gap:
         first = int(bad[-1]) + 1 if bad.size else 0
         return float(self.times[first]) if first < len(self.times) else None
 
+    def parts_at(self, tolerance: float) -> float | None:
+        """Return the first time at which the whole band lies outside the tolerance; without a band, the gap itself.
+
+        None where there is no such time.
+        """
+        banded = np.isfinite(self.low).any()
+        with np.errstate(invalid="ignore"):
+            beyond = np.flatnonzero(self.outside(tolerance) if banded else np.abs(self.gap) > tolerance)
+        return float(self.times[beyond[0]]) if beyond.size else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types; None for NaN, and for a curve of nothing else."""
         return {

@@ -1,4 +1,4 @@
-"""The hyperparameters of Adam, AdamW, RMSprop and SGD as frozen records, and the constants of their SDEs.
+"""The hyperparameters of optimizers as frozen records, and the constants of their SDEs where there are SDEs.
 
 Names follow the paper: ``eta`` is torch's ``lr``, ``beta1, beta2`` are torch's ``betas`` and RMSprop's ``beta`` is
 torch's ``alpha``. Each field that a scaling rule may convert names its row of `rootscale.units`.
@@ -11,7 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants"]
+__all__ = [
+    "OPTIMIZERS",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Lion",
+    "Muon",
+    "Optimizer",
+    "RMSprop",
+    "SDEConstants",
+    "SDEOptimizer",
+    "Signum",
+]
 
 
 def quantity(unit: str, label: str | None = None, **kwargs: Any) -> Any:
@@ -62,6 +74,9 @@ DOMAINS: dict[str, Callable[[str, Any], float]] = {
     "l2": nonnegative,
     "decoupled_decay": nonnegative,
     "momentum": average,
+    "mu": average,
+    "mix": average,
+    "eps_m": nonnegative,
     "ema": average,
     "batchnorm": share,
     "clip": positive,
@@ -102,12 +117,28 @@ class SDEConstants:
 
 
 @dataclass(frozen=True)
-class _Adaptive:
+class Optimizer:
+    """Holds the hyperparameters of an optimizer; a subclass for each family adds its own."""
+
     eta: float = quantity("eta", "lr")
+    name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         validate(self)
 
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """Return the constants of the SDE that this optimizer follows at this batch size.
+
+        Raises:
+            ValueError: no SDE is known for it.
+        """
+        raise ValueError(
+            f"no SDE is known for {self.name}, so it has no constants; its rule is a calculation of scales"
+        )
+
+
+@dataclass(frozen=True)
+class _Adaptive(Optimizer):
     def _constants(
         self, batch_size: float, *, beta1: float, beta2: float, eps: float, eps_root: float, decay: float
     ) -> SDEConstants:
@@ -186,22 +217,58 @@ class RMSprop(_Adaptive):
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Optimizer):
     """SGD, with momentum or without; ``weight_decay`` is an L2 term in the gradient."""
 
-    eta: float = quantity("eta", "lr")
     momentum: float = quantity("momentum", default=0.0)
     weight_decay: float = quantity("l2", default=0.0)
     name: ClassVar[str] = "sgd"
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def constants(self, batch_size: float = 1) -> SDEConstants:
         """Return the constants of the SDE that this optimizer follows at this batch size."""
         return SDEConstants(math.sqrt(self.eta / batch_size), None, None, None, None, decay=0.0, step=self.eta)
 
 
-Optimizer = Adam | AdamW | RMSprop | SGD
+#: The optimizers whose SDE is known.
+SDEOptimizer = Adam | AdamW | RMSprop | SGD
+
+
+@dataclass(frozen=True)
+class Muon(Optimizer):
+    """Muon: ``m = mu m + (1 - mu) g`` and ``theta -= eta * (O + weight_decay * theta)``.
+
+    ``O`` is the orthogonal matrix nearest to ``m``, or with ``nesterov`` to ``mu m + (1 - mu) g``. ``eps`` bounds the
+    norm of that matrix from below.
+    """
+
+    mu: float = quantity("mu", "momentum", default=0.95)
+    weight_decay: float = quantity("decoupled_decay", default=0.1)
+    eps: float = quantity("eps_m", default=1e-7)
+    nesterov: bool = True
+    name: ClassVar[str] = "muon"
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """Lion: ``theta -= eta * (sign(beta1 m + (1 - beta1) g) + weight_decay * theta)``, then ``m`` takes ``g``.
+
+    ``m = beta2 m + (1 - beta2) g``: beta2 is the momentum, and beta1 mixes momentum and gradient.
+    """
+
+    beta1: float = quantity("mix", default=0.9)
+    beta2: float = quantity("mu", default=0.99)
+    weight_decay: float = quantity("decoupled_decay", default=0.0)
+    name: ClassVar[str] = "lion"
+
+
+@dataclass(frozen=True)
+class Signum(Optimizer):
+    """Signum, which is SignSGD with momentum: ``m = mu m + (1 - mu) g`` and ``theta -= eta * sign(m)``."""
+
+    mu: float = quantity("mu", "momentum", default=0.9)
+    weight_decay: float = quantity("decoupled_decay", default=0.0)
+    name: ClassVar[str] = "signum"
+
+
 #: The records by the names that the command line, plan files and rules use.
-OPTIMIZERS: dict[str, type[Optimizer]] = {cls.name: cls for cls in (Adam, AdamW, RMSprop, SGD)}
+OPTIMIZERS: dict[str, type[Optimizer]] = {cls.name: cls for cls in (Adam, AdamW, RMSprop, SGD, Muon, Lion, Signum)}

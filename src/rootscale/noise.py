@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rootscale.format import few_digits, show
 from rootscale.plan import Plan
-from rootscale.rules import shortest_average
+from rootscale.rules import Rule, get_rule, shortest_average
 from rootscale.stats import student_quantile
 from rootscale.trajectory import Trajectory
 
@@ -33,6 +33,7 @@ __all__ = [
     "ScaleCurve",
     "advise",
     "dominated_share",
+    "noise_at_start",
     "noise_cause",
     "noise_of",
     "scale_curve",
@@ -43,6 +44,8 @@ Mask = NDArray[np.bool_]
 
 #: The test function that holds the noise scale.
 NOISE_SCALE = "noise scale"
+#: The one that holds the trace of the covariance of the gradient's noise.
+TRACE = "Tr Sigma"
 #: A noise scale above this says that no gradient was seen in the noise of its measurement.
 NO_GRADIENT = 1e10
 #: A cause is looked for in the noise where it does not dominate by this factor.
@@ -162,17 +165,28 @@ class Advice:
         return f"up to kappa = {show(self.kappa)} (batch size {show(self.batch_size)}): {self.limit}"
 
 
-def advise(plan: Plan, noise: Noise) -> Advice:
-    """The largest kappa that is safe for this plan at this noise, and the limit that binds.
+def noise_at_start(base: Trajectory) -> Noise | None:
+    """Return the noise of the gradient at the first time of runs that measured it; None where they did not."""
+    if NOISE_SCALE not in base.names or TRACE not in base.names or base.replicas < 2:
+        return None
+    trace = base.values[TRACE][:, 0]
+    pairs = np.stack([trace, trace / base.values[NOISE_SCALE][:, 0]], 1)  # |grad f|^2 without bias
+    return noise_of(pairs[np.isfinite(pairs).all(1)])
 
-    The limits: the batch size stays below the noise scale (the lower end of its interval); the first moment averages
-    over two steps or more, ``kappa (1 - beta1) < 1/2``; the theorem's range, ``kappa (1 - beta2) < 1/2``.
+
+def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
+    """Return the largest kappa that is safe for this plan at this noise, and the limit that binds.
+
+    The batch size stays below the noise scale, the lower end of its interval. The averages of the optimizer set no
+    limit where they stop at floors, as they do by default; a rule ``with paper`` or ``with power`` keeps
+    ``kappa (1 - beta) < 1/2``, so that they last two steps or more.
     """
     size, optimizer = float(plan.batch_size.total), plan.optimizer
     limits = {f"the noise scale, at least {show(noise.scale.low)} samples": noise.scale.low / size}
-    for name in ("beta1", "beta2", "beta"):
+    chosen = get_rule(rule, optimizer.name)
+    for name, key in (("beta1", "beta1"), ("beta2", "beta2"), ("beta", "beta2")):
         beta = getattr(optimizer, name, 0.0)
-        if beta:
+        if beta and chosen.shortens(key):
             limits[f"kappa (1 - {name}) < 1/2, with {name} = {show(beta)}"] = shortest_average(beta)
     limit = min(limits, key=lambda key: limits[key])
     kappa, largest = (float(f"{value:.12g}") for value in (limits[limit], limits[limit] * size))  # 80, not 80 + 1e-14

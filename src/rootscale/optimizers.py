@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
+from rootscale.hparams import SGD, Adam, AdamW, Lion, Muon, Optimizer, RMSprop, Signum
 
 __all__ = ["FAMILIES", "Family", "Spelling", "family"]
 
@@ -34,11 +34,13 @@ class Spelling:
         name: of the optimizer in that tool.
         values: the tool's names of the hyperparameters, with the fields of the record that they hold.
         state: the tool's names of the state, with the keys of `Family.state`.
+        options: the tool's names of what has no unit, such as ``nesterov``, with the fields that they hold.
     """
 
     name: str
     values: Mapping[str, Fields] = _frozen({})
     state: Mapping[str, str] = _frozen({})
+    options: Mapping[str, str] = _frozen({})
 
     def arguments(self, record: Optimizer) -> dict[str, Any]:
         """Return the hyperparameters of a record under the tool's names.
@@ -48,7 +50,7 @@ class Spelling:
         """
         return {
             name: getattr(record, held) if isinstance(held, str) else tuple(getattr(record, one) for one in held)
-            for name, held in self.values.items()
+            for name, held in {**self.values, **self.options}.items()
         }
 
     def state_name(self, key: str) -> str | None:
@@ -63,18 +65,20 @@ class Family:
     Args:
         name: as on the command line, in plan files and in rules.
         record: of its hyperparameters; each field names its unit.
-        rule: the name of the rule that keeps its dynamics.
+        rules: the names of the rules that keep its dynamics; the first is its own, which is the default.
         state: what it carries from step to step, by the paper's letters, with the units.
         torch: how torch spells it.
         bias_corrected: whether it divides by ``sqrt(v / (1 - beta2^k))`` rather than by ``sqrt(v)``.
+        degree: of the update in the gradient: 1 for SGD, 0 where doubling all gradients changes no step.
     """
 
     name: str
     record: type[Optimizer]
-    rule: str
+    rules: tuple[str, ...]
     state: Mapping[str, str]
     torch: Spelling
     bias_corrected: bool = False
+    degree: int = 0
 
     @property
     def adaptive(self) -> bool:
@@ -110,13 +114,17 @@ _ADAM_STATE: Mapping[str, str] = MappingProxyType(
 )
 
 
+_SQRT = ("sqrt",)
+_NORMALIZED = ("normalized-sqrt", "normalized-half", "normalized-linear")
+
+
 def _rows() -> Iterator[Family]:
-    yield Family("adam", Adam, "sqrt", _MOMENTS, Spelling("Adam", _ADAM_VALUES, _ADAM_STATE), bias_corrected=True)
-    yield Family("adamw", AdamW, "sqrt", _MOMENTS, Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE), bias_corrected=True)
+    yield Family("adam", Adam, _SQRT, _MOMENTS, Spelling("Adam", _ADAM_VALUES, _ADAM_STATE), bias_corrected=True)
+    yield Family("adamw", AdamW, _SQRT, _MOMENTS, Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE), bias_corrected=True)
     yield Family(
         "rmsprop",
         RMSprop,
-        "sqrt",
+        _SQRT,
         {"v": "v", "step": "step_counter"},
         Spelling(
             "RMSprop",
@@ -127,15 +135,42 @@ def _rows() -> Iterator[Family]:
     yield Family(
         "sgd",
         SGD,
-        "linear",
+        ("linear",),
         {},
         Spelling("SGD", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"}),
+        degree=1,
+    )
+    yield Family(
+        "muon",
+        Muon,
+        _NORMALIZED,
+        {"m": "m"},
+        Spelling(
+            "Muon",
+            {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps"},
+            {"momentum_buffer": "m"},
+            {"nesterov": "nesterov"},
+        ),
+    )
+    yield Family(
+        "lion",
+        Lion,
+        _NORMALIZED,
+        {"m": "m"},
+        Spelling("Lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"}, {"exp_avg": "m"}),
+    )
+    yield Family(
+        "signum",
+        Signum,
+        _NORMALIZED,
+        {"m": "m"},
+        Spelling("Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"}, {"momentum_buffer": "m"}),
     )
     # Adam whose second moment averages the squared gradients of micro-batches of a fixed size.
     yield Family(
         "microbatchadam",
         Adam,
-        "invariant",
+        ("invariant",),
         _MOMENTS,
         Spelling("MicroBatchAdam", _ADAM_VALUES, _ADAM_STATE),
         bias_corrected=True,

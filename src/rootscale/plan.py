@@ -68,7 +68,8 @@ class Plan:
             object.__setattr__(self, name, value)
 
         if not isinstance(self.optimizer, Optimizer):
-            raise ValueError(f"optimizer must be Adam, AdamW, RMSprop or SGD, got {self.optimizer!r}")
+            kinds = ", ".join(cls.__name__ for cls in OPTIMIZERS.values())
+            raise ValueError(f"optimizer must be one of {kinds}, got {self.optimizer!r}")
         if not isinstance(self.schedule, Schedule):
             raise ValueError(f"schedule must be a Schedule, got {self.schedule!r}")
         put("batch_size", BatchSize.of(self.batch_size))

@@ -61,8 +61,8 @@ _WARMUPS: Mapping[str, Callable[[str, str], str]] = MappingProxyType(
 
 
 def _optimizer(record: Optimizer) -> str:
-    if getattr(record, "eps_root", 0):
-        raise ValueError(f"torch's optimizers have no eps inside the root, got eps_root={record.eps_root}")  # type: ignore[union-attr]
+    if eps_root := getattr(record, "eps_root", 0):
+        raise ValueError(f"torch's optimizers have no eps inside the root, got eps_root={eps_root}")
     torch = FAMILIES[record.name].torch
     texts = [
         f"{name}=({', '.join(map(_text, value))})" if isinstance(value, tuple) else f"{name}={_text(value)}"

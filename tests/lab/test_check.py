@@ -14,7 +14,7 @@ from torch import nn
 
 from rootscale import SGD, Adam, Plan
 from rootscale.cli import main
-from rootscale.cli.run_check import _folder_name
+from rootscale.cli.run_check import folder_name
 from rootscale.lab import (
     Check,
     Forked,
@@ -121,7 +121,8 @@ def test_a_check_without_a_known_cause_says_how_far_one_may_go(scratch):
 
 def test_causes_name_batchnorm_few_steps_and_guards():
     plan = Plan(Adam(2e-3, 0.96, 0.99), batch_size=4, steps=300, batchnorm_momentum=0.1)
-    found = check(make(plan, mlp_batchnorm), [16], seeds=4, **points(5), judge=Judge(tolerance=1e-3))
+    variant = Variant(16, "with paper", name="B = 64")
+    found = check(make(plan, mlp_batchnorm), [variant], seeds=4, **points(5), judge=Judge(tolerance=1e-3))
     text = "\n".join(found["B = 64"].causes)
     assert "BatchNorm normalises with the statistics of the batch: those of 4 samples make another model" in text
     assert "only 19 steps are left after the change" in text
@@ -394,7 +395,7 @@ def test_ready_made_tasks_have_short_names():
 
 @pytest.mark.parametrize("name", ["..", "../outside", "/tmp/outside", "a/../../b", ".hidden", "...", ""])
 def test_the_folder_of_a_task_lies_in_the_folder_of_runs(name):
-    place = (Path("/base/runs") / _folder_name(name)).resolve()
+    place = (Path("/base/runs") / folder_name(name)).resolve()
     assert place.parent == Path("/base/runs")
 
 

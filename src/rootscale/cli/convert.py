@@ -9,6 +9,7 @@ from typing import Any
 
 from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
+from rootscale.cli.scale import averaging
 from rootscale.integrations.configs import FORMATS, ConvertedFile, Length, convert_file
 from rootscale.rules import AVERAGINGS, RULES, rule_text
 
@@ -20,7 +21,7 @@ def add_parsers(subparsers: Any) -> None:
     convert = subparsers.add_parser(
         "convert",
         help="a configuration file of another tool at another batch size",
-        description="Convert a configuration file (DeepSpeed, transformers, timm, torchtitan, Megatron-LM) to another "
+        description=f"Convert a configuration file ({', '.join(FORMATS)}) to another "
         "batch size: prints the diff and the reason of every change. Only the values that have to change do; comments, "
         "order and everything else stay. Nothing is written without -o or --in-place.",
         epilog="example: rootscale convert ds_config.json --to 4096 -o ds_config_4096.json",
@@ -35,12 +36,13 @@ def add_parsers(subparsers: Any) -> None:
     )
     convert.add_argument("--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`")
     convert.add_argument(
-        "--averaging", choices=list(AVERAGINGS), default="paper",
-        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
+        "--averaging", type=averaging, default="floor", metavar="FORM",
+        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
     )  # fmt: skip
     convert.add_argument("--dataset-size", type=int, metavar="N", help="samples in the data: steps for a run in epochs")
     convert.add_argument("--steps", type=int, metavar="N", help="length of the run, where the file does not have it")
     convert.add_argument("--format", choices=list(FORMATS), help="of the file; default: found out")
+    convert.add_argument("--section", metavar="NAME", help="the configuration to convert, where a file has several")
     convert.add_argument("--json", action="store_true", help="print everything as JSON, the new text included")
     target = convert.add_mutually_exclusive_group()
     target.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the new configuration there")
@@ -51,7 +53,7 @@ def add_parsers(subparsers: Any) -> None:
 def _convert(args: argparse.Namespace) -> int:
     converted = convert_file(
         args.file, args.to, start=args.start, world_size=args.world_size, rule=rule_text(args.rule, args.averaging),
-        format=args.format, length=Length(args.steps, args.dataset_size),
+        format=args.format, section=args.section, length=Length(args.steps, args.dataset_size),
     )  # fmt: skip
     target = args.file if args.in_place else args.output
     if target is not None:

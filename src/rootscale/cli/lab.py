@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.bands import LOOKS
+from rootscale.cli.scale import averaging
 from rootscale.rules import AVERAGINGS, RULES
 from rootscale.tolerance import Tolerance, parse_tolerance
 
@@ -29,11 +30,16 @@ def _add_check(subparsers: Any) -> None:
         description="Train a task as it is and at other batch sizes, compare the mean trajectories with simultaneous "
         "confidence bands, and print a verdict: same, different or undecided, and why. The same command resumes a "
         "check that was stopped. Exit code: 0 same, 1 different, 3 undecided.",
-        epilog="example: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25% --out runs/mine",
+        epilog="examples: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25%; "
+        "rootscale check train.py:train --batch-size 16 --to 64; "
+        'rootscale check --command "python train.py --batch-size {batch_size} --lr {lr} --seed {seed} --log {log}" '
+        "--values optimizer=adamw lr=3e-4 --batch-size 16 --to 64",
     )
     check.add_argument(
-        "task", metavar="TASK", help="file.py:name or module:name of a rootscale.lab.Task, or of a function that makes "
-        f"one; or {', '.join(TASKS)} (the folder that holds the data of the last two is ROOTSCALE_DATA)",
+        "task", metavar="TASK", nargs="?",
+        help="file.py:name or module:name of a rootscale.lab.Task, of a function that makes one, or of a training "
+        f"function train(batch_size, seed, log, convert); or {', '.join(TASKS)} (the folder that holds the data of the "
+        "last two is ROOTSCALE_DATA)",
     )  # fmt: skip
     what = check.add_argument_group("what is compared")
     what.add_argument("--to", type=int, nargs="+", default=[], metavar="B", help="batch sizes to compare with")
@@ -42,8 +48,8 @@ def _add_check(subparsers: Any) -> None:
         help="see `rootscale rules`; several are each tried at each batch size; default: the optimizer's own",
     )  # fmt: skip
     what.add_argument(
-        "--averaging", choices=list(AVERAGINGS), default="paper",
-        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
+        "--averaging", type=averaging, default="floor", metavar="FORM",
+        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
     )  # fmt: skip
     what.add_argument(
         "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are not converted"
@@ -52,15 +58,40 @@ def _add_check(subparsers: Any) -> None:
         "--ell", type=float, nargs="+", default=[], metavar="ELL", help="SVAG, which simulates the SDE, at these ell"
     )
     what.add_argument(
-        "--switch-at", default="0", metavar="SAMPLES", help="switch in mid-run, after so many samples or a share such "
-        "as 25%%; default: from scratch",
+        "--switch-at", nargs="+", default=["0"], metavar="SAMPLES",
+        help="switch in mid-run, after so many samples or a share such as 25%%; of your own loop, the path of its "
+        "checkpoint ({seed} is the seed); default: from scratch",
+    )  # fmt: skip
+    what.add_argument(
+        "--find-largest", action="store_true", help="find the largest batch size that is the same, of --to (default: 2 "
+        "to 64 times the base's), from each --switch-at: smallest first, with few seeds at first, until one differs",
     )  # fmt: skip
     what.add_argument(
         "--stop", metavar="SAMPLES", help="end the runs there, samples or a share; default: the plan's end"
     )
+    _add_loop(check.add_argument_group("your own loop"))
     _add_verdict(check.add_argument_group("the verdict"))
     _add_runs(check.add_argument_group("the runs"))
     check.set_defaults(handler=_check)
+
+
+def _add_loop(own: Any) -> None:
+    own.add_argument(
+        "--command", dest="own_command", metavar="TEXT", help="a command that makes a run, instead of TASK, with "
+        "{batch_size}, {seed}, {log} (a file for JSON lines) and the values of --values filled in",
+    )  # fmt: skip
+    own.add_argument("--batch-size", type=int, metavar="B", help="of the base")
+    own.add_argument("--plan", type=Path, metavar="FILE", help="the run as it is, as JSON, for --command")
+    own.add_argument(
+        "--values", nargs="+", default=[], metavar="NAME=VALUE", help="the run as it is: the options of `rootscale "
+        "scale`, such as optimizer=adamw lr=3e-4 betas=0.9,0.95 steps=10000",
+    )  # fmt: skip
+    own.add_argument(
+        "--log", metavar="PATH", help="what --command logs to, of any format that `rootscale compare` reads; "
+        "{batch_size}, {seed} and {folder} are filled in; default: {log}",
+    )  # fmt: skip
+    own.add_argument("--clock", metavar="COLUMN", help="of the log, that counts samples or tokens")
+    own.add_argument("--window", type=float, metavar="W", help="width of the smoothing of the log, on the clock")
 
 
 def _add_verdict(how: Any) -> None:
@@ -154,6 +185,10 @@ def _tolerance(text: str) -> Tolerance:
 
 
 def _check(args: argparse.Namespace) -> int:
+    if args.find_largest:
+        from rootscale.cli.run_largest import handle_largest
+
+        return handle_largest(args)
     from rootscale.cli.run_check import handle_check
 
     return handle_check(args)

@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from rootscale.cli.console import make_console, progress
 from rootscale.cli.lab import TASKS
+from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
+from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
 from rootscale.files import command_line, need_folder
-from rootscale.format import percent, show
-from rootscale.gap import Gap
+from rootscale.format import show
 from rootscale.lab import (
     Arm,
     Check,
     Forked,
     Here,
     Judge,
+    Loop,
     Measure,
     Observer,
     Setup,
@@ -33,50 +33,52 @@ from rootscale.lab import (
     Task,
     Variant,
     check,
-    load_task,
 )
 from rootscale.lab.execute import Execute
-from rootscale.noise import advise, noise_of
+from rootscale.lab.loop import is_train_function
+from rootscale.lab.task import as_task, load_named
+from rootscale.logs import Alignment
+from rootscale.noise import advise, noise_at_start
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
 from rootscale.rules import rule_text
-from rootscale.tolerance import tolerance_text
 
-__all__ = ["handle_check", "handle_demo"]
+__all__ = [
+    "folder_name", "handle_check", "handle_demo", "make_executor", "observing", "samples_at", "start_of", "subject_of",
+]  # fmt: skip
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
 DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
-_EXIT = {"same": 0, "different": 1, "undecided": 3}
-_STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
 def handle_check(args: argparse.Namespace) -> int:
     """Run `rootscale check`."""
-    task = _task(args.task)
+    task = subject_of(args)
     variants = _variants(args, task)
-    total = int(task.plan.samples or 0)
-    folder = args.out or Path("runs") / _folder_name(task.name)
+    total = 0 if isinstance(task, Loop) else int(task.plan.samples or 0)
+    folder = args.out or Path("runs") / folder_name(task.name)
     if args.report is not None:
         need_folder(args.report, "report", "--report")
     console = make_console()
-    with _observer(console, args.tensorboard) as observe:
+    with observing(console, args.tensorboard) as observe:
         found = check(
             task,
             variants,
             seeds=args.seeds,
             budget=args.budget,
-            switch_at=_samples("--switch-at", args.switch_at, total),
-            stop=None if args.stop is None else _samples("--stop", args.stop, total),
+            switch_at=_one_start(args, task, total),
+            stop=None if args.stop is None else samples_at("--stop", args.stop, total),
             measure=Measure(args.points, args.eval_samples),
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
             judge=Judge(args.tolerance, args.level, args.decide_by, args.looks),
-            execute=_executor(args),
+            alignment=Alignment(clock=args.clock, window=args.window),
+            execute=make_executor(args),
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
             observe=observe,
         )
     show_check(found, console)
-    _report(found, args.report or folder / "report.html", console)
-    return _EXIT[found.verdict]
+    write_report(found, args.report or folder / "report.html", console)
+    return EXIT[found.verdict]
 
 
 def handle_demo(args: argparse.Namespace) -> int:
@@ -97,7 +99,7 @@ def handle_demo(args: argparse.Namespace) -> int:
         Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
         Variant(ell=2),
     ]
-    with _observer(console) as observe:
+    with observing(console) as observe:
         found = check(
             task,
             variants,
@@ -111,22 +113,39 @@ def handle_demo(args: argparse.Namespace) -> int:
         )
     show_noise(found, task.plan, console)
     show_check(found, console)
-    _report(found, args.out / "report.html", console)
+    write_report(found, args.out / "report.html", console)
     return 0
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _task(text: str) -> Task:
-    """Return the task of that name, or the one that ``file.py:name`` or ``module:name`` leads to."""
+def subject_of(args: argparse.Namespace) -> Task | Loop:
+    """Return what is checked: the command, or the task or training function that TASK leads to."""
+    text = args.task
+    if (text is None) == (args.own_command is None):
+        raise ValueError("give TASK, or a command with --command; one of them")
+    if text is None:
+        return loop_of_command(args)
     if ":" not in text and text not in TASKS:
         raise ValueError(f"TASK must be file.py:name, module:name, or one of {', '.join(TASKS)}; got {text!r}")
-    return load_task(text if ":" in text else f"rootscale.paper.tasks:{text}")
+    where = text if ":" in text else f"rootscale.paper.tasks:{text}"
+    found = load_named(where)
+    return loop_of_function(where, found, args) if is_train_function(found) else as_task(where, found)
 
 
-def _variants(args: argparse.Namespace, task: Task) -> list[Variant]:
-    size = Fraction(task.plan.batch_size.total)
+def start_of(text: str, task: Task | Loop, total: int) -> int | str:
+    return loop_start(text) if isinstance(task, Loop) else samples_at("--switch-at", text, total)
+
+
+def _one_start(args: argparse.Namespace, task: Task | Loop, total: int) -> int | str:
+    if len(args.switch_at) > 1:
+        raise ValueError(f"several --switch-at are for --find-largest; got {' '.join(args.switch_at)}")
+    return start_of(args.switch_at[0], task, total)
+
+
+def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
+    size = Fraction(task.batch_size if isinstance(task, Loop) else task.plan.batch_size.total)
     rules = [rule_text(rule, args.averaging, args.keep) for rule in args.rule]
     found = [Variant(to / size, rule) for to in args.to for rule in rules]
     found = [variant for variant in found if variant.kappa != 1] + [Variant(ell=ell) for ell in args.ell if ell != 1]
@@ -138,7 +157,7 @@ def _variants(args: argparse.Namespace, task: Task) -> list[Variant]:
     return found
 
 
-def _executor(args: argparse.Namespace) -> Execute | None:
+def make_executor(args: argparse.Namespace) -> Execute | None:
     if args.engine == "ray":
         from rootscale.integrations.ray import OnRay
 
@@ -148,16 +167,16 @@ def _executor(args: argparse.Namespace) -> Execute | None:
     return Forked(args.workers, args.together)
 
 
-def _folder_name(name: str) -> str:
+def folder_name(name: str) -> str:
     """Return the name of a task as that of a folder: no path, and nothing that leads elsewhere.
 
-    >>> _folder_name("../my task"), _folder_name("..")
+    >>> folder_name("../my task"), folder_name("..")
     ('my-task', 'task')
     """
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "task"
 
 
-def _samples(flag: str, text: str, total: int) -> int:
+def samples_at(flag: str, text: str, total: int) -> int:
     """Return a number of samples, given as such or as a share of the run."""
     try:
         return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
@@ -170,9 +189,8 @@ def _samples(flag: str, text: str, total: int) -> int:
 
 def show_noise(found: Check, plan: Plan, console: Console) -> None:
     """Print the noise scale when the runs begin, and how far it allows to go."""
-    values = found.base.trajectory.values
-    trace = values["Tr Sigma"][:, 0]
-    noise = noise_of(np.stack([trace, trace / values["noise scale"][:, 0]], 1))  # |grad f|^2 without bias
+    noise = noise_at_start(found.base.trajectory)
+    assert noise is not None
     advice = advise(plan, noise)
     console.print(
         f"At the start of the comparison the noise scale is {escape(str(noise.scale))} samples, with its 95 % interval "
@@ -183,38 +201,16 @@ def show_noise(found: Check, plan: Plan, console: Console) -> None:
 def show_check(found: Check, console: Console) -> None:
     """Print the verdicts as a table, and what is behind them."""
     start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
+    if "checkpoint" in found.made:
+        start = f"from {found.made['checkpoint']}"
     numbers = sorted({arm.trajectory.replicas for arm in (found.base, *found.others)})
     seeds = f"{' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds each"
     console.print(
         f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "verdict", "largest gap of the loss, with its band", "seeds that would decide"):
-        table.add_column(column, overflow="fold")
-    for arm in found.others:
-        assert arm.comparison is not None
-        verdict = arm.comparison.verdict or "not judged"
-        worst = max(arm.comparison.decisive, key=_size)
-        needed = arm.comparison.seeds_needed
-        table.add_row(
-            escape(arm.label),
-            f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
-            f"{worst.largest} of the {escape(worst.name)}'s range",
-            "" if verdict != "undecided" else "no number" if needed is None else str(needed),
-        )
-    console.print(table)
-    comparison = next(arm.comparison for arm in found.others if arm.comparison)
-    often = "" if comparison.looks == "once" else ", however often you add seeds and ask again"
-    console.print(
-        f"\nSame: within {escape(tolerance_text(comparison.tolerance))} at all times. A verdict is wrong in at most "
-        f"{percent(1 - comparison.level)} of such checks{often}."
-    )
+    print_verdicts(found, console)
     for arm in found.others:
         _explain(arm, console)
-
-
-def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.largest.gap)))
 
 
 def _explain(arm: Arm, console: Console) -> None:
@@ -224,17 +220,8 @@ def _explain(arm: Arm, console: Console) -> None:
             console.print(f"  {escape(arm.label)}: {what}: {escape(text)}", soft_wrap=True)
 
 
-def _report(found: Check, path: Path, console: Console) -> None:
-    try:
-        from rootscale.report import write_page
-
-        console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
-    except (ImportError, ValueError) as error:
-        console.print(f"\nNo report: {escape(str(error))}")
-
-
 @contextmanager
-def _observer(console: Console, tensorboard: bool = False) -> Iterator[Observer]:
+def observing(console: Console, tensorboard: bool = False) -> Iterator[Observer]:
     """Show a bar for all runs together; without a terminal, a line for each finished job."""
     shares: dict[int, float] = {}
     measured = None

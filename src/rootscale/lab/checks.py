@@ -28,7 +28,7 @@ from rootscale.tolerance import Tolerance, tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "check"]
+__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Judge:
 _MEASURE, _SETUP, _JUDGE = Measure(), Setup(), Judge()
 
 
-def check(
+def check_task(
     task: Task,
     variants: Sequence[float | Fraction | Variant],
     *,
@@ -73,7 +73,7 @@ def check(
 ) -> Check:
     """Run a task as it is and in other ways, and decide whether the trajectories are the same.
 
-    ``check(task, [4, 16])`` compares the batch size of the plan with 4 and 16 times as much.
+    ``check_task(task, [4, 16])`` compares the batch size of the plan with 4 and 16 times as much.
 
     Args:
         task: what is learned.
@@ -91,10 +91,10 @@ def check(
             stopped is resumed. None keeps nothing.
         observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
     """
-    tried = _variants(variants)
+    tried = as_variants(variants)
     rounds = Rounds.of(seeds, budget)
     _refuse(task, tried, rounds.first, judge)
-    settings = _settings(task, tried, switch_at, stop, measure, setup)
+    settings = settings_of(task, tried, switch_at, stop, measure, setup)
     observe = observe or Observer()
     with kept(as_store(store)) as place:
         runs = replace(place, folder=place.folder / "runs")
@@ -104,7 +104,7 @@ def check(
             swept = sweep(
                 task, [Variant(), *some], seeds=numbers, settings=settings, store=runs, execute=workers, observe=observe
             )
-            return swept, [_compared(task, variant, swept, settings, judge) for variant in some]
+            return swept, [compared_arm(task, variant, swept, settings, judge) for variant in some]
 
         swept, arms = rounds.run(tried, compared, observe.note)
     base = swept.trajectories[Variant()]
@@ -135,7 +135,7 @@ def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
     return Arm(variant.label(task.plan), kind, plan, changes, trajectory, guards=tuple(guards))
 
 
-def _variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
+def as_variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
     """Return what differs from the plan itself, each once; numbers are kappas."""
     made = [one if isinstance(one, Variant) else Variant(Fraction(one)) for one in given]
     found = [variant for variant in dict.fromkeys(made) if variant != Variant()]
@@ -164,7 +164,7 @@ def _refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: J
         variant.plans(task.plan)
 
 
-def _settings(
+def settings_of(
     task: Task, tried: Sequence[Variant], switch_at: int, stop: int | None, measure: Measure, setup: Setup
 ) -> Settings:
     """Return the settings of all runs, on a grid that suits every batch size."""
@@ -180,7 +180,7 @@ def _settings(
     return Settings(grid(stop, measure.points, switch_at, sizes), switch_at, measure, setup)
 
 
-def _compared(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
+def compared_arm(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
     """Return the arm of a variant with its comparison, and the causes where it is different."""
     base, trajectory = swept.trajectories[Variant()], swept.trajectories[variant]
     deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in base.names if name in LOSSES]

@@ -10,11 +10,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from rootscale.lab.result import Arm
 from rootscale.lab.stopping import Deadline, UnfinishedError
-from rootscale.lab.sweeps import Sweep
 from rootscale.lab.variant import Variant
 
 __all__ = ["FIRST", "MOST", "Rounds"]
@@ -22,8 +21,9 @@ __all__ = ["FIRST", "MOST", "Rounds"]
 #: Seeds of the first look, and of the last.
 FIRST, MOST = 4, 64
 
+Made = TypeVar("Made")
 #: Runs and compares some variants with these seeds, until a deadline.
-Compare = Callable[[Sequence[Variant], Sequence[int], Deadline], tuple[Sweep, list[Arm]]]
+Compare = Callable[[Sequence[Variant], Sequence[int], Deadline], tuple[Made, list[Arm]]]
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Rounds:
         return cls(numbers, len(numbers))
 
     def run(
-        self, variants: Sequence[Variant], compare: Compare, note: Callable[[str], object]
-    ) -> tuple[Sweep, list[Arm]]:
-        """Return the last sweep, and the arm of each variant as it was when it was decided, or at the end."""
+        self, variants: Sequence[Variant], compare: Compare[Made], note: Callable[[str], object]
+    ) -> tuple[Made, list[Arm]]:
+        """Return what the last round made, and the arm of each variant as it was when it was decided, or at the end."""
         deadline, seeds = Deadline.after(self.budget), self.first
         arms: dict[Variant, Arm] = {}
         left, begun = list(variants), time.monotonic()

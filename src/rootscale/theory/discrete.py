@@ -15,7 +15,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
+from rootscale.hparams import SGD, Adam, AdamW, RMSprop, SDEOptimizer
 from rootscale.rules import Rule, get_rule, svag_weights
 from rootscale.theory.equations import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
 from rootscale.theory.oracle import Oracle, svag
@@ -58,7 +58,7 @@ class Chain:
         form: a row of `FORMS`; the paper's unless given.
     """
 
-    optimizer: Optimizer
+    optimizer: SDEOptimizer
     oracle: Oracle
     form: Form = FORMS["paper"]
 

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop, positive
+from rootscale.hparams import SGD, Adam, AdamW, RMSprop, SDEOptimizer, positive
 from rootscale.theory.oracle import Oracle, penalised
 
 __all__ = [
@@ -253,7 +253,7 @@ def auxiliary(equation: _Adaptive, u_min: float) -> _Adaptive:
     return replace(equation, u_min=positive("u_min", u_min))
 
 
-def sde(optimizer: Optimizer, oracle: Oracle) -> SDE:
+def sde(optimizer: SDEOptimizer, oracle: Oracle) -> SDE:
     """Return the SDE that this optimizer follows on this oracle; ``oracle.sigma`` takes the place of ``1 / sqrt(B)``.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from rootscale.hparams import Optimizer
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.training import optim
+from rootscale.training.sample_clock import SampleClock
 
 __all__ = ["ADAPTERS", "Adapter", "adapter_of", "family_of", "make_optimizer"]
 
@@ -20,14 +22,25 @@ class Adapter:
     """A class of torch optimizers, and the family whose update it makes.
 
     Args:
-        cls: whose ``step`` it has.
+        cls: whose ``step`` it has; or the name of a class of any library, whose groups then must have the family's
+            hyperparameters.
         family: the name of the row.
         requires: options that must have these values; with others the update is another one.
+        refused: why there is nothing to convert, where that is so.
     """
 
-    cls: type[torch.optim.Optimizer]
+    cls: type[torch.optim.Optimizer] | str
     family: str
     requires: Mapping[str, object] = field(default_factory=dict)
+    refused: str = ""
+
+    def fits(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether an optimizer makes this update."""
+        if isinstance(self.cls, str):
+            keys = FAMILIES[self.family].torch.values
+            named = any(cls.__name__ == self.cls for cls in type(optimizer).__mro__)
+            return named and all(key in group for group in optimizer.param_groups for key in keys)
+        return isinstance(optimizer, self.cls) and _own_step(type(optimizer)) is _own_step(self.cls)
 
 
 #: The classes that are known. A class that inherits from another one stands before it.
@@ -39,8 +52,15 @@ ADAPTERS = (
     Adapter(optim.MicroBatchAdam, "microbatchadam"),
     Adapter(optim.Adam, "adam"),
     Adapter(optim.RMSprop, "rmsprop"),
+    Adapter(SampleClock, "adam", refused="it is on the sample clock: give the new batch size to step(samples=...)"),
+    *([Adapter(torch.optim.Muon, "muon")] if hasattr(torch.optim, "Muon") else []),
+    Adapter("Lion", "lion"),
+    Adapter("Signum", "signum"),
 )
-SUPPORTED = "torch.optim.Adam, AdamW, RMSprop (without momentum, not centered) and SGD, and rootscale.training.optim"
+SUPPORTED = (
+    "torch.optim.Adam, AdamW, RMSprop (without momentum, not centered), SGD and Muon, rootscale.training.optim, and "
+    "classes named Lion or Signum"
+)
 #: What torch puts around the ``step`` of every class when its first object is made.
 _HOOK = "Optimizer.profile_hook_step.<locals>.wrapper"
 
@@ -52,14 +72,15 @@ def adapter_of(optimizer: Any) -> Adapter:
         TypeError: there is none for its class.
         ValueError: there is one, but an option makes another update of it.
     """
-    step = _own_step(type(optimizer)) if isinstance(optimizer, torch.optim.Optimizer) else None
-    for adapter in ADAPTERS:
-        if isinstance(optimizer, adapter.cls) and step is _own_step(adapter.cls):
+    for adapter in ADAPTERS if isinstance(optimizer, torch.optim.Optimizer) else ():
+        if adapter.fits(optimizer):
             break
     else:
         inner = getattr(optimizer, "optimizer", None)
         hint = f"; give the {type(inner).__name__} it wraps" if isinstance(inner, torch.optim.Optimizer) else ""
         raise TypeError(f"optimizer must be one of {SUPPORTED}; got {type(optimizer).__name__}{hint}")
+    if adapter.refused:
+        raise TypeError(f"there is nothing to convert in {type(optimizer).__name__}, as {adapter.refused}")
     for i, group in enumerate(optimizer.param_groups):
         for key, value in adapter.requires.items():
             if group.get(key, value) != value:
@@ -98,11 +119,14 @@ def make_optimizer(params: Any, record: Optimizer, capturable: bool = False) -> 
     if getattr(record, "eps_root", 0):
         raise ValueError("torch's optimizers have no eps inside the root; give the task an optimizer of your own")
     family = FAMILIES[record.name]
-    options: dict[str, Any] = {"capturable": capturable} if family.adaptive else {}
-    if family.name == "rmsprop":  # torch has no fused RMSprop
-        options["foreach"] = capturable or None
-    else:
-        options["fused"] = capturable or None
-    cls: Any = next(adapter.cls for adapter in ADAPTERS if adapter.family == family.name)
+    cls: Any = next((one.cls for one in ADAPTERS if one.family == family.name and not isinstance(one.cls, str)), None)
+    if cls is None:
+        raise ValueError(f"torch has no {family.torch.name}; give the task an optimizer of your own")
+    known = inspect.signature(cls).parameters
+    if capturable and not {"capturable", "fused"} & set(known):
+        raise ValueError(f"a CUDA graph cannot hold the step of torch.optim.{family.torch.name}; run without fast=True")
+    # torch has no fused RMSprop, and only one way to take a step of Muon
+    wanted = {"capturable": capturable, ("fused" if "fused" in known else "foreach"): capturable or None}
+    options = {name: value for name, value in wanted.items() if name in known}
     made: torch.optim.Optimizer = cls(params, **family.torch.arguments(record), **options)
     return made

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from rootscale.changes import Change
-from rootscale.hparams import DOMAINS
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
-from rootscale.training.norms import norm_layers
-from rootscale.units import UNITS
+from rootscale.training.markers import units_of
+from rootscale.training.scheduler_changes import rescale_scheduler, save_scheduler, ticks
+from rootscale.training.watch import save_watch, settle
+from rootscale.units import KEPT, UNITS
 
-__all__ = ["Edit", "ema_edit", "group_edits", "group_values", "is_frozen", "norm_edits", "plural", "scheduler_edit"]
+__all__ = [
+    "Action",
+    "Edit",
+    "group_edits",
+    "group_values",
+    "is_frozen",
+    "plural",
+    "scheduler_edit",
+    "units_edit",
+]
 
 Action = Callable[[], None]
+#: Before the unit of an average: where a group remembers the weight that it would have without floors.
+FREE = "rootscale_"
 
 
 @dataclass(frozen=True)
@@ -79,19 +90,69 @@ def group_edits(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, ka
         for key, unit in units.items():
             before = schedulers.read(group[key])
             try:
-                after = schedulers.convert(rule, unit, before, kappa, key)
+                after = _converted(group, key, unit, rule, kappa)
             except ValueError:
                 if unused:  # it has no value there; no parameter follows it
                     continue
                 raise
             names = (key,) if isinstance(unit, str) else unit
             each = zip(names, _tuple(unit), _tuple(before), _tuple(after), strict=True)
-            rows = (Change(f"{name}{suffix}", old, new, rule.units.get(u)) for name, u, old, new in each)
+            rows = (Change(f"{name}{suffix}", old, new, rule.row(u, old, new, kappa)) for name, u, old, new in each)
             yield _group_edit(() if unused else tuple(rows), group, key, after)
+            yield from _free_edits(group, unit, before, after, rule, kappa)
     for group, key in schedulers.places(optimizer):
         if key not in torch_units:  # what schedulers have stored there
-            after = schedulers.convert(rule, schedulers.UNITS[key], schedulers.read(group[key]), kappa, key)
+            after = schedulers.convert_kept(rule, key, schedulers.read(group[key]), kappa)
             yield _group_edit((), group, key, after)
+
+
+def free_weight(group: dict[str, Any], unit: str, value: float) -> float:
+    """Return what the weight of an average in a group would be if no floor had stopped it."""
+    return float(group.get(f"{FREE}{unit}", value))
+
+
+def group_averages(group: dict[str, Any], family: Family, rule: Rule, kappa: float) -> tuple[dict[str, float], ...]:
+    """Return the hyperparameters of a group before and after, by their units."""
+    before = group_values(group, family)
+    return before, {
+        unit: float(rule.convert(unit, value, kappa, free=free_weight(group, unit, value)))
+        for unit, value in before.items()
+    }
+
+
+def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: float) -> schedulers.Value:
+    """Return a value of a group at ``kappa``."""
+    before = schedulers.read(group[key])
+    name = None if isinstance(before, tuple) else key
+    after = tuple(
+        float(rule.convert(unit, value, kappa, name, free_weight(group, unit, value)))
+        for unit, value in zip(_tuple(units), _tuple(before), strict=True)
+    )
+    return after if isinstance(before, tuple) else after[0]
+
+
+def _free_edits(group: dict[str, Any], units: Any, before: Any, after: Any, rule: Rule, kappa: float) -> Iterator[Edit]:
+    """Yield the edits that remember the weights that floors have stopped, so that the way back leads to the first."""
+    for unit, old, new in zip(_tuple(units), _tuple(before), _tuple(after), strict=True):
+        key, form = f"{FREE}{unit}", rule.units[unit].form if unit in rule.units else KEPT
+        if form.floor is None or not old:
+            free = None
+        else:
+            free = 1 - kappa * (1 - free_weight(group, unit, old))
+            free = None if math.isclose(free, new, rel_tol=1e-9) else free
+        if free is not None or key in group:
+            yield Edit((), partial(_remember, group, key, free), partial(_save_entry, group, key))
+
+
+def _remember(group: dict[str, Any], key: str, value: float | None) -> None:
+    if value is None:
+        group.pop(key, None)
+    else:
+        group[key] = value
+
+
+def _save_entry(group: dict[str, Any], key: str) -> Action:
+    return partial(_remember, group, key, group.get(key))
 
 
 def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after: schedulers.Value) -> Edit:
@@ -115,94 +176,51 @@ def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after
     return Edit(rows, partial(schedulers.write, group, key, after), save)
 
 
+def units_edit(
+    optimizer: torch.optim.Optimizer,
+    kappa: float,
+    batch_size: float | None,
+    parts: Mapping[str, float],
+    driving: Sequence[LRScheduler],
+) -> Edit:
+    """Return the edit of the units that an optimizer carries.
+
+    Args:
+        optimizer: that carries them.
+        kappa, batch_size, parts: as for `Carried.advance`.
+        driving: the schedulers that are converted with it.
+    """
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    carried = units_of(groups).advance(kappa, batch_size, parts)
+
+    def apply() -> None:
+        for group in groups:
+            carried.write(group)
+        settle(optimizer, parts, driving or None)
+
+    def save() -> Action:
+        held, forget = units_of(groups), save_watch(optimizer)
+
+        def restore() -> None:
+            for group in groups:
+                held.write(group)
+            forget()
+
+        return restore
+
+    return Edit((), apply, save)
+
+
 # ---- schedulers
 
 
 def scheduler_edit(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> Edit:
     """Return the edit of a scheduler's clock and units."""
-    before, after = schedulers.ticks(scheduler, 1, interval), schedulers.ticks(scheduler, kappa, interval)
+    before, after = ticks(scheduler, 1, interval), ticks(scheduler, kappa, interval)
     if before == after:
         note = "it is stepped as often as before: its clock is not the optimizer's"
     else:
         note = "steps of its own clock in one step of the optimizer"
-    change = Change(f"{type(scheduler).__name__} clock", before, after, UNITS["steps"], note=note)
-    apply = schedulers.rescale(scheduler, rule, kappa, interval)
-    return Edit((change,), apply, partial(schedulers.save, scheduler))
-
-
-# ---- attributes: BatchNorm's momentum, the decay of an average of parameters
-
-
-def _set(objects: Sequence[Any], name: str, value: Any) -> None:
-    for one in objects:
-        setattr(one, name, value)
-
-
-def _save_attribute(objects: Sequence[Any], name: str) -> Action:
-    held = [(one, getattr(one, name)) for one in objects]
-
-    def restore() -> None:
-        for one, value in held:
-            if getattr(one, name) != value:  # a setter that has just refused may refuse the old value too
-                setattr(one, name, value)
-
-    return restore
-
-
-def _attribute_edit(change: Change, objects: Sequence[Any], name: str, value: Any) -> Edit:
-    return Edit((change,), partial(_set, objects, name, value), partial(_save_attribute, objects, name))
-
-
-def norm_edits(models: Sequence[Any], rule: Rule, kappa: float) -> Iterator[Edit]:
-    """Yield the edits of BatchNorm's momentum, one for each value that the layers of these models have."""
-    for model in models:
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    unit = rule.units.get("batchnorm")
-    together = models[0] if len(models) == 1 else torch.nn.ModuleList(models)  # finds each layer once
-    found = norm_layers(together, refuse_scripted=unit is not None and kappa != 1) if models else {}
-    layers: dict[float, list[Any]] = {}
-    for layer in found.values():
-        if layer.momentum is not None:  # None is a plain average, which needs no conversion
-            layers.setdefault(float(layer.momentum), []).append(layer)
-    for momentum, equal in layers.items():
-        DOMAINS["batchnorm"]("BatchNorm momentum", momentum)
-        after = float(rule.convert("batchnorm", momentum, kappa, "BatchNorm momentum"))
-        change = Change("BatchNorm momentum", momentum, after, unit, note=plural(equal, "layer"))
-        yield _attribute_edit(change, equal, "momentum", after)
-
-
-#: torch's makers of exponential averages, by the attribute of AveragedModel that holds what they make.
-_EMA_MAKERS: dict[str, Callable[[float], Any]] = {"multi_avg_fn": get_ema_multi_avg_fn, "avg_fn": get_ema_avg_fn}
-
-
-def ema_edit(ema: Any, rule: Rule, kappa: float) -> Edit:
-    """Return the edit of the decay of an average of parameters."""
-    if isinstance(ema, AveragedModel):
-        for attribute, maker in _EMA_MAKERS.items():
-            function: Any = getattr(ema, attribute, None)
-            # torch keeps the decay only in the closure of the function that its maker returned.
-            if getattr(function, "__qualname__", "").startswith(f"{maker.__name__}.<locals>."):
-                change = _decay(inspect.getclosurevars(inspect.unwrap(function)).nonlocals["decay"], rule, kappa)
-                return _attribute_edit(change, [ema], attribute, maker(float(change.after or 0.0)))
-        raise TypeError(
-            "ema must be an AveragedModel with an exponential average of torch's (torch.optim.swa_utils."
-            "get_ema_multi_avg_fn or get_ema_avg_fn): an average of equal weights needs no conversion; convert your "
-            "own function yourself"
-        )
-    if not isinstance(getattr(ema, "decay", None), float | int):
-        raise TypeError(
-            f"ema must be an AveragedModel or have a number as its attribute decay, got {type(ema).__name__}"
-        )
-    try:
-        ema.decay = ema.decay
-    except AttributeError as error:
-        raise TypeError(f"the decay of {type(ema).__name__} cannot be set ({error}); convert it yourself") from None
-    change = _decay(ema.decay, rule, kappa)
-    return _attribute_edit(change, [ema], "decay", change.after)
-
-
-def _decay(value: Any, rule: Rule, kappa: float) -> Change:
-    before = DOMAINS["ema"]("EMA decay", float(value))
-    after = float(rule.convert("ema", before, kappa, "EMA decay"))
-    return Change("EMA decay", before, after, rule.units.get("ema"))
+    change = Change(f"{schedulers.own_name(scheduler)} clock", before, after, UNITS["steps"], note=note)
+    apply = rescale_scheduler(scheduler, rule, kappa, interval)
+    return Edit((change,), apply, partial(save_scheduler, scheduler))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -13,10 +13,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.optimizers import Family
 from rootscale.rules import Rule, get_rule
-from rootscale.training import schedulers
 from rootscale.training.adapters import family_of
+from rootscale.training.scheduler_changes import check_scheduler
 
-__all__ = ["Target", "blaming", "common_rule", "find_targets", "match_schedulers", "several"]
+__all__ = ["Rules", "Target", "blaming", "common_rule", "find_targets", "match_schedulers", "several"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,11 @@ def several(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
-def find_targets(optimizer: Any, rule: str | Rule | None) -> list[Target]:
+#: One rule for all optimizers, or one for each by position or by the name of its family; None is each one's own.
+Rules = str | Rule | None | Sequence[str | Rule | None] | Mapping[str, str | Rule | None]
+
+
+def find_targets(optimizer: Any, rule: Rules) -> list[Target]:
     """Return the optimizers that were given, each with its family and its rule."""
     given = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     if not given:
@@ -49,9 +53,27 @@ def find_targets(optimizer: Any, rule: str | Rule | None) -> list[Target]:
         prefix = f"optimizer {i}: " if len(given) > 1 else ""
         with blaming(prefix):
             family = family_of(one)
-        targets.append(Target(one, family, get_rule(rule, family.name), prefix))
+        targets.append(Target(one, family, get_rule(_rule_for(rule, i, family.name, len(given)), family.name), prefix))
+    _check_used(rule, targets)
     _check_shared(targets)
     return targets
+
+
+def _rule_for(rule: Rules, index: int, name: str, count: int) -> str | Rule | None:
+    if isinstance(rule, Mapping):
+        return rule.get(name)
+    if rule is None or isinstance(rule, str | Rule):
+        return rule
+    if len(rule) != count:
+        raise ValueError(f"rule must be one for all {count} optimizers or one for each of them, got {len(rule)}")
+    return rule[index]
+
+
+def _check_used(rule: Rules, targets: Sequence[Target]) -> None:
+    names = [target.family.name for target in targets]
+    for name in rule if isinstance(rule, Mapping) else ():
+        if name not in names:
+            raise ValueError(f"rule names {name!r}, but the optimizers are {', '.join(names)}")
 
 
 def _check_shared(targets: Sequence[Target]) -> None:
@@ -100,7 +122,7 @@ def common_rule(targets: Sequence[Target]) -> Rule:
         key=", ".join(f"{name} ({_some_of(numbers)})" for name, numbers in followers.items()),
         summary="each optimizer by its own rule; the rows are those in which the rules agree",
         units=MappingProxyType(units),
-        averaging="paper",  # the key has the names in full
+        averaging="floor",  # the key has the names in full
         left_out=(),
         holds_for=tuple(dict.fromkeys(target.family.name for target in targets)),
     )
@@ -131,7 +153,7 @@ def match_schedulers(targets: Sequence[Target], given: list[Any], interval: Any)
         owner = next((i for i, target in enumerate(targets) if target.optimizer is drives), None)
         if owner is None:
             if len(targets) == 1 or not isinstance(scheduler, LRScheduler):
-                schedulers.check(scheduler, targets[0].optimizer, targets[0].rule, 1)  # says what is wrong with it
+                check_scheduler(scheduler, targets[0].optimizer, targets[0].rule, 1)  # says what is wrong with it
             raise ValueError(f"{type(scheduler).__name__} belongs to none of the {len(targets)} optimizers given")
         driving[owner].append((scheduler, one))
     return driving

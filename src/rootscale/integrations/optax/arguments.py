@@ -42,7 +42,7 @@ def scale(
     >>> import optax
     >>> new = scale(optax.adamw, 4, learning_rate=3e-4, b1=0.9, b2=0.95, weight_decay=0.1)
     >>> [float(f"{new[name]:.6g}") for name in ("learning_rate", "b1", "b2", "eps", "weight_decay")]
-    [0.0006, 0.6, 0.8, 5e-09, 0.2]
+    [0.0006, 0.8, 0.9, 5e-09, 0.2]
     >>> transformation = optax.adamw(**new)
     """
     kappa = positive("kappa", kappa)
@@ -85,6 +85,8 @@ def _maker(optimizer: str | Callable[..., Any]) -> Maker:
 
 def _from_record(record: Optimizer) -> tuple[Maker, dict[str, Any]]:
     """The row and the arguments of optax for a record."""
+    if record.name not in MAKERS:
+        raise ValueError(f"optimizer must be one of {', '.join(MAKERS)}; got a record of {record.name}")
     maker = MAKERS[record.name]
     defaults = inspect.signature(getattr(optax, record.name)).parameters
     for switched in (False, True):
@@ -98,8 +100,9 @@ def _from_record(record: Optimizer) -> tuple[Maker, dict[str, Any]]:
             }
             return maker, named | ({maker.switch[0]: maker.switch[1]} if switched and maker.switch else {})
     if "weight_decay" in lacking:
+        decay = vars(record)["weight_decay"]
         raise ValueError(
-            f"optax.{record.name} has no L2 term (weight_decay={show(record.weight_decay)} of the record); put "
+            f"optax.{record.name} has no L2 term (weight_decay={show(decay)} of the record); put "
             "optax.add_decayed_weights before it in a chain: it is part of the loss, and no rule changes it"
         )
     raise ValueError(f"optax.{record.name} has one eps, inside the root or outside; the record has both")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings as python_warnings
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -18,8 +19,10 @@ from rootscale.integrations.transformers.arguments import global_batch_size, rea
 from rootscale.integrations.transformers.noise import NoiseLog
 from rootscale.integrations.transformers.scheduler import scheduler_at
 from rootscale.optimizers import FAMILIES
-from rootscale.rules import get_rule
+from rootscale.rules import AVERAGINGS, get_rule
 from rootscale.training import rescale_
+from rootscale.training.edits import units_edit
+from rootscale.training.watch import settle
 
 try:
     from accelerate.optimizer import AcceleratedOptimizer
@@ -126,22 +129,24 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
                     "rootscale.integrations.transformers.resume(trainer, checkpoint) instead of trainer.train, with "
                     "arguments from scale_training_arguments"
                 )
-            self.changes = self._convert(args, state, float(size.total / Fraction(before.total)), **kwargs)
+            self.changes = self._convert(args, state, before, size, **kwargs)
         start = BatchSize.of(started_at(saved) or before)
-        self._convert_averages(kwargs["model"], start, size)
+        self._convert_averages(kwargs["model"], _bare(kwargs["optimizer"]), start, size)
         self.batch_size = self.steps_at = size.to_json()
         self.started_at = start.to_json()
         state.stateful_callbacks[name] = self.state()  # a checkpoint from before this callback has none
         if self.noise_every:
             self._noise = NoiseLog(args, kwargs["model"], _bare(kwargs["optimizer"]), self.noise_window)
 
-    def _convert(self, args: Any, state: Any, kappa: float, **kwargs: Any) -> Changes:
+    def _convert(self, args: Any, state: Any, before: BatchSize, size: BatchSize, **kwargs: Any) -> Changes:
         optimizer, scheduler = _bare(kwargs["optimizer"]), kwargs["lr_scheduler"]
+        kappa = float(size.total / Fraction(before.total))
         record = check_live(args).record()
         if not self._own_optimizer:
             self._check_arguments(record, optimizer, kappa)
         move = scheduler_at(scheduler, state.global_step, get_rule(self.rule, record.name), kappa)
-        changes = rescale_(optimizer, kappa, rule=self.rule)
+        settle(optimizer, {})  # the state has been loaded, and what it says was converted is converted below
+        changes = rescale_(optimizer, batch_size=(before, size), rule=self.rule)
         move()
         return changes
 
@@ -154,26 +159,36 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         for name, held in FAMILIES[wanted.name].torch.values.items():
             values = {held: loaded.get(name)} if isinstance(held, str) else dict(zip(held, loaded[name], strict=True))
             has |= {field: float(value) for field, value in values.items() if value is not None}
-        converted: Any = get_rule(self.rule, wanted.name).convert_record(replace(wanted, **has), kappa)
-        for name, old in has.items():
-            got, should = getattr(converted, name), getattr(wanted, name)
-            if not math.isclose(got, should, rel_tol=1e-6, abs_tol=1e-15):
-                raise ValueError(
-                    f"the checkpoint's {name}={show(old)} becomes {show(got)} at kappa = {show(kappa)}, but the "
-                    f"arguments have {show(should)}: take them from scale_training_arguments(the old ones, to=...)"
-                )
-
-    def _convert_averages(self, model: Any, start: BatchSize, size: BatchSize) -> None:
-        kappa, forward = float(size.total / Fraction(start.total)), float(size.forward / Fraction(start.forward))
-        norms = self.batchnorm and forward != 1
-        averages = self.ema is not None and kappa != 1
-        if not (norms or averages) or self._averages_of is model:
+        loaded_record = replace(wanted, **has)
+        found = _difference(get_rule(self.rule, wanted.name).convert_record(loaded_record, kappa), wanted, has)
+        if found is None:
             return
-        nobody = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # these rows are those of every rule
-        rescale_(
-            nobody, kappa, model=model if norms else None, ema=self.ema if averages else None, forward_kappa=forward
+        name, got, should = found
+        message = (
+            f"the checkpoint's {name}={show(has[name])} becomes {show(got)} at kappa = {show(kappa)}, but the "
+            f"arguments have {show(should)}: "
         )
-        self._averages_of = model
+        for averaging in AVERAGINGS:
+            rule = get_rule(self.rule, wanted.name).averaged(averaging)
+            if _difference(rule.convert_record(loaded_record, kappa), wanted, has) is None:
+                raise ValueError(
+                    f"{message}they were converted with rule={rule.name!r} and RescaleCallback has rule={self.rule!r}; "
+                    f"give both the same, RescaleCallback(rule={rule.name!r})"
+                )
+        raise ValueError(f"{message}take them from scale_training_arguments(the old ones, to=...)")
+
+    def _convert_averages(self, model: Any, optimizer: Any, start: BatchSize, size: BatchSize) -> None:
+        """Bring averages to the batch size of now, and note in the optimizer that they have to be."""
+        kappa, forward = float(size.total / Fraction(start.total)), float(size.forward / Fraction(start.forward))
+        parts = {"model": forward if self.batchnorm else 1.0, "ema": 1.0 if self.ema is None else kappa}
+        norms, averages = (parts[name] != 1 for name in ("model", "ema"))
+        if (norms or averages) and self._averages_of is not model:
+            nobody = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # these rows are those of every rule
+            rescale_(
+                nobody, kappa, model=model if norms else None, ema=self.ema if averages else None, forward_kappa=forward
+            )
+            self._averages_of = model
+        units_edit(optimizer, 1.0, None, parts, ()).apply()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the step whose first backward is next, if it is its turn."""
@@ -197,6 +212,15 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         if self._noise is not None:
             self._noise.remove()
             self._noise = None
+
+
+def _difference(converted: Any, wanted: Any, fields: Iterable[str]) -> tuple[str, float, float] | None:
+    """The first field in which two records differ, with both values; None if there is none."""
+    for name in fields:
+        got, should = getattr(converted, name), getattr(wanted, name)
+        if not math.isclose(got, should, rel_tol=1e-6, abs_tol=1e-15):
+            return name, got, should
+    return None
 
 
 def started_at(attributes: dict[str, Any]) -> int | str | None:

@@ -1,0 +1,137 @@
+"""Live optimizers that normalise momentum itself: Muon, Lion and Signum, alone and beside Adam."""
+
+import pytest
+import torch
+from torch import nn
+
+from rootscale import RULES
+from rootscale.training import rescale_
+
+#: At kappa = 4 by a: factors of the learning rate, 1 - mu, the buffer (and eps) and decoupled decay.
+FACTORS = {
+    "normalized-sqrt": (2.0, 1.0, 0.5, 2.0),
+    "normalized-half": (2.0**1.5, 2.0, 2.0**-0.5, 2.0**0.5),
+    "normalized-linear": (4.0, 4.0, 1.0, 1.0),
+}
+
+
+class Lion(torch.optim.Optimizer):
+    """What the libraries call Lion; the family is found by the name and the groups."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                beta1, beta2 = group["betas"]
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(torch.sign(beta1 * m + (1 - beta1) * p.grad), alpha=-group["lr"])
+                m.lerp_(p.grad, 1 - beta2)
+
+
+def trained(optimizers, model, steps=3):
+    for seed in range(steps):
+        x = torch.randn(5, 8, generator=torch.Generator().manual_seed(seed))
+        model.zero_grad()
+        model(x).square().mean().backward()
+        for one in optimizers:
+            one.step()
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Linear(8, 4)
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("rule", FACTORS)
+def test_muon_is_converted_with_its_buffer(rule, nesterov):
+    model = net()
+    muon = torch.optim.Muon([model.weight], lr=0.02, weight_decay=0.1, nesterov=nesterov)
+    trained([muon], model)
+    before = muon.state[model.weight]["momentum_buffer"].clone()
+    changes = rescale_(muon, 4, rule=rule)
+    rate, past, buffer, decay = FACTORS[rule]
+    group = muon.param_groups[0]
+    assert group["lr"] == pytest.approx(0.02 * rate)
+    assert 1 - group["momentum"] == pytest.approx(0.05 * past)
+    assert group["weight_decay"] == pytest.approx(0.1 * decay)
+    assert group["eps"] == pytest.approx(1e-7 * buffer)
+    torch.testing.assert_close(muon.state[model.weight]["momentum_buffer"], before * buffer)
+    assert not changes.warnings
+
+
+@pytest.mark.parametrize("rule", FACTORS)
+def test_lion_is_found_by_its_name_and_mixes_by_the_root(rule):
+    model = net()
+    lion = Lion(model.parameters(), lr=1e-3, weight_decay=0.2)
+    trained([lion], model)
+    before = lion.state[model.weight]["exp_avg"].clone()
+    rescale_(lion, 4, rule=rule)
+    rate, past, buffer, decay = FACTORS[rule]
+    group = lion.param_groups[0]
+    assert group["lr"] == pytest.approx(1e-3 * rate)
+    assert 1 - group["betas"][0] == pytest.approx(0.1 * past**0.5)
+    assert 1 - group["betas"][1] == pytest.approx(0.01 * past)
+    assert group["weight_decay"] == pytest.approx(0.2 * decay)
+    torch.testing.assert_close(lion.state[model.weight]["exp_avg"], before * buffer)
+
+
+def pair():
+    model = net()
+    muon = torch.optim.Muon([model.weight], lr=0.02)
+    adamw = torch.optim.AdamW([model.bias], lr=1e-3, betas=(0.98, 0.999))
+    trained([muon, adamw], model)
+    return muon, adamw
+
+
+def test_muon_and_adamw_follow_each_its_own_rule():
+    muon, adamw = pair()
+    rescale_([muon, adamw], 4)
+    assert muon.param_groups[0]["momentum"] == 0.95
+    assert adamw.param_groups[0]["betas"] == pytest.approx((0.92, 0.996))
+    assert (muon.param_groups[0]["lr"], adamw.param_groups[0]["lr"]) == (0.04, 2e-3)
+
+
+@pytest.mark.parametrize("rule", [{"muon": "normalized-linear"}, ["normalized-linear", None]])
+def test_a_rule_can_be_given_for_one_of_several(rule):
+    muon, adamw = pair()
+    rescale_([muon, adamw], 4, rule=rule)
+    assert muon.param_groups[0]["lr"] == 0.08
+    assert adamw.param_groups[0]["lr"] == 2e-3
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"lion": "normalized-linear"}, "rule names 'lion', but the optimizers are muon, adamw"),
+        (["sqrt"], "rule must be one for all 2 optimizers or one for each of them, got 1"),
+    ],
+)
+def test_rules_that_fit_no_optimizer_are_refused(rule, message):
+    with pytest.raises(ValueError, match=message):
+        rescale_(pair(), 4, rule=rule)
+
+
+def test_adams_rule_on_muon_is_made_for_comparison_with_a_warning():
+    muon, _ = pair()
+    with pytest.warns(UserWarning, match="'sqrt' does not keep the dynamics of muon; .* is 'normalized-sqrt'"):
+        rescale_(muon, 4, rule="sqrt")
+    assert muon.param_groups[0]["momentum"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("rule", FACTORS)
+def test_the_rule_and_its_inverse_cancel(rule):
+    chosen = RULES[rule]
+    for key in ("eta", "mu", "mix", "m", "eps_m", "decoupled_decay"):
+        there = chosen.convert(key, 0.9, 4.0)
+        assert chosen.convert(key, there, 0.25) == pytest.approx(0.9, rel=1e-12)
+
+
+def test_a_momentum_that_would_leave_its_range_is_refused_with_the_largest_kappa():
+    muon, _ = pair()
+    with pytest.raises(ValueError, match=r"kappa=20 gives momentum=.*; need kappa < 20"):
+        rescale_(muon, 20, rule="normalized-linear")
