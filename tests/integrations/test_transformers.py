@@ -412,7 +412,7 @@ def test_the_state_is_converted_when_the_run_goes_on_at_four_times_the_batch_siz
             torch.testing.assert_close(stop.state["state"][key][name], old[name] * factor, rtol=1e-12, atol=0)
     for old, new in zip(held["param_groups"], stop.state["param_groups"], strict=True):
         assert new["lr"] == pytest.approx(2 * old["lr"], rel=1e-9)
-        assert new["betas"] == pytest.approx((0.8, 0.96))
+        assert new["betas"] == pytest.approx((0.9, 0.96))
         assert new["eps"] == pytest.approx(5e-9)
         assert new["weight_decay"] == pytest.approx(2 * old["weight_decay"])
     assert callback.changes["lr (group 0)"].after == pytest.approx(2 * held["param_groups"][0]["lr"])
@@ -519,7 +519,7 @@ def test_a_checkpoint_younger_than_a_step_of_the_new_size_is_converted_too(tmp_p
     assert callback.changes is not None
     for group in stop.state["param_groups"]:
         assert group["initial_lr"] == pytest.approx(4e-3)
-        assert group["betas"] == pytest.approx((0.8, 0.9))  # their floors
+        assert group["betas"] == pytest.approx((0.9, 0.9))  # their floors
         assert group["eps"] == pytest.approx(2.5e-9)
     assert {float(state["step"]) for state in stop.state["state"].values()} == {0.5}
     assert stop.scheduler.last_epoch == 1

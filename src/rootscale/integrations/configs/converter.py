@@ -85,7 +85,7 @@ def convert_text(
     >>> print(convert_text('{"train_batch_size": 256, "optimizer": {"type": "AdamW", "params": '
     ...                    '{"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}', 1024).after)
     {"train_batch_size": 1024, "optimizer": {"type": "AdamW", "params":
-    {"lr": 0.0006, "betas": [0.8, 0.9], "eps": 5e-09, "weight_decay": 0.2}}}
+    {"lr": 0.0006, "betas": [0.9, 0.9], "eps": 5e-09, "weight_decay": 0.2}}}
     """
     document, known = read_document(text, format, section=section)
     return _convert(document, known, to, start=start, world_size=world_size, rule=rule, length=length)
