@@ -161,6 +161,16 @@ def test_a_dcp_folder_of_a_model_alone_is_refused(tmp_path):
         convert_checkpoint(tmp_path / "dcp", FIRST, NEW)
 
 
+def test_a_scheduler_of_another_kind_in_a_dcp_folder_is_refused(tmp_path):
+    run = Sharded()
+    run.train(0, FIRST, 2)
+    states = run.states() | {"lr_scheduler": {"num_epochs": 3}}
+    del states["scheduler"]
+    dcp.save(states, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    with pytest.raises(ValueError, match="lr_scheduler holds a scheduler that is not known"):
+        convert_checkpoint(tmp_path / "dcp", FIRST, NEW)
+
+
 # ---- Accelerate
 
 
