@@ -1018,5 +1018,5 @@ def test_a_name_of_a_function_is_not_that_of_the_module(body):
     text = example("torchtitan_tokens.py").partition("def llama_small_float8")[0]
     named = "rate = 3e-4\n" + text.replace("lr=3e-4", "lr=rate")
     assert convert(named, 2097152).values["optimizer.lr"] == 6e-4
-    with pytest.raises(ValueError, match="optimizer.lr must be a number, got 'rate'"):
+    with pytest.raises(ValueError, match=r"optimizer\.lr must be a number, got 'rate'"):
         convert(named.replace("    return", body + "    return"), 2097152)

@@ -231,7 +231,7 @@ def test_a_file_is_refused_with_the_message_that_live_arguments_are(name):
 def test_the_defaults_of_the_table_are_those_of_transformers():
     fields = {one.name: one.default for one in dataclasses.fields(TrainingArguments)}
     for one in TRANSFORMERS.all_fields():
-        if "." not in one.path and one.default is not None:
+        if "." not in one.path and one.default is not None and one.path != "ref_model_sync_steps":  # of TRL
             assert fields[one.path] == one.default, one.path
     names = {one.value for one in OptimizerNames} | {"adamw_hf", "adamw_apex_fused"}  # two of transformers 4
     assert set(TRANSFORMERS.optimizers) <= names
@@ -298,7 +298,7 @@ def test_numbers_that_the_library_takes_by_itself_are_converted_too():
 
 REFUSED = {
     "adafactor": ({"optim": "adafactor"}, "optim='adafactor': there is no rule for this optimizer"),
-    "lion": ({"optim": "lion_32bit"}, "optim='lion_32bit': there is no rule for this optimizer"),
+    "lomo": ({"optim": "lomo"}, "optim='lomo': there is no rule for this optimizer"),
     "momentum": ({"optim": "rmsprop", "optim_args": "momentum=0.9"}, "RMSprop with momentum"),
     "greedy": (
         {"lr_scheduler_type": "greedy", "eval_strategy": "epoch"},
