@@ -245,6 +245,8 @@ class SampleClock(torch.optim.Optimizer):
         own = [{key: group[key] for key in ("reference_batch", "floors")} for group in self.param_groups]
         saved = [{**mine, **group} for mine, group in zip(own, state_dict["param_groups"], strict=False)]
         for group in saved:
+            if group.get("capturable") or group.get("amsgrad"):  # torch fuses these too
+                group["fused"] = None
             self._check({**self.defaults, **group})
         if len(saved) == len(state_dict["param_groups"]):
             state_dict = {**state_dict, "param_groups": saved}
