@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.bands import LOOKS
 from rootscale.cli.scale import averaging
+from rootscale.looks import LOOKS
 from rootscale.rules import AVERAGINGS, RULES
 from rootscale.tolerance import Tolerance, parse_tolerance
 
