@@ -261,7 +261,7 @@ class HuggingFace:
 
     saved = MappingProxyType({"before": (2, 16), "after": (8, 32), "twice": (16, 80)})  # batch size and samples seen
 
-    def __init__(self, folder, size, *, callback=True, rescaled=()):
+    def __init__(self, folder, size, *, callback=True, batchnorm=True, rescaled=()):
         from transformers import Trainer, TrainerCallback, TrainingArguments
 
         from rootscale.integrations.transformers import RescaleCallback, scale_training_arguments
@@ -311,7 +311,7 @@ class HuggingFace:
             for kappa in rescaled:
                 rescale_(optimizer, kappa, scheduler=scheduler, model=self.model)
             given["optimizers"] = (optimizer, scheduler)
-        callbacks = [RescaleCallback(batchnorm=True)] * callback + [Script(self.stops)]
+        callbacks = [RescaleCallback(batchnorm=batchnorm)] * callback + [Script(self.stops)]
         self.trainer = Trainer(self.model, self.args, train_dataset=data, callbacks=callbacks, **given)
 
     def train(self, *stops, checkpoint=None, converted=False):
