@@ -130,9 +130,7 @@ def test_several_prepared_optimizers_are_converted_together(late):
 def test_one_of_several_that_is_refused_leaves_the_others(late):
     _, models, optimizers, schedulers = two_prepared(late)
     belong = [one.scheduler.optimizer for one in schedulers]
-    with pytest.raises(
-        ValueError, match="optimizer 1: rule 'sqrt' is for adam, adamw, rmsprop, .*; the rule of sgd is"
-    ):
+    with pytest.raises(ValueError, match=r"optimizer 1: rule 'sqrt' is for adam, adamw, .*; the rule of sgd is"):
         rescale(optimizers, 4, scheduler=schedulers, model=models, rule="sqrt", processes_before=2, lengths="fixed")
     assert optimizers[0].param_groups[0]["lr"] == 1e-3
     assert models[1][1].momentum == 0.1
