@@ -66,6 +66,20 @@ def test_betas_kept_converts_the_state_and_nothing_else_of_the_averages(betas):
     torch.testing.assert_close(adam.state[model.weight]["exp_avg"], before["exp_avg"] / 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("floors-digits-999", {"paper_batchnorm": True}, "each with its own row for BatchNorm: drop --paper-batchnorm"),
+        ("muon-switch", {"eps": 1e-30}, "Muon is not run with another eps: drop --eps"),
+    ],
+)
+def test_options_that_mean_nothing_here_are_refused(name, change, message):
+    pytest.importorskip("sklearn")
+    experiment = experiments()[name]
+    with pytest.raises(ValueError, match=message):
+        experiment.lines(experiment.options(smoke=True, **change))
+
+
 def test_lion_takes_the_step_of_its_formula():
     torch.manual_seed(0)
     p = torch.nn.Parameter(torch.randn(5, dtype=torch.float64))

@@ -114,6 +114,8 @@ class Kind:
 
     def task(self, options: Options) -> Task:
         """Return the GPT with this optimizer."""
+        if options.eps != Options.eps:
+            raise ValueError(f"{self.title} is not run with another eps: drop --eps")
         task = gpt_task(f"momentum-{self.record.name}", options, lambda n: constant(self.record, options, n, WARMUP))
         return replace(task, optimizer=self.make)
 
