@@ -74,8 +74,8 @@ def check(
     if not isinstance(switch_at, int):
         raise ValueError(f"switch_at of a Task is a number of samples, got {switch_at!r}; a path is for a Loop")
     return check_task(
-        task, variants, seeds=seeds, budget=budget, switch_at=switch_at, stop=stop, measure=measure, setup=setup, judge=judge,
-        execute=execute, store=store, observe=observe,
+        task, variants, seeds=seeds, budget=budget, switch_at=switch_at, stop=stop, measure=measure, setup=setup,
+        judge=judge, execute=execute, store=store, observe=observe,
     )  # fmt: skip
 
 
