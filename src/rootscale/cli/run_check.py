@@ -36,6 +36,7 @@ from rootscale.lab import (
 )
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import is_train_function
+from rootscale.lab.recommendation import recommend
 from rootscale.lab.task import as_task, load_named
 from rootscale.logs import Alignment
 from rootscale.noise import advise, noise_at_start
@@ -211,6 +212,11 @@ def show_check(found: Check, console: Console) -> None:
     print_verdicts(found, console)
     for arm in found.others:
         _explain(arm, console)
+    advice = recommend(found)
+    if advice:
+        console.print("\n[bold]What to do[/]")
+    for sentence in advice:
+        console.print(f"  {escape(sentence)}", soft_wrap=True)
 
 
 def _explain(arm: Arm, console: Console) -> None:
