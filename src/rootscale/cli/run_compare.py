@@ -113,7 +113,7 @@ def _as_json(found: Check) -> dict[str, object]:
 
 def _parting(arm: Arm) -> dict[str, object]:
     assert arm.comparison is not None
-    return {"parts_at": {gap.name: gap.parts_at(arm.comparison.tolerance) for gap in arm.comparison.decisive}}
+    return {"parts_at": {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}}
 
 
 def _draw(found: Check, args: argparse.Namespace, console: Console) -> None:

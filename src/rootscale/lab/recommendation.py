@@ -21,8 +21,8 @@ __all__ = ["recommend"]
 CLEARLY = 2.0
 _SVAG = {
     "same": "its simulation agrees with the run, as it should where the rule holds",
-    "different": "its simulation differs from the run, so that the theory does not vouch for the rule here; the verdicts "
-    "on the batch sizes are measured and stand by themselves",
+    "different": "its simulation differs from the run, so that the theory does not vouch for the rule here; the "
+    "verdicts on the batch sizes are measured and stand by themselves",
     "undecided": "its simulation can be told neither from the run nor from another one yet",
 }
 
@@ -123,7 +123,8 @@ def _longer_averages(arm: Arm) -> Iterator[str]:
 
 
 def _first_size(arm: Arm) -> str:
-    assert arm.plan is not None and arm.changes is not None
+    assert arm.plan is not None
+    assert arm.changes is not None
     return show(Fraction(arm.plan.batch_size.total) / Fraction(arm.changes["kappa"]).limit_denominator(10**6))
 
 

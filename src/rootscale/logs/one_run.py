@@ -39,7 +39,7 @@ def conclusions(comparison: Comparison, base: Mapping[str, Array], other: Mappin
     for gap in comparison.decisive:
         length = len(gap.times)
         scatter = np.sqrt(base[gap.name][-length:] ** 2 + other[gap.name][-length:] ** 2) / gap.range
-        found.append(_conclusion(gap, scatter, comparison.tolerance, comparison.level))
+        found.append(_conclusion(gap, scatter, comparison.limit(gap), comparison.level))
     return tuple(found)
 
 

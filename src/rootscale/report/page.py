@@ -181,7 +181,10 @@ def _advice(check: Check) -> Html:
     if not found:
         return Html("")
     items = [fill("<li>$sentence</li>", sentence=typeset(sentence)) for sentence in found]
-    return fill('<section class="advice" aria-labelledby="advice"><h2 id="advice">What to do</h2><ul>$items</ul></section>', items=items)
+    return fill(
+        '<section class="advice" aria-labelledby="advice"><h2 id="advice">What to do</h2><ul>$items</ul></section>',
+        items=items,
+    )
 
 
 def _first(check: Check) -> Comparison | None:
