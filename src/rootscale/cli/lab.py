@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.bands import LOOKS
 from rootscale.cli.scale import averaging
+from rootscale.looks import LOOKS
 from rootscale.rules import AVERAGINGS, RULES
 from rootscale.tolerance import Tolerance, parse_tolerance
 
@@ -15,6 +15,8 @@ __all__ = ["TASKS", "add_parsers", "add_tolerance"]
 
 #: Tasks that have a name on the command line.
 TASKS = ("digits", "mnist", "cifar10")
+#: Trackers that runs can be logged to: the keys of `rootscale.integrations.trackers.TRACKERS`.
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -104,10 +106,17 @@ def _add_verdict(how: Any) -> None:
         "90s, 30m or 2h; default: none",
     )  # fmt: skip
     add_tolerance(how)
-    how.add_argument("--points", type=int, default=40, help="of the time grid; default: %(default)s")
     how.add_argument(
-        "--eval-samples", type=int, default=2048, metavar="N",
-        help="training samples, and test samples, on which test functions are measured; default: %(default)s",
+        "--quick", action="store_true", help="a first answer: 4 seeds and no more, and half as much measuring"
+    )
+    how.add_argument(
+        "--measure-share", type=float, metavar="SHARE", help="of the work, the most that is measuring: points, samples "
+        "and noise are chosen to fit; default: 0.2, unless --points or --eval-samples is given",
+    )  # fmt: skip
+    how.add_argument("--points", type=int, metavar="N", help="of the time grid, at most; default: 40")
+    how.add_argument(
+        "--eval-samples", type=int, metavar="N",
+        help="training samples, and test samples, on which test functions are measured, at most; default: 2048",
     )  # fmt: skip
     how.add_argument(
         "--decide-by", nargs="+", metavar="FUNCTION", help="test functions on which the verdict rests; default: the "
@@ -129,7 +138,10 @@ def _add_runs(run: Any) -> None:
     run.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster; default: a new one on this machine")
     run.add_argument("--gpus-per-run", type=float, default=0.0, metavar="N", help="on the Ray cluster")
     run.add_argument("--epochs", action="store_true", help="sample by epochs, not with replacement")
-    run.add_argument("--tensorboard", action="store_true", help="event files too (needs the extra 'tensorboard')")
+    run.add_argument(
+        "--track", choices=TRACKERS, help="log the runs to a tracker too: event files beside them, or the tracker's "
+        "own settings (its project is rootscale)",
+    )  # fmt: skip
 
 
 def _add_demo(subparsers: Any) -> None:

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from rootscale.cli.console import make_console
-from rootscale.cli.run_check import folder_name, make_executor, observing, samples_at, start_of, subject_of
+from rootscale.cli.run_check import folder_name, make_executor, measure_of, samples_at, start_of, subject_of
 from rootscale.cli.verdicts import EXIT, write_report
+from rootscale.cli.watching import observing, stoppable, tracker
 from rootscale.files import command_line, write_json
 from rootscale.format import few_digits, listed, show
-from rootscale.lab import Judge, Largest, Loop, Measure, Search, Setup, Store, find_largest
+from rootscale.lab import Judge, Largest, Loop, Search, Setup, Store, find_largest
 from rootscale.lab.largest import KAPPAS
 from rootscale.lab.rounds import Rounds
 from rootscale.logs import Alignment
@@ -36,7 +37,8 @@ def handle_largest(args: argparse.Namespace) -> int:
     rule = rule_text(args.rule[0], args.averaging, args.keep)
     folder = args.out or Path("runs") / f"{folder_name(task.name)}-largest"
     console = make_console()
-    with observing(console, args.tensorboard) as observe:
+    measure = measure_of(args)
+    with stoppable(folder), observing(console, tracker(args.track)) as observe:
         found = find_largest(
             task,
             Search(
@@ -47,9 +49,9 @@ def handle_largest(args: argparse.Namespace) -> int:
             ),
             starts=[start_of(text, task, total) for text in args.switch_at],
             stop=None if args.stop is None else samples_at("--stop", args.stop, total),
-            measure=Measure(args.points, args.eval_samples),
+            measure=measure,
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
-            alignment=Alignment(clock=args.clock, window=args.window, points=args.points),
+            alignment=Alignment(clock=args.clock, window=args.window, points=measure.points),
             execute=make_executor(args),
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
             observe=observe,
