@@ -30,6 +30,7 @@ from rootscale.paper.finals import ACCURACY, MEASURES, Final, format_curve, form
 from rootscale.paper.group_figures import draw_group
 from rootscale.paper.groups import GROUPS, Group, cells_of
 from rootscale.paper.parts import kept
+from rootscale.paper.stored import judge_again
 from rootscale.rules import default_rule
 
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
@@ -240,7 +241,9 @@ def reports(entry: Entry, folder: Path) -> None:
 
 
 def build(results: Path, pages: Path | None) -> None:
-    """Make everything that can be made of what is stored."""
+    """Make everything that can be made of what is stored, verdicts first."""
+    for place in sorted(results.glob("**/check.json")):
+        judge_again(place.parent)
     entries = list(entries_of(results))
     for group in GROUPS.values():
         cells = cells_of(entries, group.name)

@@ -21,7 +21,7 @@ from rootscale.paper.finals import Final, final_values
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
-__all__ = ["compared", "finals_of", "outcome", "record_of", "refuse_others", "store"]
+__all__ = ["compared", "finals_of", "judge_again", "outcome", "record_of", "refuse_others", "store"]
 
 
 def refuse_others(out: Path, options: Options) -> None:
@@ -120,6 +120,19 @@ def compared(base: Arm, arm: Arm) -> Arm:
     """Return the arm compared with the base; the verdict rests on the losses, as that of `rootscale check`."""
     deciding = [name for name in base.trajectory.names if name in LOSSES]
     return replace(arm, comparison=compare(base.trajectory, arm.trajectory, deciding=deciding))
+
+
+def judge_again(folder: Path) -> None:
+    """Write the verdicts on a stored check as the present `rootscale.verdict` gives them; the curves stay."""
+    path = folder / "check.json"
+    record, check = json.loads(path.read_text(encoding="utf-8")), Check.load(folder)
+    others = tuple(compared(check.base, arm) for arm in check.others)
+    for stored, arm in zip(record["arms"][1:], others, strict=True):
+        assert arm.comparison is not None
+        stored |= {"comparison": arm.comparison.to_dict(), "verdict": arm.verdict}
+    record["verdict"] = replace(check, others=others).verdict
+    if json.loads(json.dumps(record)) != json.loads(path.read_text(encoding="utf-8")):
+        write_json(path, record, allow_nan=False)
 
 
 def record_of(out: str | Path) -> dict[str, Any]:
