@@ -16,12 +16,12 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rootscale.format import show
-from rootscale.hparams import DOMAINS, OPTIMIZERS, number, positive
-from rootscale.optimizers import FAMILIES, family
+from rootscale.hparams import DOMAINS, number, positive
+from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
 from rootscale.units import (
     AVERAGE,
     AVERAGE_POWER,
-    DEGREE_0,
+    SCALES,
     HALF,
     KEPT,
     PAPER,
@@ -251,7 +251,7 @@ def _normalized(key: str, a: Fraction, summary: str) -> Rule:
     past = {0: KEPT, 1: AVERAGE}.get(a, shortened(a))  # type: ignore[call-overload]
 
     def derived(name: str, form: Form, why: str) -> Unit:
-        return _row(name, form, "derived", DEGREE_0, why)
+        return _row(name, form, "derived", SCALES, why)
 
     return Rule(
         key,
@@ -264,10 +264,35 @@ def _normalized(key: str, a: Fraction, summary: str) -> Rule:
             derived("m", noise, "the noise of momentum, which the update is measured by"),
             derived("eps_m", noise, UNITS["eps_m"].why),
             derived("decoupled_decay", power((1 - a) / 2), "keeps eta * lambda per sample"),
+            derived("trust_decay", power(a / 2), "it is added to m / sqrt(v), which scales so"),
             *("beta2", "eps", "eps_root", "v", "step_counter"),
             *(row for row in _COMMON if row != "m"),
         ),
         adaptive=True,
+    )
+
+
+def _in_samples(key: str, rate: Fraction, who: str) -> Rule:
+    """A rule for momentum ``b = mu b + step`` whose window is kept in samples: ``1 - mu`` takes ``kappa``.
+
+    ``b`` sums ``1 / (1 - mu)`` steps, ``1 / kappa`` times as many: ``eta`` takes one more power of ``kappa`` than with
+    momentum kept in steps. A step scales as ``kappa^(1 - rate)``, and ``b`` as ``kappa^(-rate)``.
+    """
+    form = power(rate + 1)
+    own = ("beta2", "eps", "eps_root", "v", "step_counter") if rate == HALF else ()
+    return Rule(
+        key,
+        f"for {who} with momentum: its window in samples kept, as that of Adam's beta1",
+        _rows(
+            _row("eta", form, "derived", SCALES, "keeps eta / (1 - mu), the learning rate that momentum makes of eta"),
+            _row("min_eta", form, "derived", SCALES, "it is a learning rate"),
+            _row("momentum", AVERAGE, "derived", SCALES, "sums over the same samples"),
+            _row("buffer", power(-rate), "derived", SCALES, "a sum over 1/kappa times the steps"),
+            _row("decoupled_decay", power(-rate), "derived", SCALES, "keeps eta * lambda per sample"),
+            *own,
+            *_COMMON,
+        ),
+        adaptive=bool(own),
     )
 
 
@@ -295,7 +320,8 @@ def _all_rules() -> Iterable[Rule]:
         "sqrt",
         "the square root rule of the paper, for Adam, AdamW and RMSprop: every row of the table",
         _rows(
-            *(unit for key, unit in UNITS.items() if key not in ("sgd_eta", "momentum")),
+            *(unit for key, unit in UNITS.items() if key not in ("sgd_eta", "sum", "eps_sum", "lr_decay")),
+            _row("momentum", KEPT, "derived", SCALES, "what it sums has no unit: its window in steps is kept"),
             *(_row(key, AVERAGE, "heuristic", PAPER, _AS_BETA1) for key in ("mu", "mix")),
         ),
         adaptive=True,
@@ -303,8 +329,11 @@ def _all_rules() -> Iterable[Rule]:
     yield Rule(
         "linear",
         "the linear rule: keeps the dynamics of SGD; on Adam and RMSprop (eta, 1-beta1, 1-beta2) for comparison",
-        _rows(_LINEAR_ETA, _LINEAR_MIN, "momentum", "beta1", "beta2", "step_counter", *_COMMON),
-    )
+        _rows(
+            _LINEAR_ETA, _LINEAR_MIN, "momentum", "beta1", "beta2", "step_counter", *_COMMON, *("buffer", "interpolation"),
+            _row("weight_sum", power(1), "derived", SCALES, "1/kappa times the steps, each of weight eta^2"),
+        ),
+    )  # fmt: skip
     yield Rule("none", "hyperparameters kept; only the clock is converted", _rows(*_CLOCK))
     yield Rule(
         "invariant",
@@ -332,6 +361,20 @@ def _all_rules() -> Iterable[Rule]:
     yield _linear_ablation("beta1")
     yield _linear_ablation("beta2")
     yield _linear_ablation("beta1", "beta2")
+    yield _in_samples("linear-time", Fraction(1), "SGD")
+    yield _in_samples("sqrt-time", HALF, "RMSprop")
+    yield Rule(
+        "adagrad",
+        "for Adagrad: the learning rate kept, as the sum of squares falls with steps and noise",
+        _rows(
+            _row("eta", KEPT, "derived", SCALES, "the root of the sum falls as 1/kappa, and steps grow by it"),
+            _row("min_eta", KEPT, "derived", SCALES, "it is a learning rate"),
+            _row("decoupled_decay", power(1), "derived", SCALES, "keeps eta * lambda per sample"),
+            *("sum", "eps_sum", "lr_decay", "step_counter"),
+            *_COMMON,
+        ),
+        adaptive=True,
+    )
     yield _normalized("normalized-sqrt", Fraction(0), "momentum kept, learning rate by the square root")
     yield _normalized("normalized-half", HALF, "halfway: learning rate by kappa^(3/4)")
     yield _normalized("normalized-linear", Fraction(1), "momentum's window in samples kept, learning rate linear")

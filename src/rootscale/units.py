@@ -23,6 +23,9 @@ Status = Literal["theorem", "derived", "heuristic"]
 
 HALF = Fraction(1, 2)
 PAPER = "Malladi et al. 2022 (arXiv 2205.10287)"
+LI = "Li et al. 2021 (arXiv 2102.12470)"
+#: A count of powers of kappa in drift and noise (`rootscale.degrees`), checked on toy problems; no SDE stands behind it.
+SCALES = "scales of drift and noise"
 
 
 def _no_limit(value: Number) -> float:
@@ -133,9 +136,6 @@ _CLOCK = "the clock: a step covers kappa times the samples"
 #: The theorem is for constant hyperparameters; a schedule is the same SDE with coefficients that depend on time.
 _SCHEDULES = "the clock of Thm 5.3, for hyperparameters that change with time"
 
-#: Of optimizers that normalise momentum itself: no SDE is known for most of them.
-DEGREE_0 = "scales of drift and noise"
-
 TABLE: tuple[Unit, ...] = (
     Unit(
         "eta", "learning rate (Adam, RMSprop)", power(HALF), "theorem", f"{PAPER}, Thm 5.3",
@@ -194,23 +194,66 @@ TABLE: tuple[Unit, ...] = (
         _CLOCK,
     ),
     Unit(
-        "mu", "momentum that is normalised (Muon, Signum; Lion's beta2)", KEPT, "derived", DEGREE_0,
+        "mu", "momentum that is normalised (Muon, Signum; Lion's beta2)", KEPT, "derived", SCALES,
         "the learning rate follows the noise that momentum leaves: sqrt(kappa) where its window in steps is kept",
     ),
     Unit(
-        "mix", "weight of momentum beside the gradient (Lion's beta1)", KEPT, "derived", DEGREE_0,
+        "mix", "weight of momentum beside the gradient (Lion's beta1)", KEPT, "derived", SCALES,
         "keeps the shares of momentum and gradient in the update",
     ),
     Unit(
-        "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", DEGREE_0,
+        "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", SCALES,
         "it is measured in the noise of momentum",
     ),
     Unit(
-        "sgd_eta", "learning rate (SGD)", power(1), "theorem", "Li et al. 2021 (arXiv 2102.12470)",
+        "trust_decay", "weight decay inside a normalised step (LAMB)", KEPT, "derived", SCALES,
+        "it is added to m / sqrt(v), which has no unit where beta1 is kept",
+    ),
+    Unit(
+        "momentum_decay", "momentum_decay (NAdam)", power(1), "derived", SCALES,
+        "the ramp of the momentum is counted in steps",
+    ),
+    Unit(
+        "product", "state mu_product (NAdam)", KEPT, "derived", SCALES,
+        "1/kappa times the factors, each to the power kappa",
+    ),
+    Unit(
+        "sup", "state u, the largest |g| (Adamax)", power(-HALF), "heuristic", SCALES,
+        "it is measured in noise; the logarithm of the window's length is left out",
+    ),
+    Unit(
+        "beta3", "weight of a slow average or of a preconditioner (AdEMAMix, SOAP)", AVERAGE, "derived", SCALES,
+        "averages over the same samples",
+    ),
+    Unit(
+        "m2", "state m2, the slow average (AdEMAMix)", KEPT, "derived", SCALES, "as m: a mean of gradients",
+    ),
+    Unit(
+        "frequency", "steps between renewals of a preconditioner (SOAP, Shampoo)", power(-1), "derived", SCALES, _CLOCK,
+    ),
+    Unit(
+        "interpolation", "beta1 of Schedule-Free", KEPT, "derived", SCALES, "a point between two averages: no unit",
+    ),
+    Unit(
+        "weight_sum", "sum of the weights of Schedule-Free's average", KEPT, "derived", SCALES,
+        "1/kappa times the steps, each of weight eta^2",
+    ),
+    Unit(
+        "sum", "state s, the sum of squared gradients (Adagrad)", power(-2), "derived", SCALES,
+        "1/kappa times the terms, each 1/kappa as large",
+    ),
+    Unit("eps_sum", "eps beside the root of that sum", power(-1), "derived", SCALES, "as the root of the sum"),
+    Unit("lr_decay", "decay of the learning rate per step (Adagrad)", power(1), "derived", SCALES, _CLOCK),
+    Unit(
+        "buffer", "momentum buffer that sums steps (SGD, RMSprop, LARS)", KEPT, "derived", SCALES,
+        "its window in steps is kept, and what it sums has no unit",
+    ),
+    Unit(
+        "sgd_eta", "learning rate (SGD)", power(1), "theorem", LI,
         "the linear rule: keeps sqrt(eta) * sigma, and the clock t = k * eta",
     ),
     Unit(
-        "momentum", "momentum (SGD)", KEPT, "theorem", "Li et al. 2021 (arXiv 2102.12470)",
+        "momentum", "momentum (SGD)", KEPT, "theorem", LI,
         "the linear rule is stated for a fixed momentum",
     ),
 )  # fmt: skip
