@@ -122,7 +122,8 @@ def _changes(plan: Plan, new: Plan, expected: Plan, rule: Rule, messages: list[s
             note = f"it counts forwards: {times[0]} before, {times[1]} now"
         if not _close(value, should):
             note = f"the rule gives {show(should)}" if should is not None else "only in the second plan"
-        rows.append(Change(some.name, old, value, rule.units.get(some.unit), used, note, field))
+        unit = rule.row(some.unit, old, should, plan.kappa(new))
+        rows.append(Change(some.name, old, value, unit, used, note, field))
     kappa = plan.kappa(new)
     title = f"batch size {plan.batch_size} -> {new.batch_size}, kappa = {show(kappa)}"
     if new.samples is not None and _close(new.samples, plan.samples):

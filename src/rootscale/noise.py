@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rootscale.format import few_digits, show
 from rootscale.plan import Plan
-from rootscale.rules import shortest_average
+from rootscale.rules import Rule, get_rule, shortest_average
 from rootscale.stats import student_quantile
 from rootscale.trajectory import Trajectory
 
@@ -162,17 +162,19 @@ class Advice:
         return f"up to kappa = {show(self.kappa)} (batch size {show(self.batch_size)}): {self.limit}"
 
 
-def advise(plan: Plan, noise: Noise) -> Advice:
-    """The largest kappa that is safe for this plan at this noise, and the limit that binds.
+def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
+    """Return the largest kappa that is safe for this plan at this noise, and the limit that binds.
 
-    The limits: the batch size stays below the noise scale (the lower end of its interval); the first moment averages
-    over two steps or more, ``kappa (1 - beta1) < 1/2``; the theorem's range, ``kappa (1 - beta2) < 1/2``.
+    The batch size stays below the noise scale, the lower end of its interval. The averages of the optimizer set no
+    limit where they stop at floors, as they do by default; a rule ``with paper`` or ``with power`` keeps
+    ``kappa (1 - beta) < 1/2``, so that they last two steps or more.
     """
     size, optimizer = float(plan.batch_size.total), plan.optimizer
     limits = {f"the noise scale, at least {show(noise.scale.low)} samples": noise.scale.low / size}
-    for name in ("beta1", "beta2", "beta"):
+    chosen = get_rule(rule, optimizer.name)
+    for name, key in (("beta1", "beta1"), ("beta2", "beta2"), ("beta", "beta2")):
         beta = getattr(optimizer, name, 0.0)
-        if beta:
+        if beta and chosen.shortens(key):
             limits[f"kappa (1 - {name}) < 1/2, with {name} = {show(beta)}"] = shortest_average(beta)
     limit = min(limits, key=lambda key: limits[key])
     kappa, largest = (float(f"{value:.12g}") for value in (limits[limit], limits[limit] * size))  # 80, not 80 + 1e-14

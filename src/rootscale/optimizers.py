@@ -35,246 +35,168 @@ _NORMALIZED = ("normalized-sqrt", "normalized-half", "normalized-linear")
 
 def _adam_like() -> Iterator[Family]:
     yield Family(
-        "adam",
-        Adam,
-        _SQRT,
-        _MOMENTS,
-        Spelling("Adam", _ADAM_VALUES, _ADAM_STATE),
-        "theorem",
-        f"{PAPER}, Thm 5.3",
-        "theta moves by eta m / sqrt(v), and sqrt(v) is the noise: the SDE's constants are sigma eta, (1 - beta) / eta^2 "
-        "and eps eta, its clock is k eta^2.",
-        measured="gpt-switch",
-        bias_corrected=True,
-    )
+        "adam", Adam, _SQRT, _MOMENTS, Spelling("Adam", _ADAM_VALUES, _ADAM_STATE), "theorem", f"{PAPER}, Thm 5.3",
+        "theta moves by eta m / sqrt(v), and sqrt(v) is the noise: the SDE's constants are sigma eta, (1 - beta) / "
+        "eta^2 and eps eta, its clock is k eta^2.",
+        measured="gpt-switch", bias_corrected=True,
+    )  # fmt: skip
     yield Family(
-        "adamw",
-        AdamW,
-        _SQRT,
-        _MOMENTS,
-        Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE),
-        "derived",
-        f"{PAPER}, Thm 5.3",
+        "adamw", AdamW, _SQRT, _MOMENTS, Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE), "derived", f"{PAPER}, Thm 5.3",
         "Adam's SDE with a drift -(lambda / eta) theta: lambda / eta is the decay per unit of time.",
-        measured="gpt-switch",
-        bias_corrected=True,
-    )
+        measured="gpt-switch", bias_corrected=True,
+    )  # fmt: skip
     yield Family(
-        "rmsprop",
-        RMSprop,
-        _SQRT,
-        {"v": "v", "step": "step_counter"},
-        Spelling("RMSprop", _RMS_VALUES, {"square_avg": "v", "step": "step"}),
-        "theorem",
-        f"{PAPER}, Thm 4.2",
-        "Adam's SDE without averaging of the gradient.",
-        measured="cifar10-vgg16-rmsprop",
-    )
+        "rmsprop", RMSprop, _SQRT, {"v": "v", "step": "step_counter"},
+        Spelling("RMSprop", _RMS_VALUES, {"square_avg": "v", "step": "step"}), "theorem", f"{PAPER}, Thm 4.2",
+        "Adam's SDE without averaging of the gradient.", measured="cifar10-vgg16-rmsprop",
+    )  # fmt: skip
     yield Family(
-        "rmsprop-momentum",
-        records.RMSpropMomentum,
-        ("sqrt", "sqrt-time"),
+        "rmsprop-momentum", records.RMSpropMomentum, ("sqrt", "sqrt-time"),
         {"v": "v", "b": "buffer", "step": "step_counter"},
         Spelling(
-            "RMSprop",
-            {**_RMS_VALUES, "momentum": "momentum"},
+            "RMSprop", {**_RMS_VALUES, "momentum": "momentum"},
             {"square_avg": "v", "momentum_buffer": "b", "step": "step"},
         ),
-        "derived",
-        SCALES,
-        "The buffer sums g / sqrt(v), which has no unit. Kept in steps it makes the learning rate eta / (1 - mu), as in "
-        "SGD; kept in samples (sqrt-time) it needs eta kappa^(3/2).",
-    )
+        "derived", SCALES,
+        "The buffer sums g / sqrt(v), which has no unit. Kept in steps it makes the learning rate eta / (1 - mu), "
+        "as in SGD; kept in samples (sqrt-time) it needs eta kappa^(3/2).",
+    )  # fmt: skip
     yield Family(
-        "rmsprop-centered",
-        records.RMSpropCentered,
-        ("sqrt", "sqrt-time"),
+        "rmsprop-centered", records.RMSpropCentered, ("sqrt", "sqrt-time"),
         {"v": "v", "a": "m", "b": "buffer", "step": "step_counter"},
         Spelling(
-            "RMSprop",
-            {**_RMS_VALUES, "momentum": "momentum"},
+            "RMSprop", {**_RMS_VALUES, "momentum": "momentum"},
             {"square_avg": "v", "grad_avg": "a", "momentum_buffer": "b", "step": "step"},
         ),
-        "derived",
-        SCALES,
-        "v - a^2 is the variance of the noise, which falls as 1/kappa also where the mean is not small; the mean a is "
-        "kept, so v becomes a^2 + (v - a^2) / kappa.",
-    )
+        "derived", SCALES,
+        "v - a^2 is the variance of the noise, which falls as 1/kappa also where the mean is not small; the mean a "
+        "is kept, so v becomes a^2 + (v - a^2) / kappa.",
+    )  # fmt: skip
     yield Family(
-        "nadam",
-        records.NAdam,
-        _SQRT,
-        {**_MOMENTS, "product": "product"},
+        "nadam", records.NAdam, _SQRT, {**_MOMENTS, "product": "product"},
         Spelling(
-            "NAdam", {**_ADAM_VALUES, "momentum_decay": "momentum_decay"}, {**_ADAM_STATE, "mu_product": "product"}
+            "NAdam", {**_ADAM_VALUES, "momentum_decay": "momentum_decay"},
+            {**_ADAM_STATE, "mu_product": "product"},
         ),
-        "derived",
-        SCALES,
-        "Adam; the look-ahead adds (1 - mu) g, which vanishes beside m as eta^2 does. The ramp of mu is counted in steps. "
-        "It starts at beta1 / 2, which no rule can convert: true after about 100 / momentum_decay steps.",
+        "derived", SCALES,
+        "Adam; the look-ahead adds (1 - mu) g, which vanishes beside m as eta^2 does. The ramp of mu is counted in "
+        "steps. It starts at beta1 / 2, which no rule can convert: true after about 100 / momentum_decay steps.",
         bias_corrected=True,
-    )
+    )  # fmt: skip
     yield Family(
-        "radam",
-        records.RAdam,
-        _SQRT,
-        _MOMENTS,
-        Spelling("RAdam", _ADAM_VALUES, _ADAM_STATE),
-        "derived",
-        SCALES,
-        "Adam times a rectification of rho, a number of steps: rho scales as 1/kappa with the counter and beta2, and the "
-        "rectification depends on ratios of it. Its first steps, rho <= 5, do not divide by v and are not kept.",
+        "radam", records.RAdam, _SQRT, _MOMENTS, Spelling("RAdam", _ADAM_VALUES, _ADAM_STATE), "derived", SCALES,
+        "Adam times a rectification of rho, a number of steps: rho scales as 1/kappa with the counter and beta2, "
+        "and the rectification depends on ratios of it. Its first steps, rho <= 5, do not divide by v and are not "
+        "kept.",
         bias_corrected=True,
-    )
+    )  # fmt: skip
     yield Family(
-        "adamax",
-        records.Adamax,
-        _SQRT,
-        {"m": "m", "u": "sup", "step": "step_counter"},
-        Spelling("Adamax", _ADAM_VALUES, {"exp_avg": "m", "exp_inf": "u", "step": "step"}),
-        "heuristic",
-        SCALES,
+        "adamax", records.Adamax, _SQRT, {"m": "m", "u": "sup", "step": "step_counter"},
+        Spelling("Adamax", _ADAM_VALUES, {"exp_avg": "m", "exp_inf": "u", "step": "step"}), "heuristic", SCALES,
         "The maximum of |g| is measured in noise, kappa^(-1/2); but the maximum over fewer steps is smaller, by the "
         "logarithm of their number, which no power of kappa follows.",
-    )
+    )  # fmt: skip
     yield Family(
         "microbatchadam", Adam, ("invariant",), _MOMENTS, Spelling("MicroBatchAdam", _ADAM_VALUES, _ADAM_STATE),
         "derived", "arXiv 2402.18824",
-        "v averages squares of micro-batches of a fixed size and does not depend on the batch size: Adam scales as SGD.",
+        "v averages squares of micro-batches of a fixed size and does not depend on the batch size: Adam scales as "
+        "SGD.",
         bias_corrected=True,
     )  # fmt: skip
 
 
 def _beyond_adam() -> Iterator[Family]:
     yield Family(
-        "adafactor",
-        records.Adafactor,
-        _SQRT,
-        {"v": "v", "step": "step_counter"},
+        "adafactor", records.Adafactor, _SQRT, {"v": "v", "step": "step_counter"},
         Spelling(
-            "Adafactor",
-            {"lr": "eta", "weight_decay": "weight_decay"},
+            "Adafactor", {"lr": "eta", "weight_decay": "weight_decay"},
             {"row_var": "v", "col_var": "v", "variance": "v", "step": "step"},
             {"beta2_decay": "beta2_decay", "d": "clip"},
         ),
-        "derived",
-        SCALES,
-        "g / sqrt(v) as in RMSprop: rows and columns of v by 1/kappa, k^(-1/2) by the clock, the clip of an rms near 1 "
-        "kept. The weight 1 - k^(-0.8) follows the clock up to kappa^(1/5).",
-    )
+        "derived", SCALES,
+        "g / sqrt(v) as in RMSprop: rows and columns of v by 1/kappa, k^(-1/2) by the clock, the clip of an rms "
+        "near 1 kept. The weight 1 - k^(-0.8) follows the clock up to kappa^(1/5).",
+    )  # fmt: skip
     yield Family(
-        "ademamix",
-        records.AdEMAMix,
-        _SQRT,
-        {**_MOMENTS, "m2": "m2"},
+        "ademamix", records.AdEMAMix, _SQRT, {**_MOMENTS, "m2": "m2"},
         Spelling(
             "AdEMAMix",
             {
-                "lr": "eta",
-                "betas": ("beta1", "beta2", "beta3"),
-                "eps": "eps",
-                "weight_decay": "weight_decay",
+                "lr": "eta", "betas": ("beta1", "beta2", "beta3"), "eps": "eps", "weight_decay": "weight_decay",
                 "t_alpha_beta3": "warmup",
             },
             {"exp_avg": "m", "exp_avg_sq": "v", "exp_avg_slow": "m2"},
             {"alpha": "alpha"},
         ),
-        "derived",
-        SCALES,
-        "Adam with a second average of g: 1 - beta3 scales as 1 - beta1, m2 is kept as m is, alpha is a ratio, and the "
-        "warm-ups of alpha and beta3 are counted in steps.",
+        "derived", SCALES,
+        "Adam with a second average of g: 1 - beta3 scales as 1 - beta1, m2 is kept as m is, alpha is a ratio, and "
+        "the warm-ups of alpha and beta3 are counted in steps.",
         bias_corrected=True,
-    )
+    )  # fmt: skip
     yield Family(
-        "soap",
-        records.SOAP,
-        _SQRT,
-        {**_MOMENTS, "left": "v", "right": "v"},
+        "soap", records.SOAP, _SQRT, {**_MOMENTS, "left": "v", "right": "v"},
         Spelling(
             "SOAP",
             {
-                "lr": "eta",
-                "betas": ("beta1", "beta2"),
-                "shampoo_beta": "shampoo_beta",
-                "eps": "eps",
-                "weight_decay": "weight_decay",
-                "precondition_frequency": "frequency",
+                "lr": "eta", "betas": ("beta1", "beta2"), "shampoo_beta": "shampoo_beta", "eps": "eps",
+                "weight_decay": "weight_decay", "precondition_frequency": "frequency",
             },
             {"exp_avg": "m", "exp_avg_sq": "v", "GG": "left"},
         ),
-        "derived",
-        SCALES,
-        "Adam in the eigenbasis of averages of g g^T: they fall as 1/kappa in all directions, so the basis stays; it is "
-        "renewed after equal samples.",
+        "derived", SCALES,
+        "Adam in the eigenbasis of averages of g g^T: they fall as 1/kappa in all directions, so the basis stays; "
+        "it is renewed after equal samples.",
         bias_corrected=True,
-    )
+    )  # fmt: skip
     yield Family(
-        "shampoo",
-        records.Shampoo,
-        _SQRT,
-        {"m": "m", "left": "v", "right": "v", "step": "step_counter"},
+        "shampoo", records.Shampoo, _SQRT, {"m": "m", "left": "v", "right": "v", "step": "step_counter"},
         Spelling(
             "Shampoo",
             {
-                "lr": "eta",
-                "betas": ("beta1", "beta2"),
-                "eps": "eps",
-                "weight_decay": "weight_decay",
+                "lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps", "weight_decay": "weight_decay",
                 "precondition_frequency": "frequency",
             },
             {"exp_avg": "m", "step": "step"},
         ),
-        "derived",
-        SCALES,
-        "L^(-1/4) m R^(-1/4) with averages L and R that fall as 1/kappa: the step grows as kappa^(1/2), as Adam's does.",
-    )
+        "derived", SCALES,
+        "L^(-1/4) m R^(-1/4) with averages L and R that fall as 1/kappa: the step grows as kappa^(1/2), as Adam's "
+        "does.",
+    )  # fmt: skip
     yield Family(
-        "schedulefree-adamw",
-        records.ScheduleFreeAdamW,
-        _SQRT,
+        "schedulefree-adamw", records.ScheduleFreeAdamW, _SQRT,
         {"v": "v", "step": "step_counter", "eta_max": "eta", "weights": "weight_sum"},
         Spelling(
             "AdamWScheduleFree",
             {
-                "lr": "eta",
-                "betas": ("beta1", "beta2"),
-                "eps": "eps",
-                "weight_decay": "weight_decay",
+                "lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps", "weight_decay": "weight_decay",
                 "warmup_steps": "warmup",
             },
             {"exp_avg_sq": "v"},
         ),
-        "derived",
-        SCALES,
-        "RMSprop on z with an average x over all steps: beta1 is a point between x and z and has no unit. A step weighs "
-        "eta^2, kappa times as much, and there are 1/kappa times the steps: the sum of weights is kept.",
+        "derived", SCALES,
+        "RMSprop on z with an average x over all steps: beta1 is a point between x and z and has no unit. A step "
+        "weighs eta^2, kappa times as much, and there are 1/kappa times the steps: the sum of weights is kept.",
         bias_corrected=True,
-    )
+    )  # fmt: skip
     yield Family(
-        "adagrad",
-        records.Adagrad,
-        ("adagrad",),
-        {"s": "sum", "step": "step_counter"},
+        "adagrad", records.Adagrad, ("adagrad",), {"s": "sum", "step": "step_counter"},
         Spelling(
             "Adagrad",
             {
-                "lr": "eta",
-                "eps": "eps",
-                "weight_decay": "weight_decay",
-                "lr_decay": "lr_decay",
+                "lr": "eta", "eps": "eps", "weight_decay": "weight_decay", "lr_decay": "lr_decay",
                 "initial_accumulator_value": "start",
             },
             {"sum": "s", "step": "step"},
         ),
-        "derived",
-        SCALES,
+        "derived", SCALES,
         "The sum of squares has 1/kappa times the terms, each 1/kappa as large: its root falls as 1/kappa, which is "
         "all that the learning rate would have to grow by.",
-    )
+    )  # fmt: skip
     yield Family(
         "lars", records.LARS, _SQRT, {"b": "buffer"},
         Spelling(
-            "LARS", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"}, {"momentum_buffer": "b"}
+            "LARS", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
+            {"momentum_buffer": "b"},
         ),
         "derived", SCALES,
         "The gradient is divided by its norm, which is the noise's: kappa^(-1/2), as sqrt(v). The buffer sums steps "
@@ -284,41 +206,34 @@ def _beyond_adam() -> Iterator[Family]:
 
 def _degree_0() -> Iterator[Family]:
     yield Family(
-        "muon",
-        records.Muon,
-        _NORMALIZED,
-        {"m": "m"},
+        "muon", records.Muon, _NORMALIZED, {"m": "m"},
         Spelling(
-            "Muon",
-            {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps"},
+            "Muon", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps"},
             {"momentum_buffer": "m"},
             {"nesterov": "nesterov"},
         ),
-        "derived",
-        SCALES,
-        "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default: with Nesterov's "
-        "look-ahead the gradient beside momentum keeps its share only where mu is kept.",
-    )
+        "derived", SCALES,
+        "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default: with "
+        "Nesterov's look-ahead the gradient beside momentum keeps its share only where mu is kept.",
+    )  # fmt: skip
     yield Family(
-        "lion",
-        records.Lion,
-        _NORMALIZED,
-        {"m": "m"},
-        Spelling("Lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"}, {"exp_avg": "m"}),
-        "derived",
-        SCALES,
+        "lion", records.Lion, _NORMALIZED, {"m": "m"},
+        Spelling(
+            "Lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"},
+            {"exp_avg": "m"},
+        ),
+        "derived", SCALES,
         "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates.",
-    )
+    )  # fmt: skip
     yield Family(
-        "signum",
-        records.Signum,
-        _NORMALIZED,
-        {"m": "m"},
-        Spelling("Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"}, {"momentum_buffer": "m"}),
-        "derived",
-        f"{SCALES}; arXiv 2411.15958 for mu = 0",
+        "signum", records.Signum, _NORMALIZED, {"m": "m"},
+        Spelling(
+            "Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"},
+            {"momentum_buffer": "m"},
+        ),
+        "derived", f"{SCALES}; arXiv 2411.15958 for mu = 0",
         "The sign of momentum is on average its mean over its noise: as Muon, by coordinates.",
-    )
+    )  # fmt: skip
     yield Family(
         "lamb", records.LAMB, ("normalized-linear", "normalized-half", "normalized-sqrt"), _MOMENTS,
         Spelling("Lamb", _ADAM_VALUES, {"exp_avg": "m", "exp_avg_sq": "v"}), "derived", SCALES,
@@ -329,19 +244,16 @@ def _degree_0() -> Iterator[Family]:
 
 def _degree_1() -> Iterator[Family]:
     yield Family(
-        "sgd",
-        SGD,
-        ("linear", "linear-time"),
-        {"b": "buffer"},
+        "sgd", SGD, ("linear", "linear-time"), {"b": "buffer"},
         Spelling(
-            "SGD", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"}, {"momentum_buffer": "b"}
+            "SGD", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
+            {"momentum_buffer": "b"},
         ),
-        "theorem",
-        LI,
+        "theorem", LI,
         "theta moves by eta g: the SDE's constants are sqrt(eta) sigma, its clock is k eta. Momentum makes it eta / "
         "(1 - mu); its window is kept in steps (linear) or in samples (linear-time, derived).",
         degree=1,
-    )
+    )  # fmt: skip
     yield Family(
         "schedulefree-sgd", records.ScheduleFreeSGD, ("linear",),
         {"step": "step_counter", "eta_max": "eta", "weights": "weight_sum"},
@@ -350,7 +262,8 @@ def _degree_1() -> Iterator[Family]:
             {"lr": "eta", "momentum": "beta1", "weight_decay": "weight_decay", "warmup_steps": "warmup"},
         ),
         "derived", SCALES,
-        "SGD on z with an average x: a step weighs eta^2, kappa^2 times as much, and there are 1/kappa times the steps.",
+        "SGD on z with an average x: a step weighs eta^2, kappa^2 times as much, and there are 1/kappa times the "
+        "steps.",
         degree=1,
     )  # fmt: skip
 

@@ -16,10 +16,10 @@ from rootscale.hparams import Optimizer, quantity
 
 @dataclass(frozen=True)
 class NAdam(Optimizer):
-    """Adam that looks ahead: ``theta -= eta (mu_next m / (1 - P mu_next) + (1 - mu) g / (1 - P)) / (sqrt(v_hat) + eps)``.
+    """Adam that looks ahead: in place of ``m_hat`` it has ``mu' m / (1 - P mu') + (1 - mu) g / (1 - P)``.
 
-    ``mu`` grows from ``beta1 / 2`` to ``beta1`` as ``beta1 (1 - 0.96^(k momentum_decay) / 2)``, and ``P`` is the product
-    of all ``mu`` so far.
+    ``mu`` grows from ``beta1 / 2`` to ``beta1`` as ``beta1 (1 - 0.96^(k momentum_decay) / 2)``, ``mu'`` is the next one,
+    and ``P`` is the product of all ``mu`` so far.
     """
 
     beta1: float = quantity("beta1", default=0.9)
@@ -65,7 +65,7 @@ class RMSpropMomentum(Optimizer):
 
 @dataclass(frozen=True)
 class RMSpropCentered(Optimizer):
-    """RMSprop that divides by the standard deviation: ``theta -= eta g / (sqrt(v - a^2) + eps)``, ``a`` the mean of g."""
+    """RMSprop that divides by the standard deviation ``sqrt(v - a^2)``, with ``a`` the average of ``g``."""
 
     beta: float = quantity("beta2", "beta (alpha)", default=0.99)
     eps: float = quantity("eps", default=1e-8)

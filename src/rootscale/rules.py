@@ -3,6 +3,13 @@
 A quantity that a rule has no row for is kept. Every rule converts the clock (``steps``): runs are compared after equal
 numbers of samples. A rule can be written as text, ``[NAME] [with AVERAGING] [without ROW, ROW]``, and its name is that
 text: ``"sqrt"``, ``"with power"`` (the optimizer's own rule, with ``beta^kappa``), ``"sqrt without beta2, v"``.
+
+**Averaging.** The paper turns ``beta`` into ``1 - kappa (1 - beta)``, which ends at ``kappa = 1 / (1 - beta)``: 10 for
+beta1 = .9. Long before that the average is so short that single steps, which have become ``sqrt(kappa)`` times as long,
+are not damped any more. Adam is linear in ``m``: as long as the memory of beta1 is short beside the time in which the
+loss changes, drift and diffusion of the SDE do not depend on beta1. So beta1 may stop at a floor, if ``m`` gets the
+noise level that an average of that length has. By default the betas follow the paper down to floors, and nothing is
+refused for its kappa.
 """
 
 from __future__ import annotations
@@ -11,54 +18,30 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from rootscale.averagings import AVERAGINGS, get_averaging
 from rootscale.format import show
 from rootscale.hparams import DOMAINS, number, positive
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
-from rootscale.units import (
-    AVERAGE,
-    AVERAGE_POWER,
-    SCALES,
-    HALF,
-    KEPT,
-    PAPER,
-    UNITS,
-    Form,
-    Number,
-    Status,
-    Unit,
-    power,
-    shortened,
-)
+from rootscale.rule_rows import all_rows
+from rootscale.units import AVERAGE, UNITS, Number, Unit, stops
 
-__all__ = ["AVERAGINGS", "RULES", "Rule", "default_rule", "get_rule", "rule_text", "shortest_average", "svag_weights"]
+__all__ = [
+    "AVERAGINGS",
+    "RULES",
+    "Rule",
+    "add_rule",
+    "default_rule",
+    "get_averaging",
+    "get_rule",
+    "rule_text",
+    "shortest_average",
+    "svag_weights",
+]
 
 _Record = TypeVar("_Record")
-
-
-@dataclass(frozen=True)
-class Averaging:
-    """A form in which the weight of an average over steps is converted.
-
-    Args:
-        form: of the weight of the past.
-        why: added to the reason of each row that takes this form; such a row is derived, not a theorem.
-    """
-
-    form: Form
-    why: str = ""
-
-
-#: The forms of averaging for beta1 and beta2, by name; the first is the paper's.
-AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(
-    {
-        "paper": Averaging(AVERAGE),
-        "power": Averaging(AVERAGE_POWER, "agrees with 1 - kappa (1 - beta) to first order and stays in (0, 1)"),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -70,7 +53,7 @@ class Rule:
         summary: what it is, in one line.
         units: the rows it applies, by key.
         adaptive: whether it is for optimizers whose update does not grow with the gradient, and refuses others.
-        averaging: the form in which beta1 and beta2 are converted, one of `AVERAGINGS`.
+        averaging: the form in which beta1, beta2 and m are converted: a name that `get_averaging` knows.
         left_out: rows that were taken out; those quantities are kept.
         holds_for: the optimizers whose dynamics it keeps.
     """
@@ -79,7 +62,7 @@ class Rule:
     summary: str
     units: Mapping[str, Unit]
     adaptive: bool = False
-    averaging: str = "paper"
+    averaging: str = "floor"
     left_out: tuple[str, ...] = ()
     holds_for: tuple[str, ...] = ()
 
@@ -97,8 +80,12 @@ class Rule:
         """The optimizers it is not defined for."""
         return tuple(name for name, row in FAMILIES.items() if self.adaptive and row.degree)
 
-    def convert(self, key: str, value: Number, kappa: Number, name: str | None = None) -> Number:
+    def convert(
+        self, key: str, value: Number, kappa: Number, name: str | None = None, free: Number | None = None
+    ) -> Number:
         """Return ``value``, a quantity of the unit ``key``, at ``kappa`` times the batch size.
+
+        ``name`` is how errors call it. ``free`` is what an average's weight would be without floors, where it differs.
 
         Raises:
             ValueError: there is no valid value; the message has the largest ``kappa`` that has one.
@@ -110,12 +97,12 @@ class Rule:
         limit = form.limit(value)
         if float(kappa) >= limit * (1 - 1e-12):  # 1 - 10 (1 - .9) is 0, and not what rounding leaves of it
             raise ValueError(
-                f"kappa={show(kappa)} gives {name}={show(form(value, kappa))}; need kappa < {show(limit)}, or the "
-                f"form beta^kappa, which gives {name}={show(AVERAGE_POWER(value, kappa))} "
-                "(--averaging power; in Python rule='with power')"
+                f"kappa={show(kappa)} gives {name}={show(form(value, kappa))}; need kappa < {show(limit)}, or "
+                f"floors, which give {name}={show(UNITS[key].form(value, kappa))} "
+                "(--averaging floor; in Python rule='with floor')"
             )
         try:
-            result = form(value, kappa)
+            result = form(value, kappa, *(() if free is None or form.floor is None else (free,)))
             if value:
                 DOMAINS.get(key, positive)(name, float(result))
         except (OverflowError, ValueError, ZeroDivisionError):
@@ -124,6 +111,31 @@ class Rule:
                 f"({name} becomes {form.text}); use a kappa nearer to 1"
             ) from None
         return result
+
+    def factor(self, key: str, kappa: Number, before: Mapping[str, float], after: Mapping[str, float]) -> float:
+        """Return what a piece of state of the unit ``key`` is multiplied by.
+
+        Args:
+            key: of the unit.
+            kappa: new batch size over old one.
+            before, after: the weights of the averages that the optimizer has, by their keys.
+        """
+        unit = self.units.get(key)
+        followed = unit.form.follows if unit else None
+        if unit is None or followed is None:
+            return float(self.convert(key, 1.0, kappa))
+        return float(unit.form(1.0, kappa, before[followed], after[followed])) if followed in before else 1.0
+
+    def row(self, key: str, before: Number | None, after: Number | None, kappa: Number) -> Unit | None:
+        """Return the row that was applied to a value: where it has stopped at a floor, one that says so."""
+        unit = self.units.get(key)
+        if unit is None or before is None or after is None or not stops(unit.form, before, after, kappa):
+            return unit
+        gives = show(AVERAGE.apply(before, kappa))
+        return replace(
+            unit, status="measured", source="results/floors",
+            why=f"stops at its floor, where the paper's form gives {gives}; shorter averages do not damp single steps",
+        )  # fmt: skip
 
     def converted(self, record: Any, kappa: Number) -> dict[str, Any]:
         """Return the values at ``kappa`` of the record's own fields that have a unit, lists and mappings by item."""
@@ -159,25 +171,21 @@ class Rule:
         return replace(self, units=MappingProxyType(rest), left_out=(*self.left_out, *keys), holds_for=())
 
     def averaged(self, form: str) -> Rule:
-        """Return the rule with another form of averaging, one of `AVERAGINGS`.
+        """Return the rule with another form of averaging, by its name.
 
         >>> RULES["sqrt"].averaged("power").units["beta1"].form.text
         'x^kappa'
         """
-        if form not in AVERAGINGS:
-            texts = " or ".join(f"{name!r} ({row.form.text})" for name, row in AVERAGINGS.items())
-            raise ValueError(f"averaging must be {texts}, got {form!r}")
+        new = get_averaging(form)
         if form == self.averaging:
             return self
-        old, new = AVERAGINGS[self.averaging].form, AVERAGINGS[form]
+        old = get_averaging(self.averaging)
         origin = RULES[self.key].units if self.key in RULES else self.units
-        rows = {
-            key: replace(unit, form=new.form, status="derived", why=f"{origin[key].why}; {new.why}")
-            if new.why
-            else origin[key]
-            for key, unit in self.units.items()
-            if unit.form is old
-        }
+        rows = {}
+        for key, unit in self.units.items():
+            if key in new.forms and unit.form is old.forms[key]:
+                base = replace(origin[key], form=new.forms[key])
+                rows[key] = replace(base, status="derived", why=f"{base.why}; {new.why}") if new.why else base
         return replace(self, units=MappingProxyType({**self.units, **rows}), averaging=form)
 
     def check(self, optimizer: str) -> list[str]:
@@ -200,19 +208,26 @@ class Rule:
         return [f"rule {self.name!r} does not keep the dynamics of {optimizer}; the one that does is {own!r}"]
 
     def check_averages(self, kappa: Number, beta1: float, beta2: float | None) -> list[str]:
-        """Return warnings where the averages become too short for the SDE to describe them."""
+        """Return warnings where the averages become too short for the SDE to describe them, which floors prevent."""
         warnings = []
-        if beta2 is not None and "beta2" in self.units and kappa >= shortest_average(beta2):
+        if beta2 is not None and self.shortens("beta2") and kappa >= shortest_average(beta2):
             warnings.append(
                 f"kappa * (1 - beta2) = {show(kappa * (1 - beta2))} is outside the theorem's range "
-                f"(eta^2 < 1 / (2 c2), that is kappa < {show(shortest_average(beta2))})"
+                f"(eta^2 < 1 / (2 c2), that is kappa < {show(shortest_average(beta2))}); with floors the average stays "
+                "longer (--averaging floor)"
             )
-        if beta1 and "beta1" in self.units and kappa >= shortest_average(beta1):
+        if beta1 and self.shortens("beta1") and kappa >= shortest_average(beta1):
             warnings.append(
                 f"kappa * (1 - beta1) = {show(kappa * (1 - beta1))}: the first moment averages over less than two "
-                f"steps, too few for the SDE to resolve; kappa < {show(shortest_average(beta1))} would be enough"
+                "steps, too few to damp them; runs with such averages departed far from their trajectory "
+                f"(results/floors); kappa < {show(shortest_average(beta1))} would be enough, or floors "
+                "(--averaging floor)"
             )
         return warnings
+
+    def shortens(self, key: str) -> bool:
+        """Return whether the average of that key gets shorter without a floor as the batch grows."""
+        return key in self.units and self.units[key].form.floor is None
 
 
 def shortest_average(beta: float) -> float:
@@ -220,173 +235,21 @@ def shortest_average(beta: float) -> float:
     return 1 / (2 * (1 - beta))
 
 
-def _rows(*units: str | Unit) -> Mapping[str, Unit]:
-    rows = [UNITS[unit] if isinstance(unit, str) else unit for unit in units]
-    return MappingProxyType({row.key: row for row in rows})
-
-
-def _row(key: str, form: Form, status: Status, source: str, why: str) -> Unit:
-    return replace(UNITS[key], form=form, status=status, source=source, why=why)
-
-
-_CLOCK = ("steps", "warmup", "schedule")  # under every rule
-_COMMON = (*_CLOCK, "l2", "ema", "batchnorm", "clip", "m")  # the same under every rule that keeps the dynamics
-_LINEAR_ETA = replace(UNITS["sgd_eta"], key="eta")
-_LINEAR_MIN = _row("min_eta", power(1), "derived", "follows the learning rate", "it is a learning rate")
-_MICRO = "arXiv 2402.18824; micro-batch second moment"
-_AS_BETA1 = "as Adam's beta1, for comparison: Adam's rule does not keep what normalises momentum itself"
-_ABLATION = f"{PAPER}, ablations"
-
-
-def _normalized(key: str, a: Fraction, summary: str) -> Rule:
-    """A rule for updates that normalise momentum ``m`` itself, with ``1 - mu`` multiplied by ``kappa^a``.
-
-    The noise of ``m`` is ``sqrt((1 - mu) / B)``, so that it scales as ``kappa^((a-1)/2)``, and so do the buffer and the
-    eps beside its norm. A step moves by ``eta grad / noise`` and there are ``1 / kappa`` times the steps: ``eta`` takes
-    ``kappa^((1+a)/2)``. Then the diffusion, ``eta^2`` times the ``1 / (1 - mu)`` steps for which a sign lasts, is kept
-    too. Decay per sample is ``eta lambda / B``. Lion's gradient beside ``m`` has noise ``B^(-1/2)``: its share
-    ``1 - beta1`` takes ``kappa^(a/2)``.
-    """
-    noise, rate = power((a - 1) / 2), power((1 + a) / 2)
-    past = {0: KEPT, 1: AVERAGE}.get(a, shortened(a))  # type: ignore[call-overload]
-
-    def derived(name: str, form: Form, why: str) -> Unit:
-        return _row(name, form, "derived", SCALES, why)
-
-    return Rule(
-        key,
-        f"for Muon, Lion, Signum and LAMB, a = {a}: {summary}",
-        _rows(
-            derived("eta", rate, "keeps drift per sample: eta over the noise of momentum grows with kappa"),
-            derived("min_eta", rate, "it is a learning rate"),
-            derived("mu", past, "a choice: the learning rate and the buffer follow it"),
-            derived("mix", shortened(a / 2) if a else KEPT, UNITS["mix"].why),
-            derived("m", noise, "the noise of momentum, which the update is measured by"),
-            derived("eps_m", noise, UNITS["eps_m"].why),
-            derived("decoupled_decay", power((1 - a) / 2), "keeps eta * lambda per sample"),
-            derived("trust_decay", power(a / 2), "it is added to m / sqrt(v), which scales so"),
-            *("beta2", "eps", "eps_root", "v", "step_counter"),
-            *(row for row in _COMMON if row != "m"),
-        ),
-        adaptive=True,
-    )
-
-
-def _in_samples(key: str, rate: Fraction, who: str) -> Rule:
-    """A rule for momentum ``b = mu b + step`` whose window is kept in samples: ``1 - mu`` takes ``kappa``.
-
-    ``b`` sums ``1 / (1 - mu)`` steps, ``1 / kappa`` times as many: ``eta`` takes one more power of ``kappa`` than with
-    momentum kept in steps. A step scales as ``kappa^(1 - rate)``, and ``b`` as ``kappa^(-rate)``.
-    """
-    form = power(rate + 1)
-    own = ("beta2", "eps", "eps_root", "v", "step_counter") if rate == HALF else ()
-    return Rule(
-        key,
-        f"for {who} with momentum: its window in samples kept, as that of Adam's beta1",
-        _rows(
-            _row("eta", form, "derived", SCALES, "keeps eta / (1 - mu), the learning rate that momentum makes of eta"),
-            _row("min_eta", form, "derived", SCALES, "it is a learning rate"),
-            _row("momentum", AVERAGE, "derived", SCALES, "sums over the same samples"),
-            _row("buffer", power(-rate), "derived", SCALES, "a sum over 1/kappa times the steps"),
-            _row("decoupled_decay", power(-rate), "derived", SCALES, "keeps eta * lambda per sample"),
-            *own,
-            *_COMMON,
-        ),
-        adaptive=bool(own),
-    )
-
-
-def _sqrt_ablation(*also: str) -> Rule:
-    return Rule(
-        "-".join(("sqrt-eta", *also)),
-        f"ablation of the paper: the square root rule for {', '.join(('eta', *also))} only",
-        _rows("eta", "min_eta", *_CLOCK, *also),
-        adaptive=True,
-    )
-
-
-def _linear_ablation(*also: str) -> Rule:
-    eta = _row("eta", power(1), "heuristic", _ABLATION, "scaled linearly, for comparison")
-    return Rule(
-        "-".join(("linear-eta", *also)),
-        f"ablation of the paper: {', '.join(('eta', *also))} scaled linearly, the rest kept",
-        _rows(eta, _LINEAR_MIN, *_CLOCK, *also),
-        adaptive=True,
-    )
-
-
-def _all_rules() -> Iterable[Rule]:
-    yield Rule(
-        "sqrt",
-        "the square root rule of the paper, for Adam, AdamW and RMSprop: every row of the table",
-        _rows(
-            *(unit for key, unit in UNITS.items() if key not in ("sgd_eta", "sum", "eps_sum", "lr_decay")),
-            _row("momentum", KEPT, "derived", SCALES, "what it sums has no unit: its window in steps is kept"),
-            *(_row(key, AVERAGE, "heuristic", PAPER, _AS_BETA1) for key in ("mu", "mix")),
-        ),
-        adaptive=True,
-    )
-    yield Rule(
-        "linear",
-        "the linear rule: keeps the dynamics of SGD; on Adam and RMSprop (eta, 1-beta1, 1-beta2) for comparison",
-        _rows(
-            _LINEAR_ETA, _LINEAR_MIN, "momentum", "beta1", "beta2", "step_counter", *_COMMON, *("buffer", "interpolation"),
-            _row("weight_sum", power(1), "derived", SCALES, "1/kappa times the steps, each of weight eta^2"),
-        ),
-    )  # fmt: skip
-    yield Rule("none", "hyperparameters kept; only the clock is converted", _rows(*_CLOCK))
-    yield Rule(
-        "invariant",
-        "linear learning rate for Adam whose v averages squared gradients of fixed-size micro-batches",
-        _rows(
-            _row("eta", power(1), "derived", _MICRO, "v does not depend on the batch size, so Adam scales as SGD does"),
-            _LINEAR_MIN,
-            "beta1",
-            "beta2",
-            _row("eps", KEPT, "derived", _MICRO, "sqrt(v) does not depend on the batch size"),
-            _row("eps_root", KEPT, "derived", _MICRO, "v does not depend on the batch size"),
-            _row("decoupled_decay", KEPT, "derived", _MICRO, "the learning rate already carries kappa"),
-            _row("v", KEPT, "derived", _MICRO, "v does not depend on the batch size"),
-            "step_counter",
-            *_COMMON,
-        ),
-        adaptive=True,
-    )
-    yield _sqrt_ablation()
-    yield _sqrt_ablation("eps")
-    yield _sqrt_ablation("eps", "beta1")
-    yield _sqrt_ablation("eps", "beta2")
-    yield _sqrt_ablation("eps", "beta1", "beta2")
-    yield _linear_ablation()
-    yield _linear_ablation("beta1")
-    yield _linear_ablation("beta2")
-    yield _linear_ablation("beta1", "beta2")
-    yield _in_samples("linear-time", Fraction(1), "SGD")
-    yield _in_samples("sqrt-time", HALF, "RMSprop")
-    yield Rule(
-        "adagrad",
-        "for Adagrad: the learning rate kept, as the sum of squares falls with steps and noise",
-        _rows(
-            _row("eta", KEPT, "derived", SCALES, "the root of the sum falls as 1/kappa, and steps grow by it"),
-            _row("min_eta", KEPT, "derived", SCALES, "it is a learning rate"),
-            _row("decoupled_decay", power(1), "derived", SCALES, "keeps eta * lambda per sample"),
-            *("sum", "eps_sum", "lr_decay", "step_counter"),
-            *_COMMON,
-        ),
-        adaptive=True,
-    )
-    yield _normalized("normalized-sqrt", Fraction(0), "momentum kept, learning rate by the square root")
-    yield _normalized("normalized-half", HALF, "halfway: learning rate by kappa^(3/4)")
-    yield _normalized("normalized-linear", Fraction(1), "momentum's window in samples kept, learning rate linear")
-
-
 def _held(rule: Rule) -> Rule:
     """The rule with the optimizers whose own it is."""
     return replace(rule, holds_for=tuple(name for name, row in FAMILIES.items() if rule.key in row.rules))
 
 
+_RULES = {row.key: _held(Rule(*row)) for row in all_rows()}
 #: Every rule by its name; the command line, the docs and the report iterate this table.
-RULES: Mapping[str, Rule] = MappingProxyType({rule.key: _held(rule) for rule in _all_rules()})
+RULES: Mapping[str, Rule] = MappingProxyType(_RULES)
+
+
+def add_rule(rule: Rule) -> None:
+    """Add a rule of a user's own; the rules of this package cannot be replaced."""
+    if rule.key in RULES and RULES[rule.key].units != rule.units:
+        raise ValueError(f"there is a rule {rule.key!r} already; choose another name")
+    _RULES[rule.key] = _held(rule)
 
 
 def svag_weights(ell: float) -> tuple[float, float]:
@@ -410,7 +273,7 @@ def default_rule(optimizer: str) -> Rule:
 _TEXT = re.compile(r"(?P<key>[\w-]*)(?:(?:^| )with (?P<averaging>\S+))?(?:(?:^| )without (?P<rows>.+))?")
 
 
-def rule_text(key: str | None = None, averaging: str = "paper", left_out: Iterable[str] = ()) -> str:
+def rule_text(key: str | None = None, averaging: str = "floor", left_out: Iterable[str] = ()) -> str:
     """Return the text of a rule; without a key it stands for the optimizer's own rule.
 
     >>> rule_text("sqrt", "power", ["v"]), rule_text(None, "power")

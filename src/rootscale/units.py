@@ -16,15 +16,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Literal
 
 Number = int | float | Fraction
-Status = Literal["theorem", "derived", "heuristic"]
+Status = Literal["theorem", "derived", "measured", "heuristic"]
 
 HALF = Fraction(1, 2)
 PAPER = "Malladi et al. 2022 (arXiv 2205.10287)"
 LI = "Li et al. 2021 (arXiv 2102.12470)"
-#: A count of powers of kappa in drift and noise (`rootscale.degrees`), checked on toy problems; no SDE stands behind it.
+#: A count of powers of kappa in drift and noise (`rootscale.degrees`), checked on toy problems: no SDE is behind it.
 SCALES = "scales of drift and noise"
 
 
@@ -40,15 +41,19 @@ class Form:
         text: the formula, in terms of ``x`` and ``kappa``.
         apply: the formula, as a function of ``(x, kappa)``; it is never asked for ``kappa = 1``.
         limit: the ``kappa`` that must not be reached, as a function of ``x``.
+        floor: below which the formula does not go; a value that is below it already is kept.
+        follows: the key of an average. The formula then takes its weight before and after as two more arguments.
     """
 
     text: str
-    apply: Callable[[Number, Number], Number]
+    apply: Callable[..., Number]
     limit: Callable[[Number], float] = _no_limit
+    floor: float | None = None
+    follows: str | None = None
 
-    def __call__(self, value: Number, kappa: Number) -> Number:
+    def __call__(self, value: Number, kappa: Number, *more: Number) -> Number:
         """Return the converted value; ``kappa = 1`` gives the value itself, to the bit."""
-        return value if kappa == 1 else self.apply(value, kappa)
+        return value if kappa == 1 else self.apply(value, kappa, *more)
 
 
 def power(exponent: Fraction | int) -> Form:
@@ -101,11 +106,60 @@ def _complement(value: Number, kappa: Number) -> Number:
     return 1.0 if p == 1 else -math.expm1(float(kappa) * math.log1p(-p))
 
 
+@cache
+def floored(floor: float) -> Form:
+    """Return the paper's form for the weight of an average, down to a floor.
+
+    A weight that is below the floor already is kept. ``free`` is what the weight would be without floors; it leads
+    back to the first weight when a run returns to its first batch size.
+
+    >>> floored(0.8)(0.98, 4), floored(0.8)(0.9, 16), floored(0.8)(0.5, 16)
+    (0.9199999999999999, 0.8, 0.5)
+    >>> floored(0.8)(0.8, 0.25, -0.6)
+    0.8
+    """
+
+    def apply(value: Number, kappa: Number, free: Number | None = None) -> Number:
+        beta = float(value)
+        return beta and max(1 - float(kappa) * (1 - float(beta if free is None else free)), min(floor, beta))
+
+    return Form(f"1 - kappa * (1 - x), at least {floor:g}", apply, floor=floor)
+
+
+def stops(form: Form, before: Number, after: Number, kappa: Number) -> bool:
+    """Return whether a weight has stopped at the floor of its form instead of following the paper's.
+
+    >>> stops(floored(0.8), 0.9, 0.8, 2), stops(floored(0.8), 0.9, 0.8, 4)
+    (False, True)
+    """
+    return form.floor is not None and kappa != 1 and not _as_paper(before, after, kappa)
+
+
+def _as_paper(before: Number, after: Number, kappa: Number) -> bool:
+    return math.isclose(_average(before, kappa), after, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _moment(value: Number, kappa: Number, before: Number, after: Number) -> Number:
+    """Return ``m`` at the noise level of its new weight; unchanged where that is the paper's."""
+    if _as_paper(before, after, kappa):
+        return value
+    old, new = ((1 - float(beta)) / (1 + float(beta)) for beta in (before, after))
+    return float(value) * math.sqrt(new / (float(kappa) * old))
+
+
 KEPT = Form("x", lambda value, kappa: value)
 #: Weight of the past in an average over steps, as the paper converts it. 0 means that nothing is averaged and stays 0.
 AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit)
 #: The same average, exact over ``kappa`` steps: agrees with `AVERAGE` to first order in ``1 - x`` and stays in (0, 1).
 AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa))
+#: The forms for beta1 and beta2 by default: short averages stop where steps become too coarse (`rootscale.rules`).
+AVERAGE_1, AVERAGE_2 = floored(0.8), floored(0.9)
+#: The first moment: an average with weight beta1 of gradients with variance ``s`` has variance
+#: ``s (1 - beta1) / (1 + beta1)``, and ``s`` falls as ``1 / kappa``.
+MOMENT = Form(
+    "x, or x * sqrt(r(beta1') / (kappa * r(beta1))) with r(b) = (1 - b) / (1 + b) where beta1 stops at its floor",
+    _moment, follows="beta1",
+)  # fmt: skip
 #: Weight of the present in an average over steps (BatchNorm's ``momentum``).
 COMPLEMENT = Form("1 - (1 - x)^kappa", _complement)
 
@@ -142,11 +196,11 @@ TABLE: tuple[Unit, ...] = (
         "keeps sigma0 = sigma * eta, since sigma ~ 1/sqrt(B)",
     ),
     Unit(
-        "beta1", "beta1 (Adam)", AVERAGE, "theorem", f"{PAPER}, Thm 5.3",
+        "beta1", "beta1 (Adam)", AVERAGE_1, "theorem", f"{PAPER}, Thm 5.3",
         "keeps c1 = (1 - beta1) / eta^2: averages over the same samples",
     ),
     Unit(
-        "beta2", "beta2 (Adam), beta (RMSprop; torch: alpha)", AVERAGE, "theorem", f"{PAPER}, Thm 5.3",
+        "beta2", "beta2 (Adam), beta (RMSprop; torch: alpha)", AVERAGE_2, "theorem", f"{PAPER}, Thm 5.3",
         "keeps c2 = (1 - beta2) / eta^2: averages over the same samples",
     ),
     Unit(
@@ -188,7 +242,10 @@ TABLE: tuple[Unit, ...] = (
         "v", "state v (second moment; AMSGrad's maximum)", power(-1), "derived", f"{PAPER}, Def. 4.1",
         "u = v / sigma^2 is the SDE's state, and sigma^2 falls as 1/kappa",
     ),
-    Unit("m", "state m (first moment)", KEPT, "derived", f"{PAPER}, Def. 4.4", "m itself is the SDE's state"),
+    Unit(
+        "m", "state m (first moment)", MOMENT, "derived", f"{PAPER}, Def. 4.4",
+        "m itself is the SDE's state; where beta1 stops at its floor, m gets the noise level of that average",
+    ),
     Unit(
         "step_counter", "step counter of the bias correction", power(-1), "derived", _DERIVED,
         _CLOCK,
@@ -222,7 +279,7 @@ TABLE: tuple[Unit, ...] = (
         "it is measured in noise; the logarithm of the window's length is left out",
     ),
     Unit(
-        "beta3", "weight of a slow average or of a preconditioner (AdEMAMix, SOAP)", AVERAGE, "derived", SCALES,
+        "beta3", "weight of a slow average or of a preconditioner (AdEMAMix, SOAP)", AVERAGE_2, "derived", SCALES,
         "averages over the same samples",
     ),
     Unit(

@@ -9,6 +9,7 @@ from typing import Any
 
 from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
+from rootscale.cli.scale import averaging
 from rootscale.integrations.configs import FORMATS, ConvertedFile, Length, convert_file
 from rootscale.rules import AVERAGINGS, RULES, rule_text
 
@@ -35,8 +36,8 @@ def add_parsers(subparsers: Any) -> None:
     )
     convert.add_argument("--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`")
     convert.add_argument(
-        "--averaging", choices=list(AVERAGINGS), default="paper",
-        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
+        "--averaging", type=averaging, default="floor", metavar="FORM",
+        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
     )  # fmt: skip
     convert.add_argument("--dataset-size", type=int, metavar="N", help="samples in the data: steps for a run in epochs")
     convert.add_argument("--steps", type=int, metavar="N", help="length of the run, where the file does not have it")

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rootscale.cli.scale import averaging
 from rootscale.rules import AVERAGINGS, RULES
 
 __all__ = ["TASKS", "add_parsers"]
@@ -40,8 +41,8 @@ def _add_check(subparsers: Any) -> None:
         help="see `rootscale rules`; several are each tried at each batch size; default: the optimizer's own",
     )  # fmt: skip
     what.add_argument(
-        "--averaging", choices=list(AVERAGINGS), default="paper",
-        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
+        "--averaging", type=averaging, default="floor", metavar="FORM",
+        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
     )  # fmt: skip
     what.add_argument(
         "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are not converted"

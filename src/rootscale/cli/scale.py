@@ -14,7 +14,7 @@ from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
 from rootscale.optimizers import OPTIMIZERS
 from rootscale.plan import Plan
-from rootscale.rules import AVERAGINGS, RULES, rule_text
+from rootscale.rules import AVERAGINGS, RULES, get_averaging, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.units import TABLE
 
@@ -60,6 +60,15 @@ _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
+def averaging(text: str) -> str:
+    """Return the name of a form of averaging, or raise what argparse shows."""
+    try:
+        get_averaging(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def add_parsers(commands: Any) -> None:
     """Adds the commands to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs one."""
     scale = commands.add_parser(
@@ -76,8 +85,8 @@ def add_parsers(commands: Any) -> None:
         "--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`; default: the optimizer's own"
     )
     target.add_argument(
-        "--averaging", choices=list(AVERAGINGS), default="paper",
-        help="betas: 1 - kappa (1 - beta) as in the paper, or beta^kappa, which has no largest kappa",
+        "--averaging", type=averaging, default="floor", metavar="FORM",
+        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
     )  # fmt: skip
     run = scale.add_argument_group("the run")
     run.add_argument(

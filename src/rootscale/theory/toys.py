@@ -7,8 +7,8 @@ between the mean losses at equal samples is that of `rootscale.gap`; the null is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -101,8 +101,13 @@ class Setting:
 
 
 def toy_gaps(
-    record: Optimizer, rules: Mapping[str, str | Rule | None], kappa: int, toy: str = "quadratic",
-    setting: Setting | None = None, *, update: Update | None = None,
+    record: Optimizer,
+    rules: Mapping[str, str | Rule | None],
+    kappa: int,
+    toy: str = "quadratic",
+    setting: Setting | None = None,
+    *,
+    update: Update | None = None,
 ) -> dict[str, Largest]:
     """Return the largest gap of each rule on a toy problem, and of the ``null``, the same batch with other seeds.
 
@@ -160,9 +165,13 @@ def _run(
 
 def convert_state(state: State, row: Family, rule: Rule, kappa: float, before: Any, after: Any) -> None:
     """Convert the state of replicas, piece by piece, by the units of a row."""
+    values = [
+        {f.metadata["unit"]: getattr(one, f.name) for f in fields(one) if "unit" in f.metadata}
+        for one in (before, after)
+    ]
     for name, unit in row.state.items():
         if name in state:
-            factor = float(rule.convert(unit, 1.0, kappa))
+            factor = rule.factor(unit, kappa, *values)
             if row.name == "rmsprop-centered" and name == "v":
                 mean = state["a"] ** 2
                 state[name] = mean + (state[name] - mean) * factor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +19,13 @@ from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
 from rootscale.training.norms import norm_layers
-from rootscale.units import UNITS
+from rootscale.units import KEPT, UNITS
 
 __all__ = ["Edit", "ema_edit", "group_edits", "group_values", "is_frozen", "norm_edits", "plural", "scheduler_edit"]
 
 Action = Callable[[], None]
+#: Before the unit of an average: where a group remembers the weight that it would have without floors.
+FREE = "rootscale_"
 
 
 @dataclass(frozen=True)
@@ -79,19 +82,69 @@ def group_edits(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, ka
         for key, unit in units.items():
             before = schedulers.read(group[key])
             try:
-                after = schedulers.convert(rule, unit, before, kappa, key)
+                after = _converted(group, key, unit, rule, kappa)
             except ValueError:
                 if unused:  # it has no value there; no parameter follows it
                     continue
                 raise
             names = (key,) if isinstance(unit, str) else unit
             each = zip(names, _tuple(unit), _tuple(before), _tuple(after), strict=True)
-            rows = (Change(f"{name}{suffix}", old, new, rule.units.get(u)) for name, u, old, new in each)
+            rows = (Change(f"{name}{suffix}", old, new, rule.row(u, old, new, kappa)) for name, u, old, new in each)
             yield _group_edit(() if unused else tuple(rows), group, key, after)
+            yield from _free_edits(group, unit, before, after, rule, kappa)
     for group, key in schedulers.places(optimizer):
         if key not in torch_units:  # what schedulers have stored there
             after = schedulers.convert(rule, schedulers.UNITS[key], schedulers.read(group[key]), kappa, key)
             yield _group_edit((), group, key, after)
+
+
+def free_weight(group: dict[str, Any], unit: str, value: float) -> float:
+    """Return what the weight of an average in a group would be if no floor had stopped it."""
+    return float(group.get(f"{FREE}{unit}", value))
+
+
+def group_averages(group: dict[str, Any], family: Family, rule: Rule, kappa: float) -> tuple[dict[str, float], ...]:
+    """Return the hyperparameters of a group before and after, by their units."""
+    before = group_values(group, family)
+    return before, {
+        unit: float(rule.convert(unit, value, kappa, free=free_weight(group, unit, value)))
+        for unit, value in before.items()
+    }
+
+
+def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: float) -> schedulers.Value:
+    """Return a value of a group at ``kappa``."""
+    before = schedulers.read(group[key])
+    name = None if isinstance(before, tuple) else key
+    after = tuple(
+        float(rule.convert(unit, value, kappa, name, free_weight(group, unit, value)))
+        for unit, value in zip(_tuple(units), _tuple(before), strict=True)
+    )
+    return after if isinstance(before, tuple) else after[0]
+
+
+def _free_edits(group: dict[str, Any], units: Any, before: Any, after: Any, rule: Rule, kappa: float) -> Iterator[Edit]:
+    """Yield the edits that remember the weights that floors have stopped, so that the way back leads to the first."""
+    for unit, old, new in zip(_tuple(units), _tuple(before), _tuple(after), strict=True):
+        key, form = f"{FREE}{unit}", rule.units[unit].form if unit in rule.units else KEPT
+        if form.floor is None or not old:
+            free = None
+        else:
+            free = 1 - kappa * (1 - free_weight(group, unit, old))
+            free = None if math.isclose(free, new, rel_tol=1e-9) else free
+        if free is not None or key in group:
+            yield Edit((), partial(_remember, group, key, free), partial(_save_entry, group, key))
+
+
+def _remember(group: dict[str, Any], key: str, value: float | None) -> None:
+    if value is None:
+        group.pop(key, None)
+    else:
+        group[key] = value
+
+
+def _save_entry(group: dict[str, Any], key: str) -> Action:
+    return partial(_remember, group, key, group.get(key))
 
 
 def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after: schedulers.Value) -> Edit:

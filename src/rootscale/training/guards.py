@@ -35,10 +35,10 @@ def conversion_warnings(
     return [*messages, *_eps_dominates(optimizer, family), *_leaves_format(state)]
 
 
-def longest_kappa(optimizer: torch.optim.Optimizer, family: Family) -> float:
-    """Return the kappa up to which all averages of the optimizer last two steps or more."""
+def longest_kappa(optimizer: torch.optim.Optimizer, family: Family, rule: Rule) -> float:
+    """Return the kappa up to which all averages of the optimizer last two steps or more; floors see to it."""
     values = [group_values(group, family) for group in optimizer.param_groups]
-    betas = [group[unit] for group in values for unit in ("beta1", "beta2") if group.get(unit)]
+    betas = [group[unit] for group in values for unit in ("beta1", "beta2") if group.get(unit) and rule.shortens(unit)]
     return min(map(shortest_average, betas), default=math.inf)
 
 

@@ -13,7 +13,7 @@ can still fail come first:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from rootscale.changes import Change
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
-from rootscale.training.edits import is_frozen, plural
+from rootscale.training.edits import group_averages, is_frozen, plural
 
 __all__ = ["Scaled", "StateScaling", "local", "scaled_state"]
 
@@ -55,15 +55,24 @@ def scaled_state(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, k
     Raises:
         TypeError: a piece is not a floating-point tensor that can be changed in place.
     """
+    owners = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
+    averages = [group_averages(group, family, rule, kappa) for group in optimizer.param_groups]
     for name, unit in family.torch_state_units().items():
-        held = tuple(state[name] for state in optimizer.state.values() if name in state)
-        if not held:
-            continue
-        for tensor in held:
-            _check(name, tensor)
-        factor = float(rule.convert(unit, 1.0, kappa))
-        change = Change(f"factor of {name}", 1.0, factor, rule.units.get(unit), note=plural(held, "tensor"))
-        yield Scaled(name, held, factor, change)
+        held: dict[float, tuple[list[Tensor], list[int]]] = {}
+        for parameter, state in optimizer.state.items():
+            if name in state:
+                _check(name, state[name])
+                owner = owners.get(parameter, 0)  # what belongs to no group is never stepped
+                tensors, groups = held.setdefault(rule.factor(unit, kappa, *averages[owner]), ([], []))
+                tensors.append(state[name])
+                groups.append(owner)
+        for factor, (tensors, groups) in held.items():
+            which = f" (groups {', '.join(map(str, dict.fromkeys(groups)))})" if len(held) > 1 else ""
+            row = rule.units.get(unit)
+            if row is not None and row.form.follows and factor != 1:
+                row = replace(row, status="measured", source="results/floors")
+            change = Change(f"factor of {name}{which}", 1.0, factor, row, note=plural(tensors, "tensor"))
+            yield Scaled(name, tuple(tensors), factor, change)
 
 
 def _check(name: str, tensor: Any) -> None:

@@ -122,7 +122,7 @@ def common_rule(targets: Sequence[Target]) -> Rule:
         key=", ".join(f"{name} ({_some_of(numbers)})" for name, numbers in followers.items()),
         summary="each optimizer by its own rule; the rows are those in which the rules agree",
         units=MappingProxyType(units),
-        averaging="paper",  # the key has the names in full
+        averaging="floor",  # the key has the names in full
         left_out=(),
         holds_for=tuple(dict.fromkeys(target.family.name for target in targets)),
     )

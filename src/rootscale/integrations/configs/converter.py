@@ -181,8 +181,9 @@ def _written(row: Change, kappa: Fraction) -> int | float | None:
         return row.value
     value = float(row.value)
     short = float(f"{value:.9g}")
-    form = row.unit and row.unit.form
-    noise = 1e-14 * (1.0 if form is AVERAGE else abs(value))
-    if form in (AVERAGE, AVERAGE_POWER, COMPLEMENT):
+    form = row.unit.form if row.unit else None
+    paper = form is AVERAGE or (form is not None and form.floor is not None)
+    noise = 1e-14 * (1.0 if paper else abs(value))
+    if paper or form in (AVERAGE_POWER, COMPLEMENT):
         noise *= max(1.0, float(kappa) / 5)
     return short if abs(short - value) <= noise else value

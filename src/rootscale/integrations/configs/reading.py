@@ -128,7 +128,8 @@ class Reading:
         if one.scaled is not None:
             return _scaled(one, value, rule, float(kappa), *one.scaled(self.source))
         if key not in _COUNTS:
-            return Change(one.path, value, rule.convert(key, value, kappa, one.path), rule.units.get(key))
+            after = rule.convert(key, value, kappa, one.path)
+            return Change(one.path, value, after, rule.row(key, value, after, kappa))
         after = Fraction(rule.convert(key, Fraction(value), kappa, one.path))
         if after < Fraction(1, 2):
             raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rootscale.hparams import positive
+from rootscale.hparams import average, positive
 from rootscale.integrations.optax.schedules import exact_kappa, floating
 from rootscale.integrations.optax.spelling import (
     ARGUMENTS,
@@ -35,12 +35,13 @@ def rescale(
     optimizer: str | None = None,
     units: Mapping[str, str] = MappingProxyType({}),
     rule: str | Rule | None = None,
+    b1: float | None = None,
 ) -> Any:
     """Return a live optimizer state at ``kappa`` times the batch size; nothing is changed in place.
 
-    ``nu`` (and AMSGrad's maximum) becomes ``nu / kappa``, counters ``count / kappa``; ``mu`` and a trace of gradients
-    stay. Chains, ``masked``, ``partition``/``multi_transform``, ``MultiSteps``, ``apply_if_finite`` and
-    ``inject_hyperparams`` are walked; the numbers that ``inject_hyperparams`` holds are converted too. A state of any
+    ``nu`` (and AMSGrad's maximum) becomes ``nu / kappa``, counters ``count / kappa``; a trace of gradients stays, and
+    ``mu`` too where beta1 stays above its floor. Chains, ``masked``, ``partition``/``multi_transform``,
+    ``MultiSteps``, ``apply_if_finite`` and ``inject_hyperparams`` are walked; the numbers that ``inject_hyperparams`` holds are converted too. A state of any
     other kind is refused by name. Make the transformation anew with `scale`; with ``inject_hyperparams``, only if it
     holds a schedule.
 
@@ -51,6 +52,8 @@ def rescale(
         units: for ``inject_hyperparams``: rows of the table of units for arguments whose name is not enough, as those
             of your own function, or ``eps`` of RMSprop: ``{"eps": "eps_root"}``, or ``"eps"`` if ``eps_in_sqrt=False``.
         rule: as in `scale`.
+        b1: beta1 as the run has it now. ``mu`` needs it, unless ``inject_hyperparams`` holds it: where beta1 stops at
+            its floor, ``mu`` gets the noise level of that average.
 
     Raises:
         TypeError: a state that cannot be converted; the message names it and those that can.
@@ -62,7 +65,7 @@ def rescale(
     >>> state = adam.init(params)
     >>> for _ in range(8):
     ...     updates, state = adam.update(params, state)
-    >>> new = rescale(state, 4)
+    >>> new = rescale(state, 4, b1=0.9)
     >>> int(new[0].count), bool(jnp.allclose(new[0].nu, state[0].nu / 4))
     (2, True)
     """
@@ -82,7 +85,7 @@ def rescale(
                 f"{name} has a trace (momentum) besides a second moment; that follows no known SDE, so no rule keeps "
                 "its dynamics"
             )
-    converter = _Converter(exact_kappa(kappa), kappa, optimizer, units, rule)
+    converter = _Converter(exact_kappa(kappa), kappa, optimizer, units, rule, b1)
     return opt_state if kappa == 1 else converter.walk(opt_state, "opt_state")
 
 
@@ -148,6 +151,7 @@ class _Converter:
     optimizer: str | None
     units: Mapping[str, str]
     rule: str | Rule | None
+    b1: float | None = None
 
     def walk(self, state: Any, path: str) -> Any:
         if not hasattr(state, "_fields"):
@@ -156,18 +160,35 @@ class _Converter:
                 return type(state)(zip(state, children.values(), strict=True))  # type: ignore[call-arg]
             return type(state)(children.values()) if isinstance(state, tuple | list) else state
         rows, new = STATES.get(_kind(state), {}), {}
+        if HYPERPARAMETERS in rows.values() and "b1" in state.hyperparams:
+            inner = replace(self, b1=float(state.hyperparams["b1"]))
+        else:
+            inner = self
         for name, unit in rows.items():
             value, where = getattr(state, name), f"{path}.{name}"
             if unit == WALK:
-                new[name] = self.walk(value, where)
+                new[name] = inner.walk(value, where)
             elif unit == HYPERPARAMETERS:
                 new[name] = self._hyperparams(state, where)
             elif unit in ("steps", "step_counter"):
                 new[name] = self._count(value, unit)
             elif unit != KEPT:
-                factor = float(self._rule().convert(unit, 1.0, self.kappa))
+                factor = self._factor(unit, where, moment="v" in rows.values())
                 new[name] = value if factor == 1 else jax.tree.map(lambda x, f=factor: (x * f).astype(x.dtype), value)
         return state._replace(**new)
+
+    def _factor(self, unit: str, path: str, moment: bool) -> float:
+        """Return what a piece of state is multiplied by; ``moment`` says whether a second moment is beside it."""
+        rule = self._rule()
+        if not moment or unit not in rule.units or rule.units[unit].form.follows is None:
+            return rule.factor(unit, self.kappa, {}, {})
+        if self.b1 is None:
+            raise ValueError(
+                f"{path}: what becomes of it depends on beta1, which the state does not hold; give b1=..., as the run "
+                "has it now (optax's default is 0.9), or rule='with paper', which keeps it"
+            )
+        before = {"beta1": average("b1", self.b1)}
+        return rule.factor(unit, self.kappa, before, {"beta1": float(rule.convert("beta1", self.b1, self.kappa, "b1"))})
 
     def _rule(self, optimizer: str = "adam") -> Rule:
         return get_rule(self.rule, optimizer)
