@@ -69,6 +69,7 @@ DOMAINS: dict[str, Callable[[str, Any], float]] = {
     "eps_m": nonnegative,
     "eps_sum": nonnegative,
     "trust_decay": nonnegative,
+    "step_decay": nonnegative,
     "momentum_decay": nonnegative,
     "lr_decay": nonnegative,
     "sum": nonnegative,

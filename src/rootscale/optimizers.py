@@ -29,6 +29,10 @@ _ADAM_STATE: Mapping[str, str] = MappingProxyType(
 _RMS_VALUES: Mapping[str, Fields] = MappingProxyType(
     {"lr": "eta", "alpha": "beta", "eps": "eps", "weight_decay": "weight_decay"}
 )
+#: What Schedule-Free keeps beside its hyperparameters; its step is ``k`` or ``step``.
+_AVERAGE_WEIGHTS: Mapping[str, str] = MappingProxyType(
+    {"k": "step", "step": "step", "lr_max": "eta_max", "scheduled_lr": "eta_max", "weight_sum": "weights"}
+)
 _SQRT = ("sqrt",)
 _NORMALIZED = ("normalized-sqrt", "normalized-half", "normalized-linear")
 
@@ -107,7 +111,7 @@ def _adam_like() -> Iterator[Family]:
 
 def _beyond_adam() -> Iterator[Family]:
     yield Family(
-        "adafactor", records.Adafactor, _SQRT, {"v": "v", "step": "step_counter"},
+        "adafactor", records.Adafactor, _SQRT, {"v": "v", "m": "m_steps", "step": "step_counter"},
         Spelling(
             "Adafactor", {"lr": "eta", "weight_decay": "weight_decay"},
             {"row_var": "v", "col_var": "v", "variance": "v", "step": "step"},
@@ -125,8 +129,8 @@ def _beyond_adam() -> Iterator[Family]:
                 "lr": "eta", "betas": ("beta1", "beta2", "beta3"), "eps": "eps", "weight_decay": "weight_decay",
                 "t_alpha_beta3": "warmup",
             },
-            {"exp_avg": "m", "exp_avg_sq": "v", "exp_avg_slow": "m2"},
-            {"alpha": "alpha"},
+            {"exp_avg": "m", "exp_avg_sq": "v", "exp_avg_slow": "m2", "step": "step"},
+            {"alpha": "alpha"}, {"step": "step"},
         ),
         "derived", SCALES,
         "Adam with a second average of g: 1 - beta3 scales as 1 - beta1, m2 is kept as m is, alpha is a ratio, and "
@@ -134,14 +138,19 @@ def _beyond_adam() -> Iterator[Family]:
         bias_corrected=True,
     )  # fmt: skip
     yield Family(
-        "soap", records.SOAP, _SQRT, {**_MOMENTS, "left": "v", "right": "v"},
+        "soap", records.SOAP, _SQRT,
+        {**_MOMENTS, "left": "v", "right": "v", "frequency": "frequency", "beta3": "beta3"},
         Spelling(
             "SOAP",
             {
                 "lr": "eta", "betas": ("beta1", "beta2"), "shampoo_beta": "shampoo_beta", "eps": "eps",
                 "weight_decay": "weight_decay", "precondition_frequency": "frequency",
             },
-            {"exp_avg": "m", "exp_avg_sq": "v", "GG": "left"},
+            {
+                "exp_avg": "m", "exp_avg_sq": "v", "GG": "left", "precondition_frequency": "frequency",
+                "shampoo_beta": "beta3", "step": "step",
+            },
+            group_state={"step": "step"},
         ),
         "derived", SCALES,
         "Adam in the eigenbasis of averages of g g^T: they fall as 1/kappa in all directions, so the basis stays; "
@@ -172,6 +181,7 @@ def _beyond_adam() -> Iterator[Family]:
                 "warmup_steps": "warmup",
             },
             {"exp_avg_sq": "v"},
+            group_state=_AVERAGE_WEIGHTS,
         ),
         "derived", SCALES,
         "RMSprop on z with an average x over all steps: beta1 is a point between x and z and has no unit. A step "
@@ -236,7 +246,10 @@ def _degree_0() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "lamb", records.LAMB, ("normalized-linear", "normalized-half", "normalized-sqrt"), _MOMENTS,
-        Spelling("Lamb", _ADAM_VALUES, {"exp_avg": "m", "exp_avg_sq": "v"}), "derived", SCALES,
+        Spelling(
+            "Lamb", {**_ADAM_VALUES, "max_grad_norm": "max_grad_norm"},
+            {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"}, group_state={"step": "step"},
+        ), "derived", SCALES,
         "Adam's step is divided by its own norm, the noise that beta1's average leaves: as Muon, with v by 1/kappa.",
         bias_corrected=True,
     )  # fmt: skip
@@ -260,6 +273,7 @@ def _degree_1() -> Iterator[Family]:
         Spelling(
             "SGDScheduleFree",
             {"lr": "eta", "momentum": "beta1", "weight_decay": "weight_decay", "warmup_steps": "warmup"},
+            group_state=_AVERAGE_WEIGHTS,
         ),
         "derived", SCALES,
         "SGD on z with an average x: a step weighs eta^2, kappa^2 times as much, and there are 1/kappa times the "

@@ -18,8 +18,8 @@ from rootscale.hparams import Optimizer, quantity
 class NAdam(Optimizer):
     """Adam that looks ahead: in place of ``m_hat`` it has ``mu' m / (1 - P mu') + (1 - mu) g / (1 - P)``.
 
-    ``mu`` grows from ``beta1 / 2`` to ``beta1`` as ``beta1 (1 - 0.96^(k momentum_decay) / 2)``, ``mu'`` is the next one,
-    and ``P`` is the product of all ``mu`` so far.
+    ``mu`` grows from ``beta1 / 2`` to ``beta1`` as ``beta1 (1 - 0.96^(k momentum_decay) / 2)``, ``mu'`` is the next
+    one, and ``P`` is the product of all ``mu`` so far.
     """
 
     beta1: float = quantity("beta1", default=0.9)
@@ -78,10 +78,13 @@ class RMSpropCentered(Optimizer):
 class Adafactor(Optimizer):
     """Adafactor: ``theta -= max(eps2, rms(theta)) min(eta, k^(-1/2)) g / sqrt(v)``, clipped at an rms of ``clip``.
 
-    ``v`` is a product of averages over rows and columns, of weight ``1 - k^beta2_decay`` at step ``k``.
+    ``v`` is a product of averages over rows and columns, of weight ``1 - k^beta2_decay`` at step ``k``. With a
+    ``beta1`` the steps are averaged too.
     """
 
     weight_decay: float = quantity("decoupled_decay", default=0.0)
+    beta1: float | None = quantity("beta1", default=None)
+    eps1: float = quantity("eps_root", default=1e-30)
     beta2_decay: float = -0.8
     eps2: float = 1e-3
     clip: float = 1.0
@@ -173,12 +176,13 @@ class Muon(Optimizer):
     """Muon: ``m = mu m + (1 - mu) g`` and ``theta -= eta * (O + weight_decay * theta)``.
 
     ``O`` is the orthogonal matrix nearest to ``m``, or with ``nesterov`` to ``mu m + (1 - mu) g``. ``eps`` bounds the
-    norm of that matrix from below.
+    norm of that matrix from below. Some variants average the squares of ``O`` with a ``beta2``.
     """
 
     mu: float = quantity("mu", "momentum", default=0.95)
     weight_decay: float = quantity("decoupled_decay", default=0.1)
     eps: float = quantity("eps_m", default=1e-7)
+    beta2: float | None = quantity("beta2", default=None)
     nesterov: bool = True
     name: ClassVar[str] = "muon"
 
@@ -213,6 +217,7 @@ class LAMB(Optimizer):
     beta2: float = quantity("beta2", default=0.999)
     eps: float = quantity("eps", default=1e-6)
     weight_decay: float = quantity("trust_decay", default=0.0)
+    max_grad_norm: float | None = quantity("clip", default=None)
     name: ClassVar[str] = "lamb"
 
 

@@ -8,7 +8,21 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
-from rootscale.units import AVERAGE, AVERAGE_1, HALF, KEPT, PAPER, SCALES, UNITS, Form, Status, Unit, power, shortened
+from rootscale.units import (
+    AVERAGE,
+    AVERAGE_1,
+    HALF,
+    KEPT,
+    PAPER,
+    SCALES,
+    UNITS,
+    WINDOW,
+    Form,
+    Status,
+    Unit,
+    power,
+    shortened,
+)
 
 __all__ = ["RuleRow", "all_rows"]
 
@@ -32,7 +46,15 @@ def _row(key: str, form: Form, status: Status, source: str, why: str) -> Unit:
 
 
 _CLOCK = ("steps", "warmup", "schedule")  # under every rule
-_COMMON = (*_CLOCK, "l2", "ema", "batchnorm", "clip", "m")  # the same under every rule that keeps the dynamics
+_COMMON = (
+    *_CLOCK,
+    "step_decay",
+    "l2",
+    "ema",
+    "batchnorm",
+    "clip",
+    "m",
+)  # the same under every rule that keeps the dynamics
 _LINEAR_ETA = replace(UNITS["sgd_eta"], key="eta")
 _LINEAR_MIN = _row("min_eta", power(1), "derived", "follows the learning rate", "it is a learning rate")
 _MICRO = "arXiv 2402.18824; micro-batch second moment"
@@ -88,7 +110,7 @@ def _in_samples(key: str, rate: Fraction, who: str) -> RuleRow:
         _rows(
             _row("eta", form, "derived", SCALES, "keeps eta / (1 - mu), the learning rate that momentum makes of eta"),
             _row("min_eta", form, "derived", SCALES, "it is a learning rate"),
-            _row("momentum", AVERAGE, "derived", SCALES, "sums over the same samples"),
+            _row("momentum", WINDOW, "derived", SCALES, "sums over the same samples"),
             _row("buffer", power(-rate), "derived", SCALES, "a sum over 1/kappa times the steps"),
             _row("decoupled_decay", power(-rate), "derived", SCALES, "keeps eta * lambda per sample"),
             *own,
@@ -132,7 +154,8 @@ def all_rows() -> Iterator[RuleRow]:
         "linear",
         "the linear rule: keeps the dynamics of SGD; on Adam and RMSprop (eta, 1-beta1, 1-beta2) for comparison",
         _rows(
-            _LINEAR_ETA, _LINEAR_MIN, "momentum", "beta1", "beta2", "step_counter", *_COMMON, *("buffer", "interpolation"),
+            *(_LINEAR_ETA, _LINEAR_MIN, "momentum", "beta1", "beta2", "step_counter", "interpolation"), *_COMMON,
+            _row("buffer", power(-HALF), "derived", SCALES, "the noise of a sum over as many steps as before"),
             _row("weight_sum", power(1), "derived", SCALES, "1/kappa times the steps, each of weight eta^2"),
         ),
     )  # fmt: skip

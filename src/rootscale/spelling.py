@@ -14,6 +14,8 @@ __all__ = ["Family", "Fields", "Spelling"]
 
 #: One or several fields of a record that a tool keeps under one name, such as torch's ``betas``.
 Fields = str | tuple[str, ...]
+#: What libraries call the option that weight decay is decoupled from the gradient.
+_DECOUPLED = ("decoupled_weight_decay", "weight_decouple")
 
 
 def _frozen(mapping: Mapping[str, Any]) -> Any:
@@ -29,12 +31,16 @@ class Spelling:
         values: the tool's names of the hyperparameters, with the fields of the record that they hold.
         state: the tool's names of the state, with the keys of `Family.state`.
         options: the tool's names of what has no unit, such as ``nesterov``, with the fields that they hold.
+        group_state: the names of state that the tool keeps beside the hyperparameters, as ``state``.
+        codes: of state in few bits: the names of the codes, which stay, with the names of the scales, which change.
     """
 
     name: str
     values: Mapping[str, Fields] = _frozen({})
     state: Mapping[str, str] = _frozen({})
     options: Mapping[str, str] = _frozen({})
+    group_state: Mapping[str, str] = _frozen({})
+    codes: Mapping[str, str] = _frozen({})
 
     def arguments(self, record: Optimizer) -> dict[str, Any]:
         """Return the hyperparameters of a record under the tool's names.
@@ -90,8 +96,8 @@ class Family:
         return "v" in self.state
 
     def unit(self, name: str) -> str:
-        """Return the unit of a field of the record."""
-        return next(str(f.metadata["unit"]) for f in fields(self.record) if f.name == name)
+        """Return the unit of a field of the record; empty where it has none."""
+        return next((str(f.metadata.get("unit", "")) for f in fields(self.record) if f.name == name), "")
 
     def torch_units(self) -> dict[str, Fields]:
         """Return the units of torch's hyperparameters, by torch's names.
@@ -104,6 +110,20 @@ class Family:
             name: self.unit(held) if isinstance(held, str) else tuple(self.unit(one) for one in held)
             for name, held in self.torch.values.items()
         }
+
+    def group_units(self, group: Mapping[str, Any]) -> dict[str, Fields]:
+        """Return the units of what a parameter group holds: hyperparameters, and state that is kept there.
+
+        Many libraries let a group say which kind of weight decay it has.
+        """
+        units = {name: unit for name, unit in self.torch_units().items() if group.get(name) is not None}
+        for flag in _DECOUPLED:
+            if flag in group and "weight_decay" in units:
+                units["weight_decay"] = "decoupled_decay" if group[flag] else "l2"
+        if group.get("fixed_decay") and units.get("weight_decay") == "decoupled_decay":
+            units["weight_decay"] = "step_decay"
+        held = {name: self.state[key] for name, key in self.torch.group_state.items()}
+        return units | {name: unit for name, unit in held.items() if group.get(name) is not None}
 
     def torch_state_units(self) -> dict[str, str]:
         """Return the units of torch's state, by torch's names."""

@@ -97,6 +97,12 @@ def _average(value: Number, kappa: Number) -> Number:
     return beta and 1 - float(kappa) * (1 - beta)
 
 
+def _window(value: Number, kappa: Number) -> Number:
+    if not value:
+        raise ValueError("without momentum there is no window to keep")
+    return _average(value, kappa)
+
+
 def _average_limit(value: Number) -> float:
     return math.inf if value in (0, 1) else 1 / (1 - float(value))
 
@@ -150,6 +156,8 @@ def _moment(value: Number, kappa: Number, before: Number, after: Number) -> Numb
 KEPT = Form("x", lambda value, kappa: value)
 #: Weight of the past in an average over steps, as the paper converts it. 0 means that nothing is averaged and stays 0.
 AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit)
+#: The weight of the past in a sum over steps; a rule that keeps its window in samples needs one to keep.
+WINDOW = Form("1 - kappa * (1 - x), for x above 0", _window, _average_limit)
 #: The same average, exact over ``kappa`` steps: agrees with `AVERAGE` to first order in ``1 - x`` and stays in (0, 1).
 AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa))
 #: The forms for beta1 and beta2 by default: short averages stop where steps become too coarse (`rootscale.rules`).
@@ -261,6 +269,14 @@ TABLE: tuple[Unit, ...] = (
     Unit(
         "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", SCALES,
         "it is measured in the noise of momentum",
+    ),
+    Unit(
+        "step_decay", "weight decay of each step, whatever the learning rate", power(1), "derived", SCALES,
+        "keeps the decay per sample: 1/kappa times the steps",
+    ),
+    Unit(
+        "m_steps", "average of steps (Adafactor's first moment)", power(1), "derived", SCALES,
+        "a step covers kappa times the samples",
     ),
     Unit(
         "trust_decay", "weight decay inside a normalised step (LAMB)", KEPT, "derived", SCALES,

@@ -51,11 +51,13 @@ class Toy:
     def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         """Return the noise of one sample."""
         xi = torch.randn(*shape, generator=generator, dtype=torch.double)
-        return self.noise_left @ xi @ self.noise_right
+        noise: Tensor = self.noise_left @ xi @ self.noise_right
+        return noise
 
     def loss(self, theta: Tensor) -> Tensor:
         """Return the loss of each replica, ``[R]``."""
-        return (self.gradient(theta) * theta).sum((1, 2)) / (2 * theta[0].numel())
+        loss: Tensor = (self.gradient(theta) * theta).sum((1, 2)) / (2 * theta[0].numel())
+        return loss
 
 
 def _double(*values: float) -> Tensor:

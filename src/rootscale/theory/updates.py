@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-any-return"
+# Hyperparameters are read from records of many kinds, hence Any.
 """The plain update of each optimizer family, for many replicas at once: what the toy problems simulate.
 
 An update takes the parameters ``theta`` ``[R, n, m]`` of R replicas, their gradients ``g``, the state (a dict that it

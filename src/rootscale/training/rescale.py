@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from rootscale.hparams import positive
 from rootscale.training import schedulers
 from rootscale.training.edits import Edit, ema_edit, group_edits, norm_edits, scheduler_edit
 from rootscale.training.guards import conversion_warnings
-from rootscale.training.state import Scaled, StateScaling, scaled_state
+from rootscale.training.state import Scaled, StateScaling, centered_edits, number_edits, scaled_state
 from rootscale.training.targets import Rules, Target, blaming, common_rule, find_targets, match_schedulers, several
 
 __all__ = ["Prepared", "prepare", "rescale_"]
@@ -45,7 +45,7 @@ Interval = Literal["step", "epoch"]
 
 
 def rescale_(
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
     kappa: float,
     *,
     scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
@@ -64,8 +64,8 @@ def rescale_(
     steps (``/ kappa``), and the gradient clip (``* kappa^(-1/2)``).
 
     Args:
-        optimizer: `torch.optim.Adam`, ``AdamW``, ``RMSprop`` or ``SGD``, in any of their variants; a list or tuple of
-            several is converted as a whole or not at all.
+        optimizer: one that `rootscale.optimizers.FAMILIES` has a row for, of torch or of another library. A list, a
+            container with ``optimizers`` or groups of several families are converted as a whole or not at all.
         kappa: new batch size over old one; any positive number.
         scheduler: the learning-rate scheduler (or several) that drives the optimizer (or one of them): any subclass of
             `torch.optim.lr_scheduler.LRScheduler` that sets its learning rates in ``step()``.
@@ -159,7 +159,7 @@ def _roll_back(restores: Sequence[Callable[[], None]]) -> str:
 
 
 def prepare(
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
     kappa: float,
     *,
     scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
@@ -195,15 +195,17 @@ def prepare(
 
 def _find(target: Target, driven: Sequence[tuple[Any, str]], kappa: float, state: bool) -> _Found:
     """Return what has to be changed for one optimizer."""
-    optimizer, family, rule = target.optimizer, target.family, target.rule
+    optimizer, family, rule, part = target.optimizer, target.family, target.rule, target.part
     messages = rule.check(family.name)
     for scheduler, _ in driven:
         schedulers.check(scheduler, optimizer, rule, kappa)
     if not driven and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         messages.append("a scheduler drives this optimizer but was not given: it will set the old learning rates again")
-    groups = list(group_edits(optimizer, family, rule, kappa))
-    pieces = list(scaled_state(optimizer, family, rule, kappa)) if state else []
-    messages += conversion_warnings(optimizer, family, rule, kappa, pieces)
+    groups = list(group_edits(part, family, rule, kappa, state))
+    pieces = list(scaled_state(part, family, rule, kappa)) if state else []
+    if state:
+        groups += [*number_edits(part, family, rule, kappa), *centered_edits(part, family, rule, kappa)]
+    messages += conversion_warnings(part, family, rule, kappa, pieces)
     return _Found(
         groups, pieces, [scheduler_edit(scheduler, rule, kappa, interval) for scheduler, interval in driven], messages
     )
