@@ -2,15 +2,20 @@
 
 Both losses are quadratic, with noise that dominates the gradient. After ``before`` steps at batch size 1 the base goes
 on for ``after`` steps, and a variant for ``after / kappa`` steps at batch size ``kappa``, converted by a rule. The gap
-between the mean losses at equal samples is that of `rootscale.gap`; the null is the base with other seeds.
+between the mean losses at equal samples is that of `rootscale.gap`; the null goes on as the base does, with other noise.
+
+`toy_gaps` simulates the plain update of a family, or any update that you write; `live_gaps` runs a live optimizer and
+converts it by `rootscale.training.rescale_`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,9 +26,10 @@ from rootscale.hparams import Optimizer
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.rules import Rule, get_rule
 from rootscale.theory.updates import UPDATES, State, Update
+from rootscale.training.rescale import rescale_
 from rootscale.trajectory import Trajectory
 
-__all__ = ["TOYS", "Setting", "Toy", "toy_gap", "toy_gaps"]
+__all__ = ["TOYS", "Setting", "Toy", "convert_state", "live_gaps", "toy_gaps"]
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,15 @@ class Toy:
         """Return the gradient of the loss at ``theta`` ``[R, n, m]``."""
         return self.left[:, None] * theta * self.right
 
-    def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-        """Return the noise of one sample."""
-        xi = torch.randn(*shape, generator=generator, dtype=torch.double)
-        noise: Tensor = self.noise_left @ xi @ self.noise_right
-        return noise
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return the shape of ``W``."""
+        return len(self.left), len(self.right)
+
+    def sample(self, theta: Tensor, generator: torch.Generator, size: int = 1) -> Tensor:
+        """Return the gradient of a batch of that size for each replica."""
+        xi = torch.randn(theta.shape, generator=generator, dtype=torch.double)
+        return self.gradient(theta) + self.noise_left @ xi @ self.noise_right / size**0.5
 
     def loss(self, theta: Tensor) -> Tensor:
         """Return the loss of each replica, ``[R]``."""
@@ -68,7 +78,8 @@ def _mixing(n: int, smallest: float) -> Tensor:
     """Return a matrix of full rank with unequal directions."""
     angles = torch.arange(n * n, dtype=torch.double).view(n, n).mul(0.7).sin()
     basis = torch.linalg.qr(angles + torch.eye(n, dtype=torch.double))[0]
-    return basis @ torch.diag(torch.linspace(smallest, 1, n, dtype=torch.double)) @ basis.T
+    mixing: Tensor = basis @ torch.diag(torch.linspace(smallest, 1, n, dtype=torch.double)) @ basis.T
+    return mixing
 
 
 #: The toy problems by name: a vector with noise of its own size in each coordinate, and a matrix.
@@ -102,71 +113,121 @@ class Setting:
     seed: int = 0
 
 
+Rules = Mapping[str, str | Rule | None]
+
+
 def toy_gaps(
     record: Optimizer,
-    rules: Mapping[str, str | Rule | None],
+    rules: Rules,
     kappa: int,
     toy: str = "quadratic",
     setting: Setting | None = None,
     *,
     update: Update | None = None,
 ) -> dict[str, Largest]:
-    """Return the largest gap of each rule on a toy problem, and of the ``null``, the same batch with other seeds.
+    """Return the largest gap of each rule on a toy problem, and of the ``null``.
 
     Args:
-        record: the hyperparameters at batch size 1.
+        record: the hyperparameters at batch size 1; its family says what its state is measured in.
         rules: by the names that the result has; None is the family's own.
         kappa: the batch size after the change; a power of 2 up to 16.
         toy: one of `TOYS`.
         setting: how long and how often; None is the default.
         update: of one step; None is that of the record's family in `rootscale.theory.updates`.
-    """  # fmt: skip
-    setting, step = setting or Setting(), update or UPDATES[record.name]
-    row, problem = FAMILIES[record.name], TOYS[toy]
-    base = _run(step, row, record, problem, setting, 1, None, 0)
-    found = {"null": toy_gap(base, _run(step, row, record, problem, setting, 1, None, 1))}
-    for i, (name, rule) in enumerate(rules.items()):
-        found[name] = toy_gap(base, _run(step, row, record, problem, setting, kappa, get_rule(rule, row.name), 2 + i))
-    return found
+    """
+    problem, setting = TOYS[toy], setting or Setting()
+    theta = torch.full((setting.replicas, *problem.shape), problem.start, dtype=torch.double)
+    return _gaps(_Simulated(theta, update or UPDATES[record.name], record), problem, rules, kappa, setting)
 
 
-def toy_gap(base: Trajectory, other: Trajectory) -> Largest:
-    """Return the largest gap of the loss between two sets of runs."""
-    return gaps(base, other)["loss"].largest
+def live_gaps(
+    make: Callable[[Any], torch.optim.Optimizer],
+    rules: Rules,
+    kappa: int,
+    toy: str = "quadratic",
+    setting: Setting | None = None,
+    *,
+    elementwise: bool = True,
+) -> dict[str, Largest]:
+    """Return the largest gaps of a live optimizer that `rootscale.training.rescale_` converts; see `toy_gaps`.
+
+    Args:
+        make: makes the optimizer of a list of parameters.
+        rules: by the names that the result has; None is the optimizer's own.
+        kappa: the batch size after the change; a power of 2 up to 16.
+        toy: one of `TOYS`.
+        setting: how long and how often; None is the default.
+        elementwise: whether the update moves each number by itself, as Adam does, so that all replicas fit into one
+            parameter. Without it each replica is a parameter, which takes longer.
+    """
+    problem, setting = TOYS[toy], setting or Setting()
+    shapes = [(setting.replicas, *problem.shape)] if elementwise else [problem.shape] * setting.replicas
+    parameters = [torch.nn.Parameter(torch.full(shape, problem.start, dtype=torch.double)) for shape in shapes]
+    return _gaps(_Live(parameters, make(parameters)), problem, rules, kappa, setting)
 
 
-#: Losses are recorded after so many samples, the largest kappa.
-_EVERY = 16
+class _Replicas(Protocol):
+    """Replicas under training: their parameters ``[R, n, m]``, a step, and a conversion."""
+
+    @property
+    def theta(self) -> Tensor: ...
+
+    def step(self, g: Tensor) -> None: ...
+
+    def convert(self, kappa: int, rule: str | Rule | None) -> None: ...
 
 
-def _run(
-    update: Update, row: Family, record: Any, toy: Toy, setting: Setting, kappa: int, rule: Rule | None, stream: int
-) -> Trajectory:
-    """Simulate one set of runs; losses are recorded from the change on."""
-    generator = torch.Generator().manual_seed(1000 * setting.seed + stream)
-    shape = (setting.replicas, len(toy.left), len(toy.right))
-    theta = torch.full(shape, toy.start, dtype=torch.double)
-    state: State = {}
-    for _ in range(setting.before):
-        theta = update(theta, toy.gradient(theta) + toy.noise(shape, generator), state, record)
-    if rule is not None:
-        after = rule.convert_record(record, kappa)
-        convert_state(state, row, rule, kappa, record, after)
-        record = after
-    losses, times = [toy.loss(theta)], [setting.before]
-    for k in range(1, setting.after // kappa + 1):
-        noise = toy.noise(shape, generator) / kappa**0.5
-        theta = update(theta, toy.gradient(theta) + noise, state, record)
-        if k * kappa % _EVERY == 0:
-            losses.append(toy.loss(theta))
-            times.append(setting.before + k * kappa)
-    values = torch.stack(losses, 1).numpy()
-    seeds = [stream * setting.replicas + r for r in range(setting.replicas)]
-    return Trajectory(np.array(times, dtype=np.float64), {"loss": values}, meta={"seeds": seeds})
+class _Simulated:
+    """Replicas of a plain update, converted by the units of its family's row."""
+
+    def __init__(self, theta: Tensor, update: Update, record: Any) -> None:
+        self.theta, self.update, self.record = theta, update, record
+        self.state: State = {}
+
+    def step(self, g: Tensor) -> None:
+        self.theta = self.update(self.theta, g, self.state, self.record)
+
+    def convert(self, kappa: int, rule: str | Rule | None) -> None:
+        row = FAMILIES[self.record.name]
+        chosen = get_rule(rule, row.name)
+        after = chosen.convert_record(self.record, kappa)
+        convert_state(self.state, row, chosen, kappa, self.record, after)
+        self.record = after
+
+
+class _Live:
+    """Replicas of a live optimizer."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        self.parameters, self.optimizer = parameters, optimizer
+
+    @property
+    def theta(self) -> Tensor:
+        return torch.cat([p.detach().reshape(-1, *p.shape[-2:]) for p in self.parameters])
+
+    def step(self, g: Tensor) -> None:
+        for p, part in zip(
+            self.parameters, g.split([len(g) // len(self.parameters)] * len(self.parameters)), strict=True
+        ):
+            p.grad = part.reshape(p.shape).clone()
+        self.optimizer.step()
+
+    def convert(self, kappa: int, rule: str | Rule | None) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # rules that are wrong on purpose say so
+            rescale_(self.optimizer, kappa, rule=rule)
 
 
 def convert_state(state: State, row: Family, rule: Rule, kappa: float, before: Any, after: Any) -> None:
-    """Convert the state of replicas, piece by piece, by the units of a row."""
+    """Convert the state of replicas, piece by piece, by the units of a row.
+
+    Args:
+        state: by the letters of the row.
+        row: of the family.
+        rule: of the conversion.
+        kappa: new batch size over old one.
+        before, after: the hyperparameters.
+    """
     values = [
         {f.metadata["unit"]: getattr(one, f.name) for f in fields(one) if "unit" in f.metadata}
         for one in (before, after)
@@ -174,8 +235,38 @@ def convert_state(state: State, row: Family, rule: Rule, kappa: float, before: A
     for name, unit in row.state.items():
         if name in state:
             factor = rule.factor(unit, kappa, *values)
-            if row.name == "rmsprop-centered" and name == "v":
-                mean = state["a"] ** 2
-                state[name] = mean + (state[name] - mean) * factor
-            else:
-                state[name] = state[name] * factor
+            mean = state["a"] ** 2 if row.name == "rmsprop-centered" and name == "v" else 0.0
+            state[name] = mean + (state[name] - mean) * factor
+
+
+#: Losses are recorded after so many samples, the largest kappa.
+_EVERY = 16
+
+
+def _gaps(replicas: _Replicas, toy: Toy, rules: Rules, kappa: int, setting: Setting) -> dict[str, Largest]:
+    """Train, change the batch size by each rule, and compare; all variants start from the same replicas."""
+    generator = torch.Generator().manual_seed(setting.seed)
+    for _ in range(setting.before):
+        replicas.step(toy.sample(replicas.theta, generator))
+    runs = {}
+    for i, name in enumerate(["base", "null", *rules]):
+        one = copy.deepcopy(replicas)
+        size = 1 if name in ("base", "null") else kappa
+        if name in rules:
+            one.convert(kappa, rules[name])
+        runs[name] = _go_on(one, toy, size, setting, setting.seed + 1000 * (i + 1))
+    base = runs.pop("base")
+    return {name: gaps(base, run)["loss"].largest for name, run in runs.items()}
+
+
+def _go_on(replicas: _Replicas, toy: Toy, size: int, setting: Setting, seed: int) -> Trajectory:
+    """Train on and return the losses at equal samples."""
+    generator = torch.Generator().manual_seed(seed)
+    losses, times = [toy.loss(replicas.theta)], [setting.before]
+    for k in range(1, setting.after // size + 1):
+        replicas.step(toy.sample(replicas.theta, generator, size))
+        if k * size % _EVERY == 0:
+            losses.append(toy.loss(replicas.theta))
+            times.append(setting.before + k * size)
+    meta = {"seeds": list(range(setting.replicas))}
+    return Trajectory(np.array(times, dtype=np.float64), {"loss": torch.stack(losses, 1).numpy()}, meta=meta)
