@@ -8,6 +8,7 @@
 - exact_noise: the noise on given samples, against per-sample gradients by ``torch.func.vmap(grad)``: how many times as
   fast (at least 3).
 - The paper's Adam and RMSprop (v_k) against torch's foreach step on the same parameters (at most 1.1).
+- AdamW on the sample clock, with batches that vary, against torch's fused AdamW on the same parameters (at most 1.15).
 - The lab's ensemble, on a CPU: 16 replicas in one program, how many times as fast as one after the other (at least 5).
 """
 
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -112,13 +114,15 @@ def audits(model: nn.Module, shape: tuple[int, ...], device: str, samples: int) 
 
 
 def optimizer_steps(device: str, size: int) -> dict[str, Callable[[], object]]:
-    """Steps of four optimizers on parameters like those of a small transformer."""
+    """Steps of several optimizers on parameters like those of a small transformer."""
     shapes = [(size, size), (size, 4 * size), (4 * size, size), (size,), (4 * size,)] * 4
     makers: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
         "torch Adam": partial(torch.optim.Adam, foreach=True),
         "paper's Adam": optim.Adam,
         "torch RMSprop": partial(torch.optim.RMSprop, foreach=True),
         "paper's RMSprop": optim.RMSprop,
+        "torch AdamW, fused": partial(torch.optim.AdamW, fused=True),
+        "sample clock": partial(optim.AdamW, reference_batch=256),
     }
     steps: dict[str, Callable[[], object]] = {}
     for name, maker in makers.items():
@@ -126,7 +130,13 @@ def optimizer_steps(device: str, size: int) -> dict[str, Callable[[], object]]:
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)
         steps[name] = maker(parameters).step
+    steps["sample clock"] = partial(_varying, steps.pop("sample clock"), cycle((256, 31, 700, 2048, 5)))
     return steps
+
+
+def _varying(step: Callable[..., object], sizes: Iterator[int]) -> None:
+    """Make a step with the next batch size."""
+    step(samples=next(sizes))
 
 
 def main() -> None:
@@ -164,6 +174,7 @@ def main() -> None:
         *((f"{net}: vmap(grad)", f"{net}: {name}") for net in nets for name in ("exact_noise", "with coordinates")),
         ("paper's Adam", "torch Adam"),
         ("paper's RMSprop", "torch RMSprop"),
+        ("sample clock", "torch AdamW, fused"),
     ]
     for name, base in comparisons:
         pairs = [a / b for a, b in zip(times[name], times[base], strict=True)]
@@ -179,6 +190,7 @@ def main() -> None:
         "exact_noise": ratios["MNIST net: vmap(grad)", "MNIST net: exact_noise"],
         "adam_vk": ratios["paper's Adam", "torch Adam"],
         "rmsprop_vk": ratios["paper's RMSprop", "torch RMSprop"],
+        "sample_clock_adamw": ratios["sample clock", "torch AdamW, fused"],
     }
     if small:
         shown |= ensemble(5)

@@ -1,208 +1,192 @@
-"""How often the check's verdict is wrong, on digits.
+"""How often the verdict errs, and how often it decides, on runs that look like those of a GPT and of a BatchNorm net.
 
-    python benchmarks/verdict.py [--repetitions 200] [--seeds 16] [--device cpu] [--out results/verdict]
+    python benchmarks/verdict.py [--repetitions 200] [--out results/verdict]
 
-For every entry of a catalogue, many seeds are run once; groups of 16 of them are repetitions of a check, and all of
-them together give the true gap. Runs are kept, and a benchmark that was stopped goes on where it was. About 40 minutes
-on two cores, three on a GPU.
-
-- Null pairs (the same settings, other seeds): "different" in at most 5 %.
-- Wrong rules: "same" in at most 5 % for every entry whose true gap is at least twice the tolerance. The others are
-  listed with their gap.
+Runs are drawn from processes fitted to stored curves (`resampled.py`). Three numbers for each case, at 4, 8 and 16
+seeds: how often null pairs are called different, how often runs with a gap of twice the tolerance are called the same,
+and which share of both is decided. The same under repeated looks: seeds are added one by one, or doubled, from 2 to 32
+until the verdict decides. A benchmark that was stopped goes on where it was; a few minutes on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import math
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
+from resampled import CASES, Process, first_seeds, fitted, trajectories
+from rich import box
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import track
 from rich.table import Table
 
+import rootscale.bands
+import rootscale.verdict
+from rootscale.bands import LOOKS
 from rootscale.files import write_json
-from rootscale.format import plus_minus
-from rootscale.lab import Forked, Here, Observer, Settings, Setup, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES
-from rootscale.paper.tasks import digits
 from rootscale.stats import binomial_limit
-from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
-TOLERANCE = 0.05
-VERDICTS = ("same", "undecided", "different")
+Array = NDArray[np.float64]
+TOLERANCE, RESAMPLES = 0.05, 1000
+SEEDS = (4, 8, 16)
+WAYS = {"once": (4, 8, 16), "doubling": (2, 4, 8, 16, 32), "any": tuple(range(2, 33))}
+NULL, LASTING, HUMP, EDGE = "null pairs", "twice the tolerance", "twice, for a fifth of the run", "on the tolerance"
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A task, when its batch size is switched (0: from scratch), by how much, and what is done wrong."""
-
-    task: Task
-    switch_at: int
-    kappas: tuple[int, int]
-    entries: dict[str, dict[str, Any]]
-
-    def variant(self, entry: str) -> Variant:
-        """The batch size goes up at the switch, and again half-way from there."""
-        first, second = self.kappas
-        middle = (self.switch_at + int(self.task.plan.samples or 0)) // 2
-        return Variant(first, ramp=((middle, Fraction(second)),), name=entry, **self.entries[entry])
+def truth(kind: str, length: int) -> Array:
+    """Return the true gap over time."""
+    x = np.linspace(0, 1, length)
+    shapes = {
+        NULL: np.zeros(length),
+        LASTING: 2 * np.minimum(3 * x, 1),
+        HUMP: 2 * np.clip(1 - np.abs(x - 0.5) / 0.2, 0, None),
+        EDGE: np.minimum(3 * x, 1),
+    }
+    return TOLERANCE * shapes[kind]
 
 
-RULE: dict[str, Any] = {}
-PROBLEMS: dict[str, Callable[[], Problem]] = {
-    "digits": lambda: Problem(
-        digits(samples=40_000),
-        12_000,
-        (4, 16),
-        {
-            "the square root rule": RULE,
-            "no state": {"rule": "without v, step_counter"},
-            "state zeroed": {"zero_state": True},
-            "no beta1": {"rule": "without beta1"},
-            "no beta2": {"rule": "without beta2"},
-            "linear": {"rule": "linear"},
-            "learning rate only": {"rule": "sqrt-eta"},
-            "nothing": {"rule": "none"},
-        },
-    ),
-    "digits with BatchNorm": lambda: Problem(
-        digits(batchnorm=True, samples=43_008),
-        12_288,
-        (4, 16),
-        {"the square root rule": RULE, "BatchNorm left alone": {"rule": "without batchnorm"}},
-    ),
-    "digits with an EMA": lambda: Problem(
-        digits(ema=0.999, samples=40_000),
-        12_000,
-        (4, 16),
-        {"the square root rule": RULE, "EMA left alone": {"rule": "without ema"}},
-    ),
-    "digits with weight decay": lambda: Problem(
-        digits(weight_decay=0.1, samples=40_000),
-        12_000,
-        (4, 16),
-        {"the square root rule": RULE, "decay left alone": {"rule": "without decoupled_decay"}},
-    ),
-    "digits with a warm-up, from scratch": lambda: Problem(
-        digits(warmup=8_000, samples=40_000),
-        0,
-        (4, 4),
-        {"the square root rule": RULE, "warm-up left alone": {"rule": "without warmup"}},
-    ),
-}
+def at_once(process: Process, kind: str, seeds: int, looks: str, rng: np.random.Generator) -> str:
+    """Return the verdict at a number of seeds."""
+    base, other = trajectories(process, truth(kind, process.curve.shape[1]), seeds, rng)
+    return str(compare(base, other, looks=looks, resamples=RESAMPLES, deciding=LOSSES).verdict)
 
 
-def part(trajectory: Trajectory, first: int, size: int) -> Trajectory:
-    """Some of the replicas."""
-    rows = slice(first, first + size)
-    meta = {"seeds": trajectory.meta["seeds"][rows]}
-    return Trajectory(trajectory.times, {name: v[rows] for name, v in trajectory.values.items()}, meta=meta)
+def until_decided(process: Process, kind: str, looks: str, rng: np.random.Generator) -> tuple[str, int]:
+    """Return the first verdict that is not "undecided", and the number of seeds that it took."""
+    numbers = WAYS[looks]
+    base, other = trajectories(process, truth(kind, process.curve.shape[1]), numbers[-1], rng)
+    for seeds in numbers:
+        parts = (first_seeds(one, seeds) for one in (base, other))
+        verdict = compare(*parts, looks=looks, resamples=RESAMPLES, deciding=LOSSES).verdict
+        if verdict != "undecided":
+            return str(verdict), seeds
+    return "undecided", numbers[-1]
 
 
-def judge(base: Trajectory, other: Trajectory, repetitions: int, seeds: int, shift: int = 0) -> dict[str, Any]:
-    """Return the verdicts of all repetitions, and the true gap from all seeds; ``shift`` takes other seeds' base."""
-    total = repetitions * seeds
-    counts = dict.fromkeys(VERDICTS, 0)
-    for i in range(repetitions):
-        one = part(base, (i * seeds + shift) % total, seeds)
-        found = compare(one, part(other, i * seeds, seeds), tolerance=TOLERANCE, deciding=LOSSES)
-        counts[str(found.verdict)] += 1
-    rolled = part(base, 0, total)
-    true = compare(rolled, part(other, 0, total), tolerance=TOLERANCE, deciding=LOSSES, resamples=200)
-    far = max((gap.largest for gap in true.decisive), key=lambda largest: abs(largest.gap))
-    return {"gap": abs(far.gap), "error": (far.high - far.low) / 2, "counts": counts}
+def cells() -> Iterator[tuple[str, str, str, int]]:
+    """Yield case, truth, looks, and seeds; 0 adds seeds until the verdict decides."""
+    for case in CASES:
+        for kind in (NULL, LASTING, HUMP, EDGE):
+            for looks in LOOKS:
+                yield from ((case, kind, looks, seeds) for seeds in SEEDS)
+            yield from ((case, kind, looks, 0) for looks in ("doubling", "any"))
 
 
-def rates(found: dict[str, Any]) -> Iterator[str]:
-    """Yield shares with their standard errors; of none and of all, the exact limit at 95 %."""
-    n = sum(found["counts"].values())
-    for verdict in VERDICTS:
-        count = found["counts"][verdict]
-        if 0 < count < n:
-            yield plus_minus(100 * count / n, 100 * math.sqrt(count / n * (1 - count / n) / n), 1)
-        else:
-            limit = 100 * binomial_limit(0, n)
-            yield f"0 (< {limit:.1f})" if count == 0 else f"100 (> {100 - limit:.1f})"
+def measure(process: Process, kind: str, looks: str, seeds: int, repetitions: int, entropy: int) -> dict[str, Any]:
+    """Return the counts of the verdicts, and the mean number of seeds where they were added."""
+    rng = np.random.default_rng(entropy)
+    pairs = [
+        (at_once(process, kind, seeds, looks, rng), seeds) if seeds else until_decided(process, kind, looks, rng)
+        for _ in range(repetitions)
+    ]
+    counts = {verdict: sum(found == verdict for found, _ in pairs) for verdict in ("same", "undecided", "different")}
+    return {"counts": counts, "seeds": float(np.mean([used for _, used in pairs]))}
 
 
-def tell(progress: Progress, bar: TaskID, label: str, run: int, runs: int, share: float) -> None:
-    """Moves the bar; processes report out of turn, so it is rough."""
-    progress.update(bar, completed=(run + share) / runs)
+def stored(path: Path, made: dict[str, Any]) -> dict[str, Any]:
+    """Return the cells of a benchmark that was stopped, if it was the same one."""
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if {key: before.get(key) for key in made} == made:
+            return dict(before["cells"])
+    return {}
+
+
+def code() -> str:
+    """Return a digest of what gives the verdicts and draws the runs."""
+    files = [Path(str(module.__file__)) for module in (rootscale.bands, rootscale.verdict)]
+    text = b"".join(path.read_bytes() for path in [*files, Path(__file__), Path(__file__).with_name("resampled.py")])
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+def share(found: dict[str, Any], *verdicts: str) -> float:
+    counts = found["counts"]
+    return float(sum(counts[verdict] for verdict in verdicts) / sum(counts.values()))
+
+
+def show(found: dict[str, Any], console: Console) -> dict[str, float]:
+    """Print the tables; return the worst rates and the smallest shares that are decided."""
+    worst: dict[str, float] = {}
+    for looks in LOOKS:
+        for seeds in (*SEEDS, 0) if looks != "once" else SEEDS:
+            when = f"at {seeds} seeds" if seeds else "adding seeds, 2 to 32, until decided"
+            table = Table("in %", box=box.MARKDOWN, title=f"looks: {looks}, {when}", title_justify="left")
+            for name in (
+                "false different",
+                "false same",
+                "null decided",
+                "twice decided",
+                "hump decided",
+                "on the edge",
+            ):
+                table.add_column(name, justify="right")
+            for case in CASES:
+                of = {kind: found["|".join((case, kind, looks, str(seeds)))] for kind in (NULL, LASTING, HUMP, EDGE)}
+                row = {
+                    "false different": share(of[NULL], "different"),
+                    "false same": max(share(of[LASTING], "same"), share(of[HUMP], "same")),
+                    "null decided": share(of[NULL], "same", "different"),
+                    "twice decided": share(of[LASTING], "same", "different"),
+                    "hump decided": share(of[HUMP], "same", "different"),
+                    "on the edge": share(of[EDGE], "same", "different"),  # wrong on either side of it
+                }
+                cells = [f"{100 * value:.1f}" for value in row.values()]
+                if not seeds:
+                    cells[2:5] = [
+                        f"{text} ({of[kind]['seeds']:.0f})"
+                        for text, kind in zip(cells[2:5], (NULL, LASTING, HUMP), strict=True)
+                    ]
+                table.add_row(case, *cells)
+                for name, value in row.items():
+                    key, pick = f"{looks}, {when}: {name}", max if "false" in name or "edge" in name else min
+                    if "decided" not in name or "pairs" in case:
+                        worst[key] = pick(worst.get(key, value), value)
+            console.print(table)
+    return worst
 
 
 def main() -> None:
-    """Run what is missing, judge, print the table, and the worst rates last."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure what is missing, print the tables, and the three numbers last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--seeds", type=int, default=16)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--runs", type=Path, default=Path("runs/verdict"))
     parser.add_argument("--out", type=Path, default=Path("results/verdict"))
     args = parser.parse_args()
-    cpu = args.device == "cpu"
-    torch.set_num_threads(1 if cpu else torch.get_num_threads())
-    total = args.repetitions * args.seeds
-    results: dict[str, dict[str, Any]] = {}
-    with Progress(disable=not sys.stdout.isatty()) as progress:
-        for name, make in PROBLEMS.items():
-            problem, bar = make(), progress.add_task(name, total=1.0)
-            size = int(problem.task.plan.batch_size.total)
-            stop = int(problem.task.plan.samples or 0)
-            sizes = [size, *(size * kappa for kappa in problem.kappas)]
-            settings = Settings(
-                grid=grid(stop, 30, problem.switch_at, sizes), switch_at=problem.switch_at, setup=Setup(args.device)
-            )
-            entries = {entry: problem.variant(entry) for entry in problem.entries}
-            variants, folder = [Variant(), *entries.values()], args.runs / name.replace(" ", "-")
-            runs = sweep(
-                problem.task,
-                variants,
-                seeds=range(total),
-                settings=settings,
-                store=folder,
-                execute=Forked(together=400) if cpu else Here(total),
-                observe=Observer(partial(tell, progress, bar)),
-            )
-            base = runs.trajectories[Variant()]
-            results[f"{name}: null pairs"] = judge(base, base, args.repetitions, args.seeds, shift=args.seeds)
-            for entry, variant in entries.items():
-                results[f"{name}: {entry}"] = judge(base, runs.trajectories[variant], args.repetitions, args.seeds)
-    table = Table(
-        "", "true gap, %", *(f"{verdict}, %" for verdict in VERDICTS), title="share of checks with each verdict"
-    )
-    for name, found in results.items():
-        gap = "0" if name.endswith("null pairs") else f"{100 * found['gap']:.1f} ± {100 * found['error']:.1f}"
-        table.add_row(name, gap, *rates(found))
-    Console(width=120).print(table)
+    made = {"repetitions": args.repetitions, "tolerance": TOLERANCE, "resamples": RESAMPLES, "code": code()}
     args.out.mkdir(parents=True, exist_ok=True)
-    made = {
-        "command": f"python benchmarks/verdict.py --repetitions {args.repetitions} --seeds {args.seeds}",
-        **environment(args.device),
-        "tolerance": TOLERANCE,
-        "repetitions": args.repetitions,
-        "seeds": args.seeds,
-        "results": results,
-    }
-    write_json(args.out / "verdict.json", made)
-    null = max(one["counts"]["different"] for name, one in results.items() if name.endswith("null pairs"))
-    wrong = [one["counts"]["same"] for one in results.values() if one["gap"] >= 2 * TOLERANCE]
-    decided = np.mean([one["counts"]["different"] for one in results.values() if one["gap"] >= 2 * TOLERANCE])
-    n = args.repetitions
-    print(f"{args.device}, torch {torch.__version__}, {n} repetitions of {args.seeds} seeds")
-    print(f"null_different={null / n:.3f} wrong_same={max(wrong) / n:.3f} wrong_different={decided / n:.3f}")
-    limits = [binomial_limit(count, n) for count in (null, max(wrong))]
-    print(f"at 95 %, null_different < {limits[0]:.3f} and wrong_same < {limits[1]:.3f}")
+    path, processes = args.out / "verdict.json", {case: fitted(case) for case in CASES}
+    found = stored(path, made)
+    for number, cell in enumerate(track(list(cells()), "cells")):
+        key = "|".join(map(str, cell))
+        if key not in found:
+            case, kind, looks, seeds = cell
+            found[key] = measure(processes[case], kind, looks, seeds, args.repetitions, number)
+            write_json(path, {**made, **environment("cpu"), "cells": found})
+    with (args.out / "verdict.txt").open("w", encoding="utf-8") as file:
+        for console in (Console(width=140), Console(width=140, file=file)):
+            worst = show(found, console)
+            limit = 100 * binomial_limit(0, args.repetitions)
+            console.print(
+                f"{args.repetitions} repetitions: 0 is below {limit:.1f} at 95 %; the worst of the cases above"
+            )
+            for seeds in SEEDS:
+                for looks in LOOKS:
+                    key = f"{looks}, at {seeds} seeds: "
+                    numbers = [worst[key + name] for name in ("false different", "false same")]
+                    decided = min(worst[key + name] for name in ("null decided", "twice decided"))
+                    console.print(
+                        f"seeds={seeds} looks={looks} false_different={numbers[0]:.3f} false_same={numbers[1]:.3f} "
+                        f"decided_pairs={decided:.3f}"
+                    )
+    assert all(math.isfinite(value) for value in worst.values())
 
 
 if __name__ == "__main__":

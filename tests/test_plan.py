@@ -85,7 +85,9 @@ def test_explain_tells_every_change_its_status_and_why():
     changes = FULL.explain(1024)
     names = ["lr", "beta1", "beta2", "eps", "weight_decay", "steps", "warm-up steps", "lowest lr", "EMA decay"]
     assert [row.name for row in changes] == [*names, "BatchNorm momentum", "clip norm", "every eval", "every log"]
-    assert changes["beta2"].status == "theorem"
+    assert changes["lr"].status == "theorem"
+    assert changes["beta2"].status == "measured"  # it stops at its floor
+    assert FULL.explain(1024, "with paper")["beta2"].status == "theorem"
     assert changes["weight_decay"].status == "derived"
     assert changes["clip norm"].status == "heuristic"
     text = str(changes)
@@ -100,7 +102,7 @@ def test_explain_tells_every_change_its_status_and_why():
 def test_explain_finds_what_someone_forgot_to_convert():
     by_hand = replace(FULL.at(1024), optimizer=replace(FULL.at(1024).optimizer, beta2=0.95))
     changes = FULL.explain(by_hand)
-    assert changes["beta2"].note == "the rule gives 0.8"
+    assert changes["beta2"].note == "the rule gives 0.9"
     assert changes["beta1"].note == ""
 
 
@@ -124,10 +126,10 @@ def test_an_unknown_change_is_a_key_error_that_names_the_known_ones():
     [
         (
             Plan(Adam(1e-3, 0.9999, 0.999), 1),
-            600,
+            (600, "with paper"),
             r"kappa \* \(1 - beta2\) = 0\.6 is outside the theorem's range .*kappa < 500",
         ),
-        (Plan(Adam(1e-3), 1), 6, r"kappa \* \(1 - beta1\) = 0\.6: .*kappa < 5 would be enough"),
+        (Plan(Adam(1e-3), 1), (6, "with power"), r"kappa \* \(1 - beta1\) = 0\.6: .*kappa < 5 would be enough"),
         (
             Plan(Adam(1e-3, 0.99), 64, noise_scale=100),
             256,
@@ -139,7 +141,7 @@ def test_an_unknown_change_is_a_key_error_that_names_the_known_ones():
 )
 def test_outside_its_range_the_rule_warns_with_the_number_that_would_work(plan, to, message):
     with pytest.warns(ScalingWarning, match=message):
-        plan.at(to)
+        plan.at(*to) if isinstance(to, tuple) else plan.at(to)
 
 
 @pytest.mark.parametrize("rule", ["linear", "linear-eta", "sqrt-eta-eps-beta1-beta2", "none", "invariant"])
@@ -450,7 +452,7 @@ def test_a_change_is_found_by_its_field_and_by_its_name():
 
 def test_a_conversion_has_its_plan_changes_and_warnings_and_issues_none(recwarn):
     plan = Plan(Adam(1e-3), 4, steps=100)
-    conversion = plan.convert(24)
+    conversion = plan.convert(24, "with paper")
     assert (conversion.before, conversion.plan.batch_size.total) == (plan, 24)
     assert conversion.warnings == conversion.changes.warnings != ()
     assert not recwarn.list

@@ -2,6 +2,7 @@ import math
 from dataclasses import asdict, replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -29,6 +30,13 @@ def scaled(optimizer, kappa, **options):
     return Plan(optimizer, batch_size=1).at(kappa, **options).optimizer
 
 
+def above_floors(optimizer, kappa):
+    """Whether the averages follow the paper by default."""
+    floors = {"beta1": 0.8, "beta2": 0.9, "beta": 0.9}
+    betas = [(getattr(optimizer, name, 0), floor) for name, floor in floors.items()]
+    return all(kappa <= 1 or kappa * (1 - beta) < 1 - floor for beta, floor in betas if beta)
+
+
 def in_range(optimizer, kappa):
     averages = [getattr(optimizer, name, 0) for name in ("beta1", "beta2", "beta")]
     return all(kappa * (1 - beta) < 0.999 for beta in averages if beta)
@@ -47,7 +55,8 @@ def close(a, b):
 @given(optimizers, kappas)
 def test_the_optimizers_own_rule_keeps_the_sde_constants(optimizer, kappa):
     assume(in_range(optimizer, kappa))
-    before, after = asdict(optimizer.constants(1)), asdict(scaled(optimizer, kappa).constants(kappa))
+    rule = None if above_floors(optimizer, kappa) else "with paper"
+    before, after = asdict(optimizer.constants(1)), asdict(scaled(optimizer, kappa, rule=rule).constants(kappa))
     assert after.pop("step") == pytest.approx(before.pop("step") * kappa, rel=1e-12)
     assert all((after[name] is None) == (value is None) for name, value in before.items())
     known = {name: value for name, value in before.items() if value is not None}
@@ -62,7 +71,7 @@ def test_no_other_rule_keeps_all_of_them(eta, rate1, rate2, eps, eps_root, decay
     assert any(after[name] != pytest.approx(value, rel=1e-3) for name, value in before.items() if name != "step")
 
 
-@given(optimizers, kappas, kappas, st.sampled_from([None, "with power"]))
+@given(optimizers, kappas, kappas, st.sampled_from(["with paper", "with power"]))
 def test_rules_compose_and_invert(optimizer, kappa1, kappa2, rule):
     assume(in_range(optimizer, kappa1) and in_range(optimizer, kappa1 * kappa2))
     plan = Plan(optimizer, batch_size=1)
@@ -71,7 +80,7 @@ def test_rules_compose_and_invert(optimizer, kappa1, kappa2, rule):
     close(plan.at(kappa1, rule).at(1, rule).optimizer, optimizer)
 
 
-@given(st.sampled_from(sorted(RULES)), optimizers, st.sampled_from(["paper", "power"]))
+@given(st.sampled_from(sorted(RULES)), optimizers, st.sampled_from(["floor", "paper", "power"]))
 def test_kappa_one_is_the_identity_to_the_bit_under_every_rule(rule, optimizer, averaging):
     assume(optimizer.name not in RULES[rule].refuses)
     plan = Plan(optimizer, batch_size=7, ema=0.1, clip=0.3, batchnorm_momentum=0.7, steps=13)
@@ -108,7 +117,8 @@ def test_kappa_of_one_over_ell_squared_gives_svags_hyperparameters(eta, rate1, r
     ],
 )
 def test_each_rule_scales_what_it_says(rule, expected):
-    close(scaled(Adam(1e-3), 4, rule=rule), expected)
+    close(scaled(Adam(1e-3), 4, rule=f"{rule} with paper"), expected)
+    close(scaled(Adam(1e-3), 4, rule=rule), replace(expected, beta1=max(expected.beta1, 0.8)))
 
 
 def test_the_invariant_rule_keeps_the_decoupled_decay():
@@ -122,14 +132,71 @@ def test_the_power_form_is_beta_to_the_kappa():
 def test_a_kappa_too_large_is_refused_with_the_largest_and_the_alternative():
     with pytest.raises(
         ValueError,
-        match=r"^kappa=16 gives beta1=-0\.6; need kappa < 10, or the form beta\^kappa, which gives beta1=0\.1853",
+        match=r"^kappa=16 gives beta1=-0\.6; need kappa < 10, or floors, which give beta1=0\.8 \(--averaging floor",
     ):
-        scaled(Adam(1e-3), 16)
+        scaled(Adam(1e-3), 16, rule="with paper")
 
 
 @pytest.mark.parametrize("kappa", [9.99, 9.9])
 def test_a_kappa_below_the_largest_is_accepted(kappa):
-    assert scaled(Adam(1e-3), kappa).beta1 > 0
+    assert 0 < scaled(Adam(1e-3), kappa, rule="with paper").beta1 < 0.011
+
+
+@pytest.mark.parametrize(
+    ("betas", "kappa", "expected"),
+    [
+        ((0.9, 0.999), 4, (0.8, 0.996)),
+        ((0.9, 0.95), 64, (0.8, 0.9)),
+        ((0.98, 0.999), 8, (0.84, 0.992)),
+        ((0.5, 0.8), 16, (0.5, 0.8)),  # below the floors already
+        ((0.0, 0.95), 1000, (0.0, 0.9)),
+        ((0.8, 0.9), 0.25, (0.95, 0.975)),
+    ],
+)
+def test_betas_follow_the_paper_down_to_their_floors(betas, kappa, expected):
+    new = scaled(Adam(1e-3, *betas), kappa)
+    assert (new.beta1, new.beta2) == pytest.approx(expected, rel=1e-12)
+
+
+def test_floors_can_be_chosen():
+    rule = get_rule("with floor:0.7,0.95", "adam")
+    new = scaled(Adam(1e-3, 0.9, 0.99), 16, rule=rule)
+    assert (rule.name, new.beta1, new.beta2) == ("sqrt with floor:0.7,0.95", 0.7, 0.95)
+    assert get_rule(rule.name, "adam") == rule
+    with pytest.raises(ValueError, match=r"the floor of beta2 must be in \[0, 1\), got 1.5"):
+        get_rule("with floor:0.7,1.5", "adam")
+
+
+def test_where_beta1_stops_m_gets_the_noise_level_of_its_average():
+    """The variance of an average of independent gradients is ``s (1 - beta) / (1 + beta)``, and s falls as 1/kappa."""
+    rule, kappa = RULES["sqrt"], 16
+    factor = rule.factor("m", kappa, {"beta1": 0.9}, {"beta1": 0.8})
+    generator = np.random.default_rng(0)
+
+    def variance(beta, s):
+        m = np.zeros(4000)
+        for _ in range(120):
+            m = beta * m + (1 - beta) * generator.normal(scale=s**0.5, size=m.shape)
+        return m.var()
+
+    assert factor**2 == pytest.approx((0.2 / 1.8) / (16 * 0.1 / 1.9), rel=1e-12)
+    assert factor**2 * variance(0.9, 1.0) == pytest.approx(variance(0.8, 1 / kappa), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("rule", "before", "after"),
+    [("sqrt", 0.98, 0.92), ("sqrt with paper", 0.9, 0.6), ("sqrt with power", 0.9, 0.6561)],
+)
+def test_elsewhere_m_is_kept(rule, before, after):
+    assert get_rule(rule, "adam").factor("m", 4, {"beta1": before}, {"beta1": after}) == 1
+
+
+def test_the_row_of_a_value_says_when_it_has_stopped_at_its_floor():
+    rule = RULES["sqrt"]
+    assert rule.row("beta1", 0.98, 0.92, 4) is rule.units["beta1"]
+    stopped = rule.row("beta1", 0.9, 0.8, 16)
+    assert stopped.status == "measured"
+    assert "the paper's form gives -0.6" in stopped.why
 
 
 @pytest.mark.parametrize(
@@ -146,7 +213,7 @@ def test_a_rule_that_does_not_exist_for_the_optimizer_is_refused(optimizer, rule
 
 
 def test_an_unknown_averaging_is_refused():
-    with pytest.raises(ValueError, match=r"averaging must be 'paper' .* or 'power' .*got 'mean'"):
+    with pytest.raises(ValueError, match=r"averaging must be 'floor' .*'paper' .*'power' .* or floors of .*got 'mean'"):
         scaled(Adam(0.1), 2, rule="with mean")
 
 
@@ -191,7 +258,7 @@ def test_only_rows_of_the_rule_can_be_left_out_and_never_the_clock():
 def test_an_average_over_nothing_is_refused_whatever_rounding_leaves_of_it(beta, kappa):
     for averaged in (Fraction(kappa), float(kappa)):
         with pytest.raises(ValueError, match="need kappa <"):
-            RULES["sqrt"].convert("beta2", beta, averaged)
+            RULES["sqrt"].averaged("paper").convert("beta2", beta, averaged)
 
 
 @pytest.mark.parametrize(
@@ -206,4 +273,4 @@ def test_the_name_of_a_rule_is_the_text_that_gives_it(text):
 def test_a_text_without_a_name_is_the_optimizers_own_rule():
     assert get_rule("with power", "sgd").name == "linear with power"
     assert get_rule("without batchnorm", "adam").name == "sqrt without batchnorm"
-    assert RULES["sqrt"].averaged("power").averaged("paper") == RULES["sqrt"]
+    assert RULES["sqrt"].averaged("power").averaged("floor") == RULES["sqrt"]

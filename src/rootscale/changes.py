@@ -82,13 +82,18 @@ def _plain(value: Number | None) -> int | float | None:
 
 @dataclass(frozen=True)
 class Changes:
-    """Every change that a rule made at ``kappa``; print it, or iterate it for the single `Change` records."""
+    """Every change that a rule made at ``kappa``; print it, or iterate it for the single `Change` records.
+
+    Attributes:
+        remaining: what is left for the caller to change, in words.
+    """
 
     kappa: Number
     rule: Rule
     rows: tuple[Change, ...]
     warnings: tuple[str, ...] = ()
     title: str = ""
+    remaining: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Change]:
         return iter(self.rows)
@@ -107,6 +112,28 @@ class Changes:
                 return row
         raise KeyError(f"no change of {key!r}; there are {', '.join(row.name for row in self.rows)}")
 
+    @property
+    def clip(self) -> float | None:
+        """The gradient clip to use from now on, where the old one was given."""
+        return float(self["clip"].value or 0.0) if "clip" in self else None
+
+    @property
+    def steps_factor(self) -> float:
+        """What the number of steps left, and every interval in steps, is multiplied by."""
+        return float(self.rule.convert("steps", 1.0, self.kappa))
+
+    def flat(self, prefix: str = "rootscale/") -> dict[str, float]:
+        """Return the new values as one flat dictionary of numbers, for loggers.
+
+        >>> from rootscale import Adam, Plan
+        >>> changes = Plan(Adam(1e-3, beta1=0.98), batch_size=16, steps=1000).convert(64).changes
+        >>> changes.flat()["rootscale/optimizer.eta"], changes.flat("")["kappa"]
+        (0.002, 4.0)
+        """
+        values = {row.field.replace(": ", "/").replace(" ", "_"): row.value for row in self.rows}
+        found = {"kappa": self.kappa, **{name: value for name, value in values.items() if value is not None}}
+        return {f"{prefix}{name}": float(value) for name, value in found.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the changes in JSON's types."""
         return {
@@ -114,6 +141,7 @@ class Changes:
             "rule": self.rule.name,
             "changes": [row.to_dict() for row in self.rows],
             "warnings": list(self.warnings),
+            **({"remaining": list(self.remaining)} if self.remaining else {}),
         }
 
     @property
@@ -125,4 +153,5 @@ class Changes:
         rows = [[row.name, show(row.before), show(row.value), row.status, row.why] for row in self.rows]
         table = format_table(("quantity", "before", "after", "status", "why"), rows, right=("before", "after"))
         promise = [PROMISE] if self.rule.holds_for else []
-        return "\n".join([self.heading, "", table, *(f"warning: {text}" for text in self.warnings), *promise])
+        lines = [*(f"warning: {text}" for text in self.warnings), *(f"left to you: {text}" for text in self.remaining)]
+        return "\n".join([self.heading, "", table, *lines, *promise])

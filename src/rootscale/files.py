@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -16,7 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["command_line", "load_file", "locked", "need_folder", "remove_temporary", "whole", "write_json"]
+__all__ = [
+    "command_line",
+    "load_file",
+    "locked",
+    "need_folder",
+    "remove_temporary",
+    "whole",
+    "whole_folder",
+    "write_json",
+]
 
 #: Options that say where files lie, or when to stop: they decide nothing about a result.
 PLACES = ("--data", "--minutes", "--out", "--pages", "--pretrained", "--report", "--runs", "--text")
@@ -49,6 +59,31 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         os.unlink(name)
         raise
+
+
+@contextmanager
+def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary folder to write into, which takes the place of ``path`` when the block ends.
+
+    On any failure, an interrupt included, ``path`` is what it was and the temporary folder is gone.
+    """
+    path = Path(path)
+    prefix = f".{path.name}-{_node()}-{os.getpid()}-"
+    name = tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".tmp")
+    try:
+        new = Path(name, path.name)
+        new.mkdir()
+        yield new
+        if path.exists():
+            os.replace(path, Path(name, f"{path.name}.old"))
+        os.replace(new, path)
+    except BaseException:
+        old = Path(name, f"{path.name}.old")
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        raise
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
 
 
 def remove_temporary(folder: str | os.PathLike[str], all_processes: bool = False) -> None:

@@ -19,8 +19,8 @@ there is none where fewer than half of the runs are left. The range is that of a
 paired or not: it is one unit for all that is compared with that base, and the last values before a divergence may be
 huge.
 
-**Few seeds.** The gap needs one run of each, its standard error two. Bands and verdicts need more
-(`rootscale.verdict.FEWEST`); with fewer there is the same gap, and no verdict.
+**Few seeds.** The gap needs one run of each. Its standard error, bands and verdicts need two
+(`rootscale.verdict.FEWEST`); with one there is the same gap, and no verdict.
 
 **Flat curves.** A function whose base curve does not move has no range, hence no gap. It is left out, and a note says
 so. So is the noise scale: it is a ratio whose denominator comes near 0, and has no mean.
@@ -72,8 +72,10 @@ class Gap:
         gap: ``[T]``, as a share of ``range``; NaN where too many runs had diverged.
         se: ``[T]``, its standard error over seeds; NaN for fewer than two.
         range: largest minus smallest value of the base's mean curve over the window.
-        low, high: ``[T]``, the band that holds the true gap at all times (and of all test functions) at once. NaN where
-            too few runs are left to judge; all NaN where there was no verdict.
+        low, high: ``[T]``, the band that holds the true gap at all times (and of all deciding test functions) at once:
+            it says "different". NaN where too few runs are left to judge; all NaN where there was no verdict.
+        margin: ``[T]``, half the width of the band that holds at each time by itself: it says "same"
+            (`rootscale.bands`). In records from before there was one, that of the other band.
         verdict: on this test function; None where there were too few seeds for one.
         seeds_needed: where undecided, how many seeds would decide if the gap is what it seems; None if no number can.
     """
@@ -87,31 +89,49 @@ class Gap:
     high: Array = field(default_factory=_nothing)
     verdict: Verdict | None = None
     seeds_needed: int | None = None
+    margin: Array = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.full(len(self.times), np.nan))
+        if not len(self.margin):
+            object.__setattr__(self, "margin", (self.high - self.low) / 2)
+
+    @property
+    def band(self) -> tuple[Array, Array]:
+        """The band that the verdict rests on: for "same" that of each time by itself, else that of all at once."""
+        return (self.gap - self.margin, self.gap + self.margin) if self.verdict == "same" else (self.low, self.high)
 
     @property
     def largest(self) -> Largest:
-        """Where the gap is largest in absolute value; all NaN where it is known at no time."""
+        """Where the gap is largest in absolute value, with `band`; all NaN where it is known at no time."""
         at = int(np.argmax(np.nan_to_num(np.abs(self.gap), nan=-1.0)))
-        return Largest(*(float(part[at]) for part in (self.gap, self.se, self.low, self.high, self.times)))
+        return Largest(*(float(part[at]) for part in (self.gap, self.se, *self.band, self.times)))
 
     def within(self, tolerance: float) -> Mask:
-        """Return where the whole band lies within ``[-tolerance, tolerance]``, ``[T]``."""
-        return (self.low >= -tolerance) & (self.high <= tolerance)
+        """Return where the band of each time by itself lies within ``[-tolerance, tolerance]``, ``[T]``."""
+        return np.abs(self.gap) + self.margin <= tolerance
 
     def outside(self, tolerance: float) -> Mask:
-        """Return where the whole band lies outside ``[-tolerance, tolerance]``, ``[T]``."""
+        """Return where the band of all times at once lies outside ``[-tolerance, tolerance]``, ``[T]``."""
         return (self.low > tolerance) | (self.high < -tolerance)
 
     def settled_after(self, tolerance: float) -> float | None:
-        """Return the time from which on the band stays within the tolerance; None where it does not at the last."""
+        """Return the time from which on the gap is the same, `within`; None where it is not at the last."""
         bad = np.flatnonzero(~self.within(tolerance))
         first = int(bad[-1]) + 1 if bad.size else 0
         return float(self.times[first]) if first < len(self.times) else None
+
+    def parts_at(self, tolerance: float) -> float | None:
+        """Return the first time at which the whole band lies outside the tolerance; without a band, the gap itself.
+
+        None where there is no such time.
+        """
+        banded = np.isfinite(self.low).any()
+        with np.errstate(invalid="ignore"):
+            beyond = np.flatnonzero(self.outside(tolerance) if banded else np.abs(self.gap) > tolerance)
+        return float(self.times[beyond[0]]) if beyond.size else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types; None for NaN, and for a curve of nothing else."""
@@ -125,12 +145,14 @@ class Gap:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Gap:
-        """Read what `to_dict` gave; records from before errors were kept have no ``se``."""
+        """Read what `to_dict` gave; older records have no ``se``, or one band for both verdicts."""
         need_keys("a gap", data, ("name", "times", "gap", "low", "high", "range", "verdict"))
         if data["times"] is None:
             raise ValueError(f"the gap of {data['name']!r} must have times, got none")
         unknown = np.full(len(data["times"]), np.nan)
         curves = {key: unknown if data.get(key) is None else np.array(data[key], np.float64) for key in _CURVES}
+        if "margin" not in data:
+            curves["margin"] = (curves["high"] - curves["low"]) / 2
         length = {key: curve.shape for key, curve in curves.items()}
         if len(set(length.values())) > 1 or curves["times"].ndim != 1:
             raise ValueError(f"the curves of the gap of {data['name']!r} must have one length, got {length}")
@@ -150,7 +172,7 @@ class Gap:
         )
 
 
-_CURVES = ("times", "gap", "se", "low", "high")
+_CURVES = ("times", "gap", "se", "low", "high", "margin")
 
 
 def _to_json(values: Array) -> list[float | None] | None:

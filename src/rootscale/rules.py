@@ -134,7 +134,7 @@ class Rule:
         gives = show(AVERAGE.apply(before, kappa))
         return replace(
             unit, status="measured", source="results/floors",
-            why=f"stops at its floor, where the paper's form gives {gives}; shorter averages do not damp single steps",
+            why=f"stops at its floor (the paper's form gives {gives}), so that it still damps single steps",
         )  # fmt: skip
 
     def converted(self, record: Any, kappa: Number) -> dict[str, Any]:

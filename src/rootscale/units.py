@@ -162,12 +162,10 @@ WINDOW = Form("1 - kappa * (1 - x), for x above 0", _window, _average_limit)
 AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa))
 #: The forms for beta1 and beta2 by default: short averages stop where steps become too coarse (`rootscale.rules`).
 AVERAGE_1, AVERAGE_2 = floored(0.8), floored(0.9)
-#: The first moment: an average with weight beta1 of gradients with variance ``s`` has variance
-#: ``s (1 - beta1) / (1 + beta1)``, and ``s`` falls as ``1 / kappa``.
-MOMENT = Form(
-    "x, or x * sqrt(r(beta1') / (kappa * r(beta1))) with r(b) = (1 - b) / (1 + b) where beta1 stops at its floor",
-    _moment, follows="beta1",
-)  # fmt: skip
+#: The first moment where beta1 stops at its floor. An average with weight beta1 of gradients of variance ``s`` has the
+#: variance ``s r(beta1)``, ``r(b) = (1 - b) / (1 + b)``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by
+#: ``sqrt(r(beta1') / (kappa r(beta1)))``.
+MOMENT = Form("x, or the noise at beta1's floor", _moment, follows="beta1")
 #: Weight of the present in an average over steps (BatchNorm's ``momentum``).
 COMPLEMENT = Form("1 - (1 - x)^kappa", _complement)
 

@@ -1,14 +1,11 @@
 """The verdict on two sets of runs: whether the gap of their mean curves is within a tolerance.
 
-`rootscale.gap` defines the gap. For test function f at time t, with se its standard error over seeds, the band is
-``gap ± c se``, with one c for all functions and times. c is the ``level`` quantile of
+`rootscale.gap` defines the gap and `rootscale.bands` its two bands: one that holds at all times and for all deciding
+test functions at once, and a narrower one that holds at each time by itself. Runs are *different* where the first lies
+wholly outside of the tolerance at some time, and the *same* where the second lies within it at all times.
 
-    max over f, t of |gap*(f, t)| / se*(f, t)
-
-where gap* and se* are those of the runs' deviations from their mean after a random rotation of the runs among
-themselves (a rotation test; signs or a permutation of the runs are special rotations). Every run keeps its course over
-all times and functions, and thereby their dependence; se* is computed anew, and so accounts for how few seeds se rests
-on. For a single time and function, c is Student's quantile. What the bands cover, measured, is in docs/verdict.md.
+Both hold however often one looks: the verdict may be asked for again with more seeds, at every number of them, and the
+chance that any of its answers is wrong stays what ``level`` says (`rootscale.bands.LOOKS`).
 """
 
 from __future__ import annotations
@@ -20,16 +17,24 @@ from typing import Any
 
 import numpy as np
 
+from rootscale.bands import LOOKS, Draws, Forecast, critical_values, pooled_se
 from rootscale.format import percent
 from rootscale.gap import Gap, Verdict, gaps_of
-from rootscale.pairing import ROUNDING, Array, Mask, PairedRuns, Sample, pair_runs
-from rootscale.stats import fisher_exact, student_log_tail, student_of_log_tail
+from rootscale.pairing import ROUNDING, PairedRuns, pair_runs
+from rootscale.stats import fisher_exact
+from rootscale.tolerance import (
+    Absolute,
+    Tolerance,
+    share_of_range,
+    tolerance_from_json,
+    tolerance_text,
+    tolerance_to_json,
+)
 from rootscale.trajectory import Trajectory, need_keys
 
-__all__ = ["FEWEST", "Comparison", "Gap", "Verdict", "compare", "need_levels"]
+__all__ = ["FEWEST", "Absolute", "Comparison", "Gap", "Verdict", "compare", "need_levels"]
 
-FEWEST = 4  # seeds (pairs, where paired) for a band; it is of use from 6 or 8 on
-_MOST = 10_000  # seeds: more than these are no advice
+FEWEST = 2  # seeds (pairs, where paired) for a band; it is of use from 4 on
 
 
 @dataclass(frozen=True)
@@ -38,18 +43,20 @@ class Comparison:
 
     Args:
         gaps: by test function.
-        tolerance: share of the base curve's range that is still the same.
-        level: of the bands, simultaneously over times and test functions.
+        tolerance: what is still the same: a share of the base curve's range, or an `Absolute` difference.
+        level: of the verdict, however often one looks.
         seeds: how many there were of the other, and of the base.
         paired: whether runs of equal seeds were compared with each other.
         diverged: how many runs of the other, and of the base, had diverged at the end.
         notes: what a reader should know, each in a sentence: runs or functions left out, divergence.
-        critical: c, the half-width of the band in standard errors; None where there was no band.
+        critical: half the width of the band of all times at once, in standard errors pooled over time; None where
+            there was no band.
         deciding: the test functions on which the verdict rests; all, where empty.
+        looks: at which numbers of seeds the verdict may be asked for: a key of `rootscale.bands.LOOKS`.
     """
 
     gaps: Mapping[str, Gap]
-    tolerance: float
+    tolerance: Tolerance
     level: float
     seeds: tuple[int, int]
     paired: bool
@@ -57,6 +64,11 @@ class Comparison:
     notes: tuple[str, ...] = ()
     critical: float | None = None
     deciding: tuple[str, ...] = ()
+    looks: str = "any"
+
+    def limit(self, gap: Gap) -> float:
+        """Return the tolerance as a share of the range of one of the gaps; NaN where it says nothing about it."""
+        return share_of_range(self.tolerance, gap.name, gap.range)
 
     @property
     def decisive(self) -> tuple[Gap, ...]:
@@ -79,7 +91,11 @@ class Comparison:
         """The verdict on how many runs diverged: same if equally many, different if Fisher's exact test says so."""
         if self.diverged[0] * self.seeds[1] == self.diverged[1] * self.seeds[0]:
             return "same"
-        return "different" if fisher_exact(self.diverged, self.seeds) < 1 - self.level else "undecided"
+        return "different" if fisher_exact(self.diverged, self.seeds) < self.spent(min(self.seeds)) else "undecided"
+
+    def spent(self, seeds: int) -> float:
+        """Return the chance of an error that a look at so many seeds may have."""
+        return (1 - self.level) * LOOKS[self.looks](seeds)
 
     @property
     def seeds_needed(self) -> int | None:
@@ -88,14 +104,23 @@ class Comparison:
             return None
         needed = [gap.seeds_needed for gap in self.decisive if gap.verdict == "undecided"]
         if self.divergence == "undecided":
-            needed.append(_seeds_for_divergence(self.diverged, self.seeds, self.level))
+            needed.append(self._seeds_for_divergence())
         numbers = [n for n in needed if n is not None]
         return max(numbers) if len(numbers) == len(needed) else None
 
+    def _seeds_for_divergence(self) -> int | None:
+        """Return the size of the larger side at which Fisher's test would reject, were both sides some times larger."""
+        (lost, lost_base), (runs, runs_base) = self.diverged, self.seeds
+        for times in range(2, 1 + 1000 // max(self.seeds)):
+            p = fisher_exact((times * lost, times * lost_base), (times * runs, times * runs_base))
+            if p < self.spent(times * min(self.seeds)):
+                return times * max(self.seeds)
+        return None
+
     @property
     def settled_after(self) -> float | None:
-        """The time from which on the deciding bands stay within the tolerance; None where one does not at the last."""
-        times = [gap.settled_after(self.tolerance) for gap in self.decisive]
+        """The time from which on the deciding gaps stay within the tolerance; None where one does not at the last."""
+        times = [gap.settled_after(self.limit(gap)) for gap in self.decisive]
         known = [time for time in times if time is not None]
         return max(known) if len(known) == len(times) else None
 
@@ -104,8 +129,9 @@ class Comparison:
         return {
             "verdict": self.verdict,
             "gaps": [gap.to_dict() for gap in self.gaps.values()],
-            "tolerance": self.tolerance,
+            "tolerance": tolerance_to_json(self.tolerance),
             "level": self.level,
+            "looks": self.looks,
             "seeds": list(self.seeds),
             "paired": self.paired,
             "diverged": list(self.diverged),
@@ -116,7 +142,7 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
-        """Read what `to_dict` gave."""
+        """Read what `to_dict` gave; older records are of one look."""
         keys = ("gaps", "tolerance", "level", "seeds", "paired", "diverged", "notes", "critical", "deciding")
         need_keys("a comparison", data, keys)
         gaps = [Gap.from_dict(gap) for gap in data["gaps"]]
@@ -125,16 +151,18 @@ class Comparison:
         except (TypeError, ValueError):
             raise ValueError("seeds and diverged of a comparison must be two numbers each") from None
         return cls(
-            {gap.name: gap for gap in gaps}, data["tolerance"], data["level"], (seeds, base_seeds), data["paired"],
-            (diverged, base_diverged), tuple(data["notes"]), data["critical"], tuple(data["deciding"]),
+            {gap.name: gap for gap in gaps}, tolerance_from_json(data["tolerance"]), data["level"],
+            (seeds, base_seeds), data["paired"], (diverged, base_diverged), tuple(data["notes"]), data["critical"],
+            tuple(data["deciding"]), data.get("looks", "once"),
         )  # fmt: skip
 
     def __str__(self) -> str:
         """Return a line on the whole, one on each test function, and the notes."""
         other, base = self.seeds
         runs = f"{other} pairs of runs" if self.paired else f"{other} runs against {base}"
-        bands = f"; bands hold at {percent(self.level)} for all times and functions at once" if self.critical else ""
-        head = f"{self.verdict or 'not judged'}: {runs}, tolerance {percent(self.tolerance)}{bands}"
+        looks = "" if self.looks == "once" else ", however often you look"
+        level = f"; {percent(self.level)} sure{looks}" if self.critical else ""
+        head = f"{self.verdict or 'not judged'}: {runs}, tolerance {tolerance_text(self.tolerance)}{level}"
         followed = {gap.name for gap in self.gaps.values()} - {gap.name for gap in self.decisive}
         rows = [f"  {gap}{' (followed)' if name in followed else ''}" for name, gap in self.gaps.items()]
         return "\n".join([head, *rows, *(f"  note: {note}" for note in self.notes)])
@@ -145,33 +173,37 @@ def compare(
     other: Trajectory,
     functions: Sequence[str] | None = None,
     *,
-    tolerance: float = 0.05,
+    tolerance: Tolerance = 0.05,
     level: float = 0.95,
-    resamples: int = 2000,
+    looks: str = "any",
+    resamples: int = 4000,
     seed: int = 0,
     deciding: Sequence[str] = (),
 ) -> Comparison:
-    """Compare two sets of runs: the gap of their mean curves, with a band, and whether it is within ``tolerance``.
+    """Compare two sets of runs: the gap of their mean curves, with bands, and whether it is within ``tolerance``.
 
-    A test function is the *same* where the band lies within ``[-tolerance, tolerance]`` at all times, *different* where
-    it lies wholly outside at some time, and *undecided* otherwise. `rootscale.gap` says what the gap is, which times
-    and runs make it, and what a diverged run does.
+    `rootscale.gap` says what the gap is, which times and runs make it, and what a diverged run does; this module, what
+    *same*, *different* and *undecided* mean.
 
-    Fewer than 4 runs (pairs) have a gap, but neither band nor verdict. Nor has a time at which fewer than 4 runs, or
-    less than half of them, are left. That more runs diverge on one side is itself a finding: the verdict is then not
-    "same", and "different" if Fisher's exact test rejects at ``1 - level``.
+    One run (pair) has a gap, but neither band nor verdict. Nor has a time at which fewer than 2 runs, or less than half
+    of them, are left. That more runs diverge on one side is itself a finding: the verdict is then not "same", and
+    "different" if Fisher's exact test rejects.
 
     Args:
         base, other: with ``values [R, T]`` on the same times.
         functions: which test functions; all that both have, but for the noise scale, if None.
-        tolerance: share of the range of the base's mean curve. A flat base curve has none: it is an error where the
-            verdict would rest on it, unless all runs have the very same values and ``functions`` did not ask for it.
-        level: that the bands hold at all times and for all functions at once.
+        tolerance: share of the range of the base's mean curve, or an `Absolute` difference. A flat base curve has no
+            range: it is an error where the verdict would rest on it, unless all runs have the very same values and
+            ``functions`` did not ask for it.
+        level: the chance that a verdict is right, however often ``looks`` allows to ask for it.
+        looks: at which numbers of seeds it may be asked for: at ``any``, each time after ``doubling`` them, or
+            ``once``, at a number that was fixed before. The fewer, the narrower are the bands.
         resamples: how many rotations.
         seed: of the resamples.
-        deciding: the test functions on which the verdict rests; all, where empty. The bands hold for all either way.
+        deciding: the test functions on which the verdict rests, with one band for all of them; all, where empty. Each
+            of the others has a band and a verdict for itself.
     """
-    need_levels(tolerance, level)
+    need_levels(tolerance, level, looks)
     if resamples < 100:
         raise ValueError(f"need at least 100 resamples, got {resamples}")
     runs = pair_runs(base, other, functions)
@@ -181,106 +213,72 @@ def compare(
             raise ValueError(f"the verdict cannot rest on {name!r}; compared are {', '.join(map(repr, compared))}")
     notes = _notes(base, other, runs, asked=functions is not None)
     result = Comparison(
-        gaps_of(runs), tolerance, level, runs.seeds, runs.paired, runs.diverged, tuple(notes), None, tuple(deciding)
-    )
+        gaps_of(runs), tolerance, level, runs.seeds, runs.paired, runs.diverged, tuple(notes), None, tuple(deciding),
+        looks,
+    )  # fmt: skip
+    _need_units(result)
     if min(runs.seeds) < FEWEST:
         return result
     _need_ranges(base, other, runs, functions is not None, set(deciding) or set(compared))
-    result = _judged(result, runs, resamples, np.random.default_rng(seed))
+    result = _judged(result, runs, Draws(resamples, np.random.default_rng(seed)))
     return replace(result, notes=(*result.notes, _divergence_note(result))) if any(runs.diverged) else result
 
 
-def need_levels(tolerance: float, level: float) -> None:
-    """Refuse what is no tolerance or no level; also for those who compare only after long work."""
-    if not (0 < tolerance < math.inf and 0 < level < 1):
-        raise ValueError(f"need a tolerance above 0 and a level between 0 and 1, got {tolerance} and {level}")
+def need_levels(tolerance: Tolerance, level: float, looks: str = "any") -> None:
+    """Refuse what is no tolerance, no level or no choice of looks; also for those who compare only after long work."""
+    size = tolerance.value if isinstance(tolerance, Absolute) else tolerance
+    if not (0 < size < math.inf and 0 < level < 1):
+        raise ValueError(f"need a tolerance above 0 and a level between 0 and 1, got {size} and {level}")
+    if looks not in LOOKS:
+        raise ValueError(f"looks must be one of {', '.join(LOOKS)}, got {looks!r}")
 
 
-def _judged(result: Comparison, runs: PairedRuns, resamples: int, rng: np.random.Generator) -> Comparison:
+def _need_units(result: Comparison) -> None:
+    """Refuse a tolerance that says nothing about a test function on which the verdict rests."""
+    for gap in result.decisive if result.deciding else ():
+        if math.isnan(result.limit(gap)):
+            raise ValueError(
+                f"a tolerance of {result.tolerance} says nothing about {gap.name!r}, on which the verdict rests; give "
+                "one for all test functions (0.05, '0.02 absolute'), or let the verdict rest on others"
+            )
+
+
+def _judged(result: Comparison, runs: PairedRuns, draws: Draws) -> Comparison:
     """Return the comparison with bands and verdicts."""
-    tolerance = result.tolerance
     judged = np.all([(one.count >= FEWEST) & (2 * one.count >= one.runs) for one in runs.samples], axis=0)
-    se = np.where(judged, runs.se, np.nan)
+    names = list(result.gaps)
+    deciding = [i for i, name in enumerate(names) if not result.deciding or name in result.deciding]
+    groups = [deciding, *([i] for i in range(len(names)) if i not in deciding)]
+    spent, seeds = LOOKS[result.looks], min(runs.seeds)
     with np.errstate(invalid="ignore"):
-        c = _critical(runs.samples, judged & (se > ROUNDING), result.level, resamples, rng)
+        use = judged & (runs.se > ROUNDING)
+        found = critical_values(runs.samples, use, groups, result.spent(seeds), draws)
+    # Per-run variance of the gap: se(n) = spread / sqrt(n) for n seeds on each side.
+    spread = np.sqrt(sum((one.runs * one.variance for one in runs.samples), np.zeros_like(runs.se)))
+    se, spread = (np.where(judged, pooled_se(part, use), np.nan) for part in (runs.se, spread))
+    forecast = Forecast(seeds, len(runs.samples), spent)
+    critical = {i: one for group, one in zip(groups, found, strict=True) for i in group}
+    gaps = {}
+    for i, (name, gap) in enumerate(result.gaps.items()):
+        half, limit = critical[i].all_times * se[i], result.limit(gap)
+        one = replace(gap, low=gap.gap - half, high=gap.gap + half, margin=critical[i].each_time * se[i])
+        known = np.where(judged, gap.gap, np.nan)
+        verdict: Verdict | None = None if math.isnan(limit) else _verdict(one, limit)
+        needed = forecast.seeds_for(known, spread[i], limit, critical[i]) if verdict == "undecided" else None
+        gaps[name] = replace(one, verdict=verdict, seeds_needed=needed)
     notes = result.notes
     if not judged.all():
         notes += (
             f"{(~judged).sum()} of {len(judged)} times, from t = {runs.times[~judged][0]:.4g} on, are not judged: "
             "too few runs had not diverged",
         )
-    # Per-run variance of the gap: se(n) = spread / sqrt(n) for n seeds on each side.
-    spread = np.sqrt(sum((one.runs * one.variance for one in runs.samples), np.zeros_like(se)))
-    log_tail = student_log_tail(c, sum(runs.seeds) / (1 + runs.paired) - len(runs.samples))
-    gaps = {}
-    for i, (name, gap) in enumerate(result.gaps.items()):
-        half = c * se[i]
-        found = replace(gap, low=gap.gap - half, high=gap.gap + half, verdict="undecided")
-        if found.outside(tolerance).any():
-            found = replace(found, verdict="different")
-        elif found.within(tolerance).all():
-            found = replace(found, verdict="same")
-        else:
-            known = np.where(judged, gap.gap, np.nan)
-            needed = _seeds_for_band(known, spread[i], tolerance, log_tail, len(runs.samples), min(runs.seeds))
-            found = replace(found, seeds_needed=needed)
-        gaps[name] = found
-    return replace(result, gaps=gaps, notes=notes, critical=c)
+    return replace(result, gaps=gaps, notes=notes, critical=found[0].all_times)
 
 
-def _critical(samples: Sequence[Sample], use: Mask, level: float, resamples: int, rng: np.random.Generator) -> float:
-    """Return c: the ``level`` quantile of the largest |t| over ``use [F, T]`` when runs are rotated among themselves.
-
-    Under a rotation of n deviations ``a`` their mean is ``w a / sqrt(n)``, with w uniform on the unit sphere, and their
-    sum of squares stays: nothing but w needs to be drawn.
-    """
-    directions = [rng.standard_normal((resamples, sample.runs)) for sample in samples]
-    norms = [np.sqrt(z**2 @ sample.alive) for z, sample in zip(directions, samples, strict=True)]
-    largest = np.zeros(resamples)
-    for i, keep in enumerate(use):
-        if not keep.any():
-            continue
-        mean = np.zeros((resamples, int(keep.sum())))
-        variance = np.zeros_like(mean)
-        for z, norm, sample in zip(directions, norms, samples, strict=True):
-            n = sample.count[keep]
-            # Deviations from a mean of n are short by sqrt(1 - 1/n).
-            deviations = sample.deviations[:, i, keep] * np.sqrt(n / (n - 1))
-            along = z @ deviations / norm[:, keep]
-            mean += along / np.sqrt(n)
-            variance += ((deviations**2).sum(0) - along**2) / (n * (n - 1))
-        np.maximum(largest, (mean**2 / np.maximum(variance, 1e-12 * mean**2)).max(1), out=largest)
-    return float(np.sqrt(np.quantile(largest, level, method="inverted_cdf")))
-
-
-def _seeds_for_band(
-    gap: Array, spread: Array, tolerance: float, log_tail: float, samples: int, present: int
-) -> int | None:
-    """Return the smallest n at which ``gap ± c(n) spread / sqrt(n)`` decides.
-
-    c(n) is the t-quantile, at n's degrees of freedom, of the tail that c has at the present ones.
-    """
-    size, toward_different = np.abs(gap), bool(np.any(np.abs(gap) > tolerance))
-
-    def decides(n: int) -> bool:
-        half = student_of_log_tail(log_tail, samples * (n - 1)) * spread / math.sqrt(n)
-        return bool(np.any(size - half > tolerance) if toward_different else np.all(size + half <= tolerance))
-
-    low, high = present, _MOST
-    if not decides(high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
-    return high
-
-
-def _seeds_for_divergence(diverged: tuple[int, int], runs: tuple[int, int], level: float) -> int | None:
-    """Return the size of the larger side at which Fisher's test would reject, were both sides some times larger."""
-    for times in range(2, 1 + 1000 // max(runs)):
-        if fisher_exact((times * diverged[0], times * diverged[1]), (times * runs[0], times * runs[1])) < 1 - level:
-            return times * max(runs)
-    return None
+def _verdict(gap: Gap, limit: float) -> Verdict:
+    if gap.outside(limit).any():
+        return "different"
+    return "same" if gap.within(limit).all() else "undecided"
 
 
 def _divergence_note(result: Comparison) -> str:

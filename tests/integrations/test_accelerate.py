@@ -14,9 +14,11 @@ import torch  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
+from live import on_the_clock  # noqa: E402
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau  # noqa: E402
 
-from rootscale.integrations.accelerate import rescale  # noqa: E402
+from rootscale.integrations.accelerate import add_samples, rescale  # noqa: E402
+from rootscale.training.samples import follow_samples  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +104,13 @@ def two_prepared(late):
 def test_several_prepared_optimizers_are_converted_together(late):
     accelerator, models, optimizers, schedulers = two_prepared(late)
     belong = [one.scheduler.optimizer for one in schedulers]
-    options = {"scheduler": schedulers[::-1], "model": models, "forward_kappa": 2, "processes_before": 2}
+    options = {
+        "scheduler": schedulers[::-1],
+        "model": models,
+        "forward_kappa": 2,
+        "processes_before": 2,
+        "lengths": "fixed",
+    }
     changes = rescale(optimizers, 4, **options)
     assert [one.scheduler.optimizer for one in schedulers] == belong
     assert models[1][1].momentum == pytest.approx(1 - 0.9**2)
@@ -120,7 +128,7 @@ def test_one_of_several_that_is_refused_leaves_the_others(late):
     _, models, optimizers, schedulers = two_prepared(late)
     belong = [one.scheduler.optimizer for one in schedulers]
     with pytest.raises(ValueError, match="optimizer 1: rule 'sqrt' is for adam, adamw, rmsprop; the rule of sgd is"):
-        rescale(optimizers, 4, scheduler=schedulers, model=models, rule="sqrt", processes_before=2)
+        rescale(optimizers, 4, scheduler=schedulers, model=models, rule="sqrt", processes_before=2, lengths="fixed")
     assert optimizers[0].param_groups[0]["lr"] == 1e-3
     assert models[1][1].momentum == 0.1
     assert [type(one.scheduler) for one in schedulers] == [LambdaLR, LambdaLR]
@@ -196,7 +204,7 @@ def _two(rank, port, out):
     found = []
     for before, kappa, _ in CASES:
         run = prepared()
-        rescale(run[2], kappa, scheduler=run[3], processes_before=before)
+        rescale(run[2], kappa, scheduler=run[3], processes_before=before, lengths="fixed")
         found.append(steps(*run, 6))
     if rank == 0:
         torch.save(found, out)
@@ -215,6 +223,69 @@ def test_two_processes_step_the_scheduler_twice_and_a_change_in_their_number_is_
         assert rates == pytest.approx(wanted, rel=1e-9)
 
 
+def stretched(before, now, steps_done=24):
+    """A run of one process that goes on as if on several, whose script multiplies its lengths by their number."""
+    saved = prepared(lambda o: LambdaLR(o, lambda step: 1 - step / (64 * before)))
+    for _ in range(before):  # the clock ticks once for each process
+        steps(*saved, steps_done)
+    states = saved[2].optimizer.state_dict(), saved[3].scheduler.state_dict()
+    forget()
+    run = prepared(lambda o: LambdaLR(o, lambda step: 1 - step / (64 * now)))
+    run[2].optimizer.load_state_dict(states[0])
+    run[3].scheduler.load_state_dict(states[1])
+    return run
+
+
+@pytest.mark.parametrize(("before", "kappa"), [(2, 1), (2, 4), (4, 2), (3, 1)])
+@pytest.mark.parametrize("lengths", [None, "per process"])
+def test_lengths_that_follow_the_number_of_processes_are_noticed(before, kappa, lengths):
+    run = stretched(before, 1)
+    changes = rescale(run[2], kappa, scheduler=run[3], processes_before=before, lengths=lengths)
+    assert (changes["LambdaLR place"].before, changes["LambdaLR place"].after) == (24 * before, 24)
+    wanted = [math.sqrt(kappa) * 1e-3 * (1 - (24 + kappa * k) / 64) for k in range(8)]
+    assert steps(*run, 8) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_lengths_that_are_fixed_are_noticed():
+    run = prepared()
+    steps(*run, 16)
+    rescale(run[2], 4, scheduler=run[3], processes_before=2)
+    assert steps(*run, 4) == pytest.approx([2e-3 * half(16 + 8 * k) for k in range(4)], rel=1e-9)
+
+
+def test_lengths_that_cannot_be_told_are_asked_for_before_anything_is_changed():
+    run = prepared()  # at its start, any function gives what it gives
+    with pytest.raises(ValueError, match=r"at both of the places .* give lengths='fixed' .* lengths='per process'"):
+        rescale(run[2], 4, scheduler=run[3], processes_before=2)
+    changed = stretched(2, 5)
+    with pytest.raises(ValueError, match=r"at neither of the places"):
+        rescale(changed[2], 4, scheduler=changed[3], processes_before=2)
+    nested = prepared(lambda o: torch.optim.lr_scheduler.ChainedScheduler([LambdaLR(o, half)], optimizer=o))
+    with pytest.raises(ValueError, match=r"functions of this LambdaLR are not in the checkpoint"):
+        rescale(nested[2], 4, scheduler=nested[3], processes_before=2)
+    with pytest.raises(ValueError, match="lengths must be 'fixed' or 'per process', got 'both'"):
+        rescale(run[2], 4, scheduler=run[3], processes_before=2, lengths="both")
+    assert all(one[2].param_groups[0]["lr"] <= 1e-3 for one in (run, changed, nested))
+
+
 def test_the_example_runs(capsys):
     runpy.run_path(str(ROOT / "examples" / "accelerate_loop.py"), run_name="__main__")
     assert "LambdaLR clock" in capsys.readouterr().out
+
+
+def test_an_optimizer_on_the_sample_clock_is_told_the_samples_of_its_steps():
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = torch.nn.Linear(3, 1)
+    bare, seen = on_the_clock(net.parameters(), 4)
+    net, optimizer, scheduler = accelerator.prepare(net, bare, follow_samples(CosineAnnealingLR(bare, 10)))
+    for n in (4, 2, 1, 7):
+        with accelerator.accumulate(net):
+            accelerator.backward(net(torch.ones(n, 3)).square().mean())
+            add_samples(accelerator, optimizer, n)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+    assert seen == [6, 14]
+    assert scheduler.scheduler.last_epoch == 14 // 4
+    with pytest.raises(TypeError, match="optimizer must be on the sample clock, got SGD"):
+        add_samples(accelerator, torch.optim.SGD(net.parameters(), lr=0.1), 4)

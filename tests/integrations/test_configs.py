@@ -17,6 +17,7 @@ from rootscale import AdamW, BatchSize, Plan
 from rootscale.cli import main
 from rootscale.integrations.configs import FORMATS, Length, convert_file
 from rootscale.integrations.configs import convert_text as convert
+from rootscale.integrations.configs.catalog import describe_format, describe_formats
 from rootscale.integrations.configs.converter import read_document
 from rootscale.integrations.configs.document import Document
 from rootscale.integrations.configs.formats.row import PLAN_UNITS, UNIT_KEYS, unit_of
@@ -32,6 +33,20 @@ FILES = {
     "timm-args.yaml": (1024, "timm", {"world_size": 4}),
     "torchtitan.toml": (64, "torchtitan", {}),
     "megatron.sh": (256, "megatron", {}),
+    "axolotl.yaml": (32, "axolotl", {"world_size": 4}),
+    "llamafactory.yaml": (32, "llamafactory", {"world_size": 4}),
+    "litgpt.yaml": (512, "litgpt", {}),
+    "lightning.yaml": (256, "lightning", {"world_size": 4}),
+    "nemo.yaml": (64, "nemo", {"world_size": 4}),
+    "nemo-megatron.yaml": (256, "nemo-megatron", {}),
+    "hydra.yaml": (256, "hydra", {"world_size": 4}),
+    "olmo.yaml": (1024, "olmo", {}),
+    "olmo-core.yaml": (524288, "olmo-core", {}),
+    "nanogpt.py": (128, "nanogpt", {}),
+    "torchtitan_samples.py": (64, "torchtitan-python", {}),
+    "torchtitan_tokens.py": (524288, "torchtitan-tokens", {}),
+    "transformers.sh": (256, "transformers", {"world_size": 8}),
+    "timm.sh": (1024, "timm", {"world_size": 4}),
 }
 
 
@@ -53,6 +68,12 @@ def values(text, format):
 
 def without_numbers(text):
     return re.sub(r"(?<![\w.])-?\d[\d.]*(e[-+]?\d+)?(?![\w.])", "#", text)
+
+
+def is_kept(before, after):
+    """Whether the second text has all of the first but its numbers, in order; new entries may stand in between."""
+    characters = iter(without_numbers(after))
+    return all(character in characters for character in without_numbers(before))
 
 
 def test_every_example_is_there_and_found_out():
@@ -142,6 +163,168 @@ EXPECTED = {
         "save_interval": 2500,
         "log_interval": 25,
     },
+    "axolotl.yaml": {
+        "gradient_accumulation_steps": 16,
+        "learning_rate": 4e-4,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.92,
+        "adam_epsilon": 5e-9,
+        "weight_decay": 0.02,
+        "max_grad_norm": 0.5,
+        "save_steps": 25,
+    },
+    "llamafactory.yaml": {
+        "gradient_accumulation_steps": 32,
+        "learning_rate": 2e-4,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.92,
+        "adam_epsilon": 5e-9,
+        "max_grad_norm": 0.5,
+        "logging_steps": 5,
+        "save_steps": 100,
+    },
+    "litgpt.yaml": {
+        "train.global_batch_size": 2048,
+        "optimizer.init_args.lr": 8e-4,
+        "optimizer.init_args.betas.0": 0.8,
+        "optimizer.init_args.betas.1": 0.92,
+        "optimizer.init_args.eps": 5e-9,
+        "optimizer.init_args.weight_decay": 0.2,
+        "train.min_lr": 8e-5,
+        "train.max_norm": 0.5,
+        "train.lr_warmup_steps": 500,
+        "train.save_interval": 250,
+        "eval.interval": 250,
+    },
+    "lightning.yaml": {
+        "trainer.accumulate_grad_batches": 8,
+        "optimizer.init_args.lr": 2e-3,
+        "optimizer.init_args.betas.0": 0.8,
+        "optimizer.init_args.betas.1": 0.92,
+        "optimizer.init_args.eps": 5e-9,
+        "optimizer.init_args.weight_decay": 0.1,
+        "lr_scheduler.init_args.eta_min": 2e-5,
+        "trainer.gradient_clip_val": 0.5,
+        "trainer.max_steps": 2500,
+        "trainer.log_every_n_steps": 10,
+    },
+    "nemo.yaml": {  # the factor of Noam's schedule stays: its warm-up of fewer steps makes the peak higher
+        "trainer.accumulate_grad_batches": 4,
+        "model.optim.betas.0": 0.8,
+        "model.optim.betas.1": 0.92,
+        "model.optim.eps": 5e-9,
+        "model.optim.weight_decay": 2e-3,
+        "model.optim.sched.warmup_steps": 2500,
+        "model.optim.sched.min_lr": 2e-6,
+        "trainer.gradient_clip_val": 0.5,
+        "trainer.log_every_n_steps": 25,
+    },
+    "nemo-megatron.yaml": {
+        "model.global_batch_size": 1024,
+        "model.optim.lr": 4e-4,
+        "model.optim.betas.0": 0.8,
+        "model.optim.betas.1": 0.92,
+        "model.optim.eps": 5e-9,
+        "model.optim.weight_decay": 0.02,
+        "model.optim.sched.warmup_steps": 125,
+        "model.optim.sched.constant_steps": 2500,
+        "model.optim.sched.min_lr": 4e-5,
+        "trainer.gradient_clip_val": 0.5,
+        "trainer.max_steps": 25000,
+        "trainer.log_every_n_steps": 5,
+        "trainer.val_check_interval": 500,
+    },
+    "hydra.yaml": {
+        "trainer.accumulate_grad_batches": 4,
+        "model.optimizer.lr": 2e-3,
+        "model.optimizer.betas.0": 0.8,
+        "model.optimizer.betas.1": 0.92,
+        "model.optimizer.eps": 5e-9,
+        "model.scheduler.eps": 2e-8,
+        "trainer.gradient_clip_val": 0.25,
+    },
+    "olmo.yaml": {
+        "global_train_batch_size": 4096,
+        "optimizer.learning_rate": 6e-4,
+        "optimizer.betas.0": 0.8,
+        "optimizer.betas.1": 0.92,
+        "optimizer.eps": 5e-9,
+        "optimizer.weight_decay": 0.2,
+        "scheduler.t_warmup": 500,
+        "max_grad_norm": 0.5,
+        "stop_at": 100000,
+        "save_interval": 250,
+    },
+    "olmo-core.yaml": {
+        "data_loader.global_batch_size": 2097152,
+        "train_module.optim.lr": 8e-4,
+        "train_module.optim.betas.0": 0.8,
+        "train_module.optim.betas.1": 0.92,
+        "train_module.optim.eps": 5e-9,
+        "train_module.optim.weight_decay": 0.2,
+        "train_module.scheduler.warmup": 500,
+        "train_module.max_grad_norm": 0.5,
+        "trainer.callbacks.checkpointer.save_interval": 250,
+    },
+    "nanogpt.py": {
+        "gradient_accumulation_steps": 32,
+        "learning_rate": 2e-3,
+        "min_lr": 2e-4,
+        "beta1": 0.8,
+        "beta2": 0.92,
+        "weight_decay": 0.2,
+        "grad_clip": 0.5,
+        "max_iters": 1250,
+        "lr_decay_iters": 1250,
+        "warmup_iters": 25,
+        "eval_interval": 60,
+    },
+    "torchtitan_samples.py": {
+        "training.global_batch_size": 256,
+        "optimizer.lr": 1.6e-3,
+        "optimizer.beta1": 0.8,
+        "optimizer.beta2": 0.92,
+        "optimizer.eps": 5e-9,
+        "optimizer.weight_decay": 0.2,
+        "lr_scheduler.warmup_steps": 50,
+        "training.max_norm": 0.5,
+        "training.steps": 2500,
+    },
+    "torchtitan_tokens.py": {
+        "training.num_tokens_per_train_step": 2097152,
+        "optimizer.lr": 6e-4,
+        "optimizer.betas.0": 0.8,
+        "optimizer.betas.1": 0.92,
+        "optimizer.eps": 5e-9,
+        "optimizer.weight_decay": 0.2,
+        "lr_scheduler.warmup_steps": 150,
+        "training.max_norm": 0.5,
+        "training.steps": 750,
+        "checkpoint.interval": 125,
+    },
+    "transformers.sh": {
+        "gradient_accumulation_steps": 16,
+        "learning_rate": 1e-4,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.92,
+        "adam_epsilon": 5e-9,
+        "weight_decay": 0.02,
+        "max_grad_norm": 0.5,
+        "max_steps": 10000,
+        "warmup_steps": 250,
+        "logging_steps": 25,
+        "save_steps": 1000,
+    },
+    "timm.sh": {
+        "grad_accum_steps": 8,
+        "lr": 2e-3,
+        "warmup_lr": 2e-5,
+        "opt_betas.0": 0.8,
+        "opt_betas.1": 0.92,
+        "opt_eps": 5e-9,
+        "weight_decay": 0.1,
+        "clip_grad": 0.5,
+    },
 }
 
 
@@ -152,7 +335,9 @@ def test_known_fields_change_and_nothing_else_does(name):
     result = convert(text, 4 * size, **known)
     assert result.values == EXPECTED[name]
     assert values(result.after, format) == {**values(text, format), **EXPECTED[name]}
-    assert without_numbers(result.after) == without_numbers(text)
+    assert is_kept(text, result.after)
+    if not EXPECTED[name].keys() - values(text, format).keys():
+        assert without_numbers(result.after) == without_numbers(text)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -226,8 +411,8 @@ def test_every_example_goes_there_and_back(name, kappa):
     rounded = [row.name for row in there.changes if "rounded" in row.why or "exactly" in row.why]
     back = convert(there.after, size, **known)
     kept = {path: value for path, value in values(text, format).items() if path not in rounded}
-    assert {path: value for path, value in values(back.after, format).items() if path not in rounded} == kept
-    assert without_numbers(back.after) == without_numbers(text)
+    assert {path: value for path, value in values(back.after, format).items() if path in kept} == kept
+    assert is_kept(text, back.after)
 
 
 @settings(deadline=None, max_examples=30)
@@ -269,9 +454,9 @@ def test_a_default_that_the_rule_changes_is_written_down():
             "\n[lr_scheduler]\nwarmup_steps = 50\n",
         ),
         (
-            "run.py --lr=1e-3 --micro-batch-size 128 --clip-grad 0 --weight-decay 0 \\\n  --bf16", 512,
+            "run.py --lr=1e-3 --micro-batch-size 128 --clip-grad 0 --weight-decay 0 \\\n  --train-samples 9", 512,
             "run.py --lr=0.002 --global-batch-size 512 --adam-beta1 0.6 --adam-beta2 0.996 --adam-eps 5e-09 "
-            "--micro-batch-size 128 --clip-grad 0 --weight-decay 0 \\\n  --bf16",
+            "--micro-batch-size 128 --clip-grad 0 --weight-decay 0 \\\n  --train-samples 9",
         ),
     ],
 )  # fmt: skip
@@ -453,7 +638,7 @@ def test_steps_that_do_not_divide_are_rounded_and_said_so():
 
 
 def test_variables_of_a_script_are_changed_where_they_are_set():
-    text = 'export N=64\nLR=1e-3\nrun --global-batch-size ${N} --lr "$LR" --adam-beta1 0.98 --adam-beta2 0.99\n'
+    text = 'export N=64\nLR=1e-3\nrun --train-samples 9 --global-batch-size ${N} --lr "$LR" --adam-beta1 0.98 --adam-beta2 0.99\n'
     after = convert(text, 128, rule="none").after
     assert after == text.replace("N=64", "N=128")
     shared = "ITERS=100\nrun --global-batch-size 64 --lr 1e-3 --train-iters $ITERS --seed $ITERS"
@@ -472,7 +657,7 @@ def test_variables_of_a_script_are_changed_where_they_are_set():
     ],
 )
 def test_a_variable_that_something_else_uses_is_not_changed(use):
-    text = f"N=64\n# N is the batch size\n{use}\nrun --micro-batch-size 4 --global-batch-size $N --lr 1e-3\n"
+    text = f"N=64\n# N is the batch size\n{use}\nrun --micro-batch-size 4 --global-batch-size $N --lr 1e-3 --lr-decay-style cosine\n"
     with pytest.raises(ValueError, match=r"global_batch_size .* it is the variable N, which line 3 uses too; write"):
         convert(text, 128)
     unchanged = text.replace("--global-batch-size $N", "--global-batch-size 64 --seq-length $N")
@@ -481,7 +666,7 @@ def test_a_variable_that_something_else_uses_is_not_changed(use):
 
 
 def test_a_variable_of_the_name_of_its_option_is_changed():
-    text = "lr=1e-3\nrun --micro-batch-size 4 --global-batch-size 64 --lr $lr --min-lr 0 --other $other\n"
+    text = "lr=1e-3\nrun --micro-batch-size 4 --global-batch-size 64 --lr $lr --lr-decay-style cosine --other $other\n"
     assert "lr=0.002\n" in convert(text, 256).after
 
 
@@ -491,7 +676,7 @@ def test_options_inside_a_text_of_yaml_do_not_make_it_a_script(format):
     result = convert(text, 32, world_size=1, format=format)
     assert (result.format.name, result.values["learning_rate"]) == ("transformers", 2e-4)
     assert "sweep --lr 3\n" in result.after
-    inside = "command: |\n  run --micro-batch-size 4 --global-batch-size 64 --lr 1e-3 --min-lr 0\n"
+    inside = "command: |\n  run --micro-batch-size 4 --global-batch-size 64 --lr 1e-3 --train-samples 9\n"
     assert "--global-batch-size 256 " in convert(inside, 256).after  # a script inside YAML is one
 
 
@@ -529,12 +714,12 @@ def test_unknown_optimizers_are_refused_by_name(name):
 
 _HF = '{"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, %s}'
 _BETAS = json.dumps([0.98, 0.999], indent=2).replace("\n", "\n      ")
-_MEGATRON = "--micro-batch-size 1 --global-batch-size 64 --lr 1e-3 "
+_MEGATRON = "--micro-batch-size 1 --global-batch-size 64 --train-samples 9 --lr 1e-3 "
 REFUSED = {
     "adafactor": (_HF % '"optim": "adafactor"', "optim='adafactor': there is no rule"),
     "lion": ("opt: lion\nbatch_size: 8\nlr: 1e-3\n", "opt='lion': there is no rule"),
     "muon": (_MEGATRON + "--optimizer muon", "optimizer='muon': there is no rule"),
-    "no optimizer": ('{"train_batch_size": 256}', "optimizer.type is not in the file"),
+    "no optimizer": ('{"train_batch_size": 256, "zero_optimization": {"stage": 2}}', "optimizer.type is not in the file"),
     "plateau": ("opt: adamw\nbatch_size: 8\nlr: 1e-3\nsched: plateau\n", "no clock: it waits .* known are cosine"),
     "rmsprop in text": (_HF % '"optim": "rmsprop"', "optim='rmsprop': its alpha and eps are in the text of optim_args"),
     "unknown schedule": (_HF % '"lr_scheduler_type": "mine"', "'mine': this schedule's clock is not known"),
@@ -543,13 +728,12 @@ REFUSED = {
     "no peak": (deepspeed(scheduler={"type": "WarmupLR", "params": {"x": 1}}), "warmup_max_lr is not in the file"),
     "elastic": (deepspeed(elasticity={"enabled": True}), "chooses the batch size by itself"),
     "auto batch": (_HF % '"auto_find_batch_size": true', "chooses the batch size by itself"),
-    "ramp": (_MEGATRON + "--rampup-batch-size 16 8 300", "there is no one kappa"),
     "variable": (_MEGATRON.replace("1e-3", "$LR"), r"lr must be a number, got '\$LR'"),
     "text": (deepspeed(gradient_clipping="big"), "gradient_clipping must be a number, got 'big'"),
     "layout": (deepspeed(train_micro_batch_size_per_gpu=3), "no multiple of 3 micro x 1 workers: choose its layout"),
     "clip by value": ("opt: adamw\nbatch_size: 8\nlr: 1e-3\nclip_grad: 1.0\nclip_mode: agc\n", "only a clip by norm"),
     "twice": ('{"train_batch_size": 256, ' + deepspeed()[1:], "more than once"),
-    "nothing known": ('{"a": 1}', r"looked for deepspeed \(JSON with train_batch_size .* megatron"),
+    "nothing known": ('{"a": 1}', r"looked for deepspeed \(JSON with train_micro_batch_size_per_gpu .* megatron"),
     "broken": ('{"train_batch_size": 256', "expected JSON: Expecting"),
     "merge": (
         "base: &base\n  learning_rate: 1e-3\n<<: *base\nper_device_train_batch_size: 8\n",
@@ -670,8 +854,8 @@ def test_batch_sizes_that_contradict_each_other_are_refused():
 def test_a_format_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="torchtitan files are TOML, this one looks like JSON"):
         convert(example("deepspeed.json"), 4096, format="torchtitan")
-    with pytest.raises(ValueError, match=r"format must be one of deepspeed, .*, got 'nemo'"):
-        convert(example("deepspeed.json"), 4096, format="nemo")
+    with pytest.raises(ValueError, match=r"format must be one of deepspeed, .*, got 'mine'"):
+        convert(example("deepspeed.json"), 4096, format="mine")
 
 
 def test_without_pyyaml_the_extra_is_named(monkeypatch):
@@ -764,11 +948,10 @@ def test_the_commands_of_the_docs_print_what_the_docs_show(capsys, monkeypatch):
         assert [line.rstrip() for line in printed.strip().splitlines()] == shown.strip("\n").splitlines()
 
 
-def test_the_docs_list_every_field_and_optimizer():
-    page = (ROOT / "docs" / "integrations" / "configs.md").read_text()
+def test_the_page_of_formats_is_the_table():
+    page = ROOT / "docs" / "integrations" / "formats.md"
+    assert page.read_text() == describe_formats()
     for known in FORMATS.values():
+        section = describe_format(known)
         for one in known.all_fields():
-            path = re.sub(r"\.\d$", "", one.path)
-            assert f"`{path}`" in page, path
-        for name in [*known.optimizers, *filter(None, known.schedules)]:
-            assert f"`{name}`" in page, name
+            assert f"`{re.sub(r'[.][0-9]+$', '', one.path)}`" in section

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from live import on_the_clock
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,7 +23,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 
-from rootscale.integrations.lightning import RescaleCallback
+from rootscale.integrations.lightning import RescaleCallback, SampleClockCallback
 from rootscale.training import NoiseMeter
 
 ROOT = Path(__file__).parents[2]
@@ -138,7 +139,9 @@ def test_larger_batches_that_are_accumulated_less_change_batchnorm_alone(small, 
     (state,) = torch.load(tmp_path / "a" / "last.ckpt", weights_only=False)["optimizer_states"]
     for held, then in zip(now.first["state"], state["state"].values(), strict=True):
         assert all(torch.equal(held[key], then[key]) for key in then)
-    assert {**now.first["group"], "params": [0, 1, 2, 3, 4, 5]} == state["param_groups"][0]
+    units = {"kappa": 1.0, "batch_size": 16.0, "forward_kappa": 4.0, "scheduler_kappa": 1.0, "ema_kappa": 1.0}
+    carried = {f"rootscale_{name}": value for name, value in units.items()}
+    assert now.first["group"] | {"params": [0, 1, 2, 3, 4, 5]} == state["param_groups"][0] | carried
     assert now.first["momentum"] == [pytest.approx(1 - 0.9**4)]
     (changes,) = callback.changes
     assert [row.name for row in changes if row.after != row.before] == ["BatchNorm momentum"]
@@ -188,6 +191,31 @@ def test_a_run_that_was_converted_resumes_as_it_was_and_converts_again(small, tm
     assert back.first["momentum"] == [pytest.approx(0.1, rel=1e-12)]
     assert back.first["decay"] == [pytest.approx(0.99, rel=1e-12)]
     assert back.first["clip"] == pytest.approx(1.0)
+
+
+def test_a_converted_run_makes_no_step_without_the_callback(small, tmp_path):
+    fit(tmp_path / "a", 16, callbacks=with_average(), resume=small[0], epochs=3)
+    with pytest.raises(ValueError, match=r"BatchNorm's momentum .* are not: .* give the Trainer its RescaleCallback"):
+        fit(
+            tmp_path / "b",
+            16,
+            callbacks=[EMAWeightAveraging(decay=0.99)],
+            resume=tmp_path / "a" / "last.ckpt",
+            epochs=4,
+        )
+
+
+def test_a_checkpoint_of_a_version_whose_runs_did_not_carry_their_units_is_resumed(small, tmp_path):
+    fit(tmp_path / "a", 16, callbacks=with_average(), resume=small[0], epochs=3)
+    checkpoint = torch.load(tmp_path / "a" / "last.ckpt", weights_only=True)
+    for group in checkpoint["optimizer_states"][0]["param_groups"]:
+        for key in [key for key in group if key.startswith("rootscale_")]:
+            del group[key]
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    one = fit(tmp_path / "b", 16, callbacks=with_average(), resume=tmp_path / "a" / "last.ckpt", epochs=4)
+    other = fit(tmp_path / "c", 16, callbacks=with_average(), resume=tmp_path / "old.ckpt", epochs=4)
+    assert one.rates == other.rates
+    assert other.last["momentum"] == [pytest.approx(1 - 0.9**4)]
 
 
 def test_the_accumulation_scheduler_is_followed(small, tmp_path):
@@ -466,3 +494,28 @@ def test_a_checkpoint_of_two_processes_is_resumed_by_one(tmp_path, example, monk
         trainer = example.fit(str(tmp_path / str(batch_size)), example.data(), batch_size, 3, path, 1)
         (callback,) = (one for one in trainer.callbacks if isinstance(one, RescaleCallback))
         assert [changes.kappa for changes in callback.changes] == kappas
+
+
+COUNTED = {
+    "batches": ({}, 1, [4, 6, 7, 14, 17]),
+    "accumulation": ({}, 2, [6, 14, 17]),
+    "numbers": ({"samples": lambda batch: batch[0].numel()}, 1, [12, 18, 21, 42, 51]),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED.values(), ids=COUNTED)
+def test_an_optimizer_on_the_sample_clock_is_told_the_samples_of_its_steps(tmp_path, case):
+    options, every, expected = case
+    made = []
+
+    def configure(module):
+        made.append(on_the_clock(module.parameters(), 4))
+        return made[-1][0]
+
+    module = Net(configure).eval()  # batches of one sample have no statistics
+    loader = DataLoader([(X[:n], X[:n].sum(1, keepdim=True)) for n in (4, 2, 1, 7, 3)], batch_size=None)
+    callbacks = [SampleClockCallback(**options)]
+    options = dict(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = Trainer(max_epochs=1, callbacks=callbacks, accumulate_grad_batches=every, **options)
+    trainer.fit(module, loader)
+    assert made[-1][1] == expected

@@ -261,12 +261,13 @@ def test_injected_hyperparameters_of_doubtful_units_are_asked_for():
 
     state = optax.inject_hyperparams(own)(lr=0.1).init(start())
     with pytest.raises(ValueError, match=r"opt_state.hyperparams\['lr'\]: its unit is unknown"):
-        rescale(state, 4)
-    assert float(rescale(state, 4, units={"lr": "eta"}).hyperparams["lr"]) == pytest.approx(0.2)
+        rescale(state, 4, remade=True)
+    assert float(rescale(state, 4, units={"lr": "eta"}, remade=True).hyperparams["lr"]) == pytest.approx(0.2)
     state = optax.inject_hyperparams(l2)(learning_rate=0.1, weight_decay=0.3).init(start())
     with pytest.raises(ValueError, match=r"\['weight_decay'\]: its unit is unknown"):
-        rescale(state, 4)
-    assert float(rescale(state, 4, units={"weight_decay": "l2"}).hyperparams["weight_decay"]) == 0.3
+        rescale(state, 4, remade=True)
+    after = rescale(state, 4, units={"weight_decay": "l2"}, remade=True)
+    assert float(after.hyperparams["weight_decay"]) == 0.3
     state = optax.inject_hyperparams(optax.rmsprop)(1e-2, decay=0.99).init(start())
     with pytest.raises(ValueError, match=r"\['eps'\]: its unit is unknown"):
         rescale(state, 4)
@@ -275,6 +276,70 @@ def test_injected_hyperparameters_of_doubtful_units_are_asked_for():
     with pytest.raises(ValueError, match="if it is SGD, say optimizer='sgd'"):
         rescale(state, 4)
     assert float(rescale(state, 4, optimizer="sgd").hyperparams["learning_rate"]) == pytest.approx(4e-2)
+
+
+def own_adam(learning_rate, b2=0.99):
+    return optax.adam(learning_rate, b1=0.9, b2=b2)
+
+
+FIXED = {
+    "static_args": (optax.inject_hyperparams(optax.adam, static_args=("b1", "b2"))(1e-2, b1=0.9, b2=0.99), "b1, b2"),
+    "one of them": (optax.inject_hyperparams(optax.adam, static_args="b2")(1e-2, b1=0.9, b2=0.99), "b2"),
+    "by the function": (optax.inject_hyperparams(own_adam)(1e-2), "b1, eps"),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_betas_that_the_state_does_not_hold_are_an_error(name):
+    injected, fixed = FIXED[name]
+    _, state = run(injected, start(), injected.init(start()), 8)
+    with pytest.raises(
+        ValueError, match=rf"does not hold {fixed}: they are static_args .* rescale\(..., remade=True\)"
+    ):
+        rescale(state, 4)
+    lr_only = rescale(state, 4, rule="sqrt-eta")  # changes no beta
+    assert float(lr_only.hyperparams["learning_rate"]) == pytest.approx(2e-2)
+
+
+def test_a_function_that_is_made_anew_goes_on_as_the_converted_run():
+    params, state = run(FIXED["static_args"][0], start(), FIXED["static_args"][0].init(start()), 8)
+    numbers = scale("adam", 4, learning_rate=1e-2, b1=0.9, b2=0.99)
+    anew = optax.inject_hyperparams(optax.adam, static_args=("b1", "b2"))(**numbers)
+    got, _ = run(anew, params, rescale(state, 4, remade=True), 4, first=8)
+    plain = optax.adam(1e-2, b1=0.9, b2=0.99)
+    _, plain_state = run(plain, start(), plain.init(start()), 8)
+    expected, _ = run(optax.adam(**numbers), params, rescale(plain_state, 4), 4, first=8)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("injected", [False, True])
+def test_the_state_of_flax_nnx_stays_one(injected):
+    nnx = pytest.importorskip("flax.nnx", reason="needs flax")
+    x = jnp.linspace(-1, 1, 6).reshape(3, 2)
+
+    def trained(kappa, steps):
+        model = nnx.Linear(2, 1, rngs=nnx.Rngs(0), param_dtype=jnp.float64)
+        arguments = dict(learning_rate=1e-2, b1=0.9, b2=0.99)
+        make = optax.inject_hyperparams(optax.adam) if injected else optax.adam
+        optimizer = nnx.Optimizer(model, make(**arguments), wrt=nnx.Param)
+        for step in range(steps):
+            if step == 8:
+                optimizer.opt_state = nnx.data(rescale(optimizer.opt_state, kappa))
+                optimizer.tx = make(**scale("adam", kappa, **arguments))
+            optimizer.update(model, nnx.grad(lambda model: (model(x) ** 2).mean())(model))
+        return model, optimizer
+
+    model, _ = trained(4, 12)
+    adam = optax.adam(1e-2, b1=0.9, b2=0.99)
+    fresh = nnx.Linear(2, 1, rngs=nnx.Rngs(0), param_dtype=jnp.float64)
+    params = {"kernel": fresh.kernel[...], "bias": fresh.bias[...]}
+    state, loss = adam.init(params), lambda p: ((x @ p["kernel"] + p["bias"]) ** 2).mean()
+    for step in range(12):
+        if step == 8:
+            adam, state = optax.adam(**scale("adam", 4, learning_rate=1e-2, b1=0.9, b2=0.99)), rescale(state, 4)
+        updates, state = adam.update(jax.grad(loss)(params), state)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(model.kernel[...], params["kernel"], rtol=1e-9)
 
 
 def partitioned(params):

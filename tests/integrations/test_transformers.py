@@ -8,6 +8,7 @@ import json
 import math
 import os
 import runpy
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'rootscale[transformers]'")
 
 import torch  # noqa: E402
+from live import on_the_clock  # noqa: E402
 from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
@@ -28,6 +30,7 @@ from rootscale.integrations.configs import convert_text  # noqa: E402
 from rootscale.integrations.configs.formats.transformers import TRANSFORMERS  # noqa: E402
 from rootscale.integrations.transformers import (  # noqa: E402
     RescaleCallback,
+    SampleClockMixin,
     explain_training_arguments,
     global_batch_size,
     resume,
@@ -700,3 +703,26 @@ def test_the_example_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(ROOT / "examples" / "transformers_trainer.py"), run_name="__main__")
     assert "noise_scale" in capsys.readouterr().out
+
+
+# ---- the sample clock
+
+
+def test_the_trainer_tells_an_optimizer_on_the_sample_clock_what_it_divides_the_loss_by(tmp_path):
+    divided_by = []
+
+    class Counting(SampleClockMixin, Trainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            divided_by.append(int(num_items_in_batch))
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    model, rows = tiny(), text(7)
+    for row, length in zip(rows, [8, 3, 5, 2, 7, 8, 4], strict=True):  # of some tokens the labels do not count
+        row["labels"] = torch.where(torch.arange(8) < length, row["labels"], -100)
+    args = arguments(tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=2, num_train_epochs=1)
+    optimizer, seen = on_the_clock(model.parameters(), 7)
+    Counting(model, args, train_dataset=rows, optimizers=(optimizer, None)).train()
+    assert seen == list(accumulate(divided_by[::2]))
+    assert len(seen) == len(set(divided_by)) == 4
+    with pytest.raises(TypeError, match="needs an optimizer on the sample clock, got AdamW"):
+        Counting(model, args, train_dataset=rows).train()

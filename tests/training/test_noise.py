@@ -203,8 +203,9 @@ def noise(low):
 def test_advice_is_the_largest_safe_kappa_and_the_limit_that_binds(plan, low, kappa, limit):
     import re
 
-    advice = advise(plan, noise(low))
+    advice = advise(plan, noise(low), rule="with paper")
     assert advice.kappa == pytest.approx(kappa)
+    assert advise(plan, noise(low)).limit.startswith("the noise scale")  # floors see to the averages
     assert advice.batch_size == pytest.approx(64 * kappa)
     assert re.search(limit, str(advice))
 

@@ -1,5 +1,6 @@
 import copy
 import functools
+import itertools
 import math
 import warnings
 
@@ -285,15 +286,15 @@ def test_a_wrapped_optimizer_is_pointed_at():
     ("options", "error", "message"),
     [
         (
-            {"kappa": 100},
+            {"kappa": 100, "rule": "with paper"},
             ValueError,
-            r"kappa=100 gives beta1=-1; need kappa < 50, or the form beta\^kappa, which gives beta1=0\.13",
+            r"kappa=100 gives beta1=-1; need kappa < 50, or floors, which give beta1=0\.8",
         ),
         ({"kappa": 0}, ValueError, "kappa must be a finite number > 0, got 0"),
         ({"kappa": math.nan}, ValueError, "kappa must be a finite number > 0, got nan"),
         ({"kappa": "4"}, ValueError, "kappa must be a finite number > 0, got '4'"),
         ({"rule": "cubic"}, ValueError, "rule must be one of sqrt, linear"),
-        ({"rule": "with mean"}, ValueError, "averaging must be 'paper'"),
+        ({"rule": "with mean"}, ValueError, "averaging must be 'floor'"),
         ({"interval": "batch"}, ValueError, "interval must be 'step' or 'epoch', got 'batch'"),
         ({"model": "net"}, TypeError, r"model must be a torch\.nn\.Module, got str"),
         ({"scheduler": "cosine"}, TypeError, r"scheduler must be a torch\.optim\.lr_scheduler\.LRScheduler, got str"),
@@ -364,15 +365,19 @@ def test_a_saved_run_goes_on_as_it_was():
     assert train(model, optimizer, 5, seed=1) == expected
 
 
-def test_an_old_checkpoint_brings_back_old_hyperparameters_so_it_is_loaded_first():
+def test_an_old_checkpoint_brings_back_old_hyperparameters_so_it_is_loaded_first_or_gone_back_to():
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)
     train(model, optimizer, 5)
     old = copy.deepcopy(optimizer.state_dict())
     rescale_(optimizer, 4)
     right = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"to go back to before the switch, call rescale_\(..., 0.25\) and then load"):
+        optimizer.load_state_dict(old)
+    assert plain(optimizer.state_dict()) == plain(right)
+    rescale_(optimizer, 1 / 4)
     optimizer.load_state_dict(old)
-    assert optimizer.param_groups[0]["lr"] == 1e-3
+    assert plain(optimizer.state_dict()) == plain(old)
     rescale_(optimizer, 4)
     assert plain(optimizer.state_dict()) == plain(right)
 
@@ -382,7 +387,7 @@ def test_a_warning_that_is_turned_into_an_error_comes_before_any_change():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ScalingWarning, match="less than two steps"):
-            rescale_(optimizer, 40)
+            rescale_(optimizer, 40, rule="with paper")
     assert optimizer.param_groups[0]["lr"] == 1e-3
 
 
@@ -497,6 +502,8 @@ def test_two_optimizers_at_once_are_each_alone(rule):
             apart.optimizers, apart.schedulers, apart.nets, (apart.average, None), strict=True
         )
     ]
+    for group in apart.optimizers[1].param_groups:  # together, both have to be restored with the average
+        group["rootscale_ema_kappa"] = 4.0
     assert together.snapshot() == apart.snapshot()
     for i, ones in enumerate(alone):
         for row in ones:
@@ -512,6 +519,8 @@ def test_two_optimizers_at_once_are_each_alone(rule):
     assert len(changes) == sum(map(len, alone)) - 1
     for one, other in zip(together.optimizers, apart.optimizers, strict=True):
         assert type(one) is type(other)
+    for group in apart.optimizers[1].param_groups:
+        group["rootscale_ema_kappa"] = 1.0
     for i in range(2):  # and they go on alike
         losses = [train(pair.nets[i], pair.optimizers[i], 3, seed=1) for pair in (together, apart)]
         assert losses[0] == losses[1]
@@ -576,13 +585,14 @@ def whole_numbers(pair):
 
 def short_average(pair):
     pair.optimizers[1].param_groups[1]["alpha"] = 0.5
+    return {"rule": "with paper"}
 
 
 def cycled(pair):
     model = net()
     pair.optimizers[1] = torch.optim.Adam(model.parameters(), **ADAM)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(pair.optimizers[1], 0.1, total_steps=10, base_momentum=0.5)
-    return {"scheduler": [pair.schedulers[0], scheduler]}
+    return {"scheduler": [pair.schedulers[0], scheduler], "rule": "with paper"}
 
 
 def foreign(pair):
@@ -645,10 +655,10 @@ def test_warnings_say_which_of_several_and_come_before_any_change():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ScalingWarning, match=r"^optimizer 1: kappa \* \(1 - beta2\) = 0\.8 is outside"):
-            pair.rescale()
+            pair.rescale(rule="with paper")
     assert pair.snapshot() == before
     with pytest.warns(ScalingWarning) as caught:
-        changes = pair.rescale(scheduler=pair.schedulers[1])
+        changes = pair.rescale(scheduler=pair.schedulers[1], rule="with paper")
     assert [str(one.message) for one in caught] == list(changes.warnings)
     assert changes.warnings[0].startswith("optimizer 0: a scheduler drives this optimizer but was not given")
     assert changes.warnings[1].startswith("optimizer 1: kappa * (1 - beta2)")
@@ -662,7 +672,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing():
     assert pair.snapshot() == before
     assert pair.rescale() == foreseen
     with pytest.raises(ValueError, match="optimizer 0: kappa=100 gives beta1"):
-        pair.rescale(100, dry_run=True)
+        pair.rescale(100, dry_run=True, rule="with paper")
 
 
 def test_each_scheduler_may_have_an_interval_of_its_own():
@@ -740,7 +750,7 @@ def test_a_captured_graph_sees_the_new_learning_rate_and_state():
 def test_a_default_that_no_group_uses_does_not_stand_in_the_way():
     model = net()
     optimizer = torch.optim.Adam([{"params": model.parameters(), "betas": (0.99, 0.999)}], lr=1e-3)
-    rescale_(optimizer, 16)
+    rescale_(optimizer, 16, rule="with paper")
     assert optimizer.param_groups[0]["betas"] == pytest.approx((0.84, 0.984))
     assert optimizer.defaults["betas"] == (0.9, 0.999)  # torch's, which has no value at 16
     assert optimizer.defaults["lr"] == pytest.approx(4e-3)
@@ -811,3 +821,55 @@ def test_a_state_that_keeps_its_range_is_not_warned_about(dtype, options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rescale_(optimizer, 16, **options)
+
+
+def test_default_betas_stop_at_their_floors_and_m_follows():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    held = [(state["exp_avg"].clone(), state["exp_avg_sq"].clone()) for state in optimizer.state.values()]
+    changes = rescale_(optimizer, 16)
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    factor = math.sqrt((0.2 / 1.8) / (16 * 0.1 / 1.9))
+    assert changes["factor of exp_avg"].after == pytest.approx(factor, rel=1e-12)
+    assert [changes[name].status for name in ("beta1", "beta2", "factor of exp_avg")] == 3 * ["measured"]
+    for (m, v), state in zip(held, optimizer.state.values(), strict=True):
+        torch.testing.assert_close(state["exp_avg"], m * factor)
+        torch.testing.assert_close(state["exp_avg_sq"], v / 16)
+
+
+@pytest.mark.parametrize("way", [(16, 1 / 16), (4, 4, 1 / 16), (16, 1 / 4, 1 / 4)])
+def test_the_way_back_over_floors_leads_to_the_first_betas_and_state(way):
+    model = net().double()
+    betas = itertools.cycle([(0.9, 0.95), (0.5, 0.95)])
+    groups = [{"params": [parameter], "betas": next(betas)} for parameter in model.parameters()]
+    optimizer = torch.optim.Adam(groups, lr=1e-3)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict())
+    for kappa in way:
+        rescale_(optimizer, kappa)
+    after = optimizer.state_dict()
+    for old, new in zip(before["param_groups"], after["param_groups"], strict=True):
+        assert new["betas"] == pytest.approx(old["betas"], rel=1e-12)
+    for key, state in before["state"].items():
+        torch.testing.assert_close(after["state"][key]["exp_avg"], state["exp_avg"], rtol=1e-12, atol=0)
+
+
+def test_up_in_two_changes_is_up_in_one():
+    results = []
+    for way in ((16,), (4, 4), (1.5, 32 / 3)):
+        model = net().double()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        for kappa in way:
+            rescale_(optimizer, kappa)
+        state = next(iter(optimizer.state.values()))
+        results.append((optimizer.param_groups[0]["betas"], float(state["exp_avg"].sum())))
+    assert results[1] == (pytest.approx(results[0][0]), pytest.approx(results[0][1], rel=1e-12))
+    assert results[2][0] == pytest.approx(results[0][0])

@@ -150,11 +150,13 @@ def test_growth_is_decided_ahead_of_what_workers_have_read(workers):
 
 def test_growth_stops_where_the_averages_would_be_too_short():
     """beta1 = 0.98 at batch size 4: kappa (1 - beta1) < 1/2 up to kappa = 25."""
-    job = Job(BatchSchedule.from_noise(4)).train(4)
+    job = Job(BatchSchedule.from_noise(4), rule="with paper").train(4)
     assert job.run.grow(noise(1e9)) == 64
     assert job.run.grow(noise(1e9)) is None  # decided, and not yet reached
     with pytest.warns(match="averages over less than two steps"):
-        rescale_(job.optimizer, 32, scheduler=job.scheduler)
+        rescale_(job.optimizer, 32, scheduler=job.scheduler, rule="with paper")
+    free = Job(BatchSchedule.from_noise(4)).train(4)
+    assert free.run.grow(noise(4096)) == 2048  # floors see to the averages
 
 
 def test_a_checkpoint_goes_on_at_the_batch_size_of_another_schedule():
@@ -181,7 +183,7 @@ def test_what_is_impossible_later_is_refused_at_the_start():
     with pytest.raises(
         ValueError, match=r"batch size 400 from sample 1000 is not possible: kappa=100.*need kappa < 50"
     ):
-        Job(BatchSchedule([(0, 4), (1000, 400)]))
+        Job(BatchSchedule([(0, 4), (1000, 400)]), rule="with paper")
     settings = before.optimizer.state_dict()
     with pytest.raises(TypeError, match="ema must be an AveragedModel"):
         ScheduledRun(before.sampler, before.optimizer, scheduler=before.scheduler, ema="average")
@@ -261,7 +263,7 @@ def test_growth_stops_where_a_cycled_beta1_would_have_no_value():
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.98, 0.999))
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=1000)  # beta1 falls to .85
     sampler = ScheduledSampler(2000, BatchSchedule.from_noise(8, share=1.0))
-    run, grown = ScheduledRun(sampler, optimizer, scheduler=scheduler), None
+    run, grown = ScheduledRun(sampler, optimizer, scheduler=scheduler, rule="with paper"), None
     for step, (x,) in enumerate(run.batches(DataLoader(data, batch_sampler=sampler))):
         model(x).square().mean().backward()
         optimizer.step()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rootscale._version import __version__
-from rootscale.cli import convert, lab, report, reproduce, scale, theory
+from rootscale.cli import checkpoint, compare, convert, lab, report, reproduce, scale, theory
 
 __all__ = ["main"]
 
@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="rootscale", description="Change the batch size of a run and keep its training dynamics.")
     parser.add_argument("--version", action="version", version=f"rootscale {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    for family in (scale, lab, report, convert, reproduce, theory):
+    for family in (scale, lab, compare, report, convert, checkpoint, reproduce, theory):
         family.add_parsers(commands)
     return parser
 

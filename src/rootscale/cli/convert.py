@@ -21,7 +21,7 @@ def add_parsers(subparsers: Any) -> None:
     convert = subparsers.add_parser(
         "convert",
         help="a configuration file of another tool at another batch size",
-        description="Convert a configuration file (DeepSpeed, transformers, timm, torchtitan, Megatron-LM) to another "
+        description=f"Convert a configuration file ({', '.join(FORMATS)}) to another "
         "batch size: prints the diff and the reason of every change. Only the values that have to change do; comments, "
         "order and everything else stay. Nothing is written without -o or --in-place.",
         epilog="example: rootscale convert ds_config.json --to 4096 -o ds_config_4096.json",
@@ -42,6 +42,7 @@ def add_parsers(subparsers: Any) -> None:
     convert.add_argument("--dataset-size", type=int, metavar="N", help="samples in the data: steps for a run in epochs")
     convert.add_argument("--steps", type=int, metavar="N", help="length of the run, where the file does not have it")
     convert.add_argument("--format", choices=list(FORMATS), help="of the file; default: found out")
+    convert.add_argument("--section", metavar="NAME", help="the configuration to convert, where a file has several")
     convert.add_argument("--json", action="store_true", help="print everything as JSON, the new text included")
     target = convert.add_mutually_exclusive_group()
     target.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the new configuration there")
@@ -52,7 +53,7 @@ def add_parsers(subparsers: Any) -> None:
 def _convert(args: argparse.Namespace) -> int:
     converted = convert_file(
         args.file, args.to, start=args.start, world_size=args.world_size, rule=rule_text(args.rule, args.averaging),
-        format=args.format, length=Length(args.steps, args.dataset_size),
+        format=args.format, section=args.section, length=Length(args.steps, args.dataset_size),
     )  # fmt: skip
     target = args.file if args.in_place else args.output
     if target is not None:

@@ -28,11 +28,16 @@ def _add_check(subparsers: Any) -> None:
         description="Train a task as it is and at other batch sizes, compare the mean trajectories with simultaneous "
         "confidence bands, and print a verdict: same, different or undecided, and why. The same command resumes a "
         "check that was stopped. Exit code: 0 same, 1 different, 3 undecided.",
-        epilog="example: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25% --out runs/mine",
+        epilog="examples: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25%; "
+        "rootscale check train.py:train --batch-size 16 --to 64; "
+        'rootscale check --command "python train.py --batch-size {batch_size} --lr {lr} --seed {seed} --log {log}" '
+        "--values optimizer=adamw lr=3e-4 --batch-size 16 --to 64",
     )
     check.add_argument(
-        "task", metavar="TASK", help="file.py:name or module:name of a rootscale.lab.Task, or of a function that makes "
-        f"one; or {', '.join(TASKS)} (the folder that holds the data of the last two is ROOTSCALE_DATA)",
+        "task", metavar="TASK", nargs="?",
+        help="file.py:name or module:name of a rootscale.lab.Task, of a function that makes one, or of a training "
+        f"function train(batch_size, seed, log, convert); or {', '.join(TASKS)} (the folder that holds the data of the "
+        "last two is ROOTSCALE_DATA)",
     )  # fmt: skip
     what = check.add_argument_group("what is compared")
     what.add_argument("--to", type=int, nargs="+", default=[], metavar="B", help="batch sizes to compare with")
@@ -52,14 +57,34 @@ def _add_check(subparsers: Any) -> None:
     )
     what.add_argument(
         "--switch-at", default="0", metavar="SAMPLES", help="switch in mid-run, after so many samples or a share such "
-        "as 25%%; default: from scratch",
+        "as 25%%; of your own loop, the path of its checkpoint ({seed} is the seed); default: from scratch",
     )  # fmt: skip
     what.add_argument(
         "--stop", metavar="SAMPLES", help="end the runs there, samples or a share; default: the plan's end"
     )
+    _add_loop(check.add_argument_group("your own loop"))
     _add_verdict(check.add_argument_group("the verdict"))
     _add_runs(check.add_argument_group("the runs"))
     check.set_defaults(handler=_check)
+
+
+def _add_loop(own: Any) -> None:
+    own.add_argument(
+        "--command", dest="own_command", metavar="TEXT", help="a command that makes a run, instead of TASK, with "
+        "{batch_size}, {seed}, {log} (a file for JSON lines) and the values of --values filled in",
+    )  # fmt: skip
+    own.add_argument("--batch-size", type=int, metavar="B", help="of the base")
+    own.add_argument("--plan", type=Path, metavar="FILE", help="the run as it is, as JSON, for --command")
+    own.add_argument(
+        "--values", nargs="+", default=[], metavar="NAME=VALUE", help="the run as it is: the options of `rootscale "
+        "scale`, such as optimizer=adamw lr=3e-4 betas=0.9,0.95 steps=10000",
+    )  # fmt: skip
+    own.add_argument(
+        "--log", metavar="PATH", help="what --command logs to, of any format that `rootscale compare` reads; "
+        "{batch_size}, {seed} and {folder} are filled in; default: {log}",
+    )  # fmt: skip
+    own.add_argument("--clock", metavar="COLUMN", help="of the log, that counts samples or tokens")
+    own.add_argument("--window", type=float, metavar="W", help="width of the smoothing of the log, on the clock")
 
 
 def _add_verdict(how: Any) -> None:

@@ -13,19 +13,20 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from rootscale.cli.console import make_console, progress
 from rootscale.cli.lab import TASKS
+from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
+from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
 from rootscale.files import command_line, need_folder
-from rootscale.format import percent, show
-from rootscale.gap import Gap
+from rootscale.format import show
 from rootscale.lab import (
     Arm,
     Check,
     Forked,
     Here,
     Judge,
+    Loop,
     Measure,
     Observer,
     Setup,
@@ -33,9 +34,11 @@ from rootscale.lab import (
     Task,
     Variant,
     check,
-    load_task,
 )
 from rootscale.lab.execute import Execute
+from rootscale.lab.loop import is_train_function
+from rootscale.lab.task import as_task, load_named
+from rootscale.logs import Alignment
 from rootscale.noise import advise, noise_of
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
@@ -45,15 +48,13 @@ __all__ = ["handle_check", "handle_demo"]
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
 DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
-_EXIT = {"same": 0, "different": 1, "undecided": 3}
-_STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
 def handle_check(args: argparse.Namespace) -> int:
     """Run `rootscale check`."""
-    task = _task(args.task)
+    task = _subject(args)
     variants = _variants(args, task)
-    total = int(task.plan.samples or 0)
+    total = 0 if isinstance(task, Loop) else int(task.plan.samples or 0)
     folder = args.out or Path("runs") / _folder_name(task.name)
     if args.report is not None:
         need_folder(args.report, "report", "--report")
@@ -63,18 +64,21 @@ def handle_check(args: argparse.Namespace) -> int:
             task,
             variants,
             seeds=args.seeds,
-            switch_at=_samples("--switch-at", args.switch_at, total),
+            switch_at=loop_start(args.switch_at)
+            if isinstance(task, Loop)
+            else _samples("--switch-at", args.switch_at, total),
             stop=None if args.stop is None else _samples("--stop", args.stop, total),
             measure=Measure(args.points, args.eval_samples),
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
             judge=Judge(args.tolerance, args.level, args.decide_by),
+            alignment=Alignment(clock=args.clock, window=args.window),
             execute=_executor(args),
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
             observe=observe,
         )
     show_check(found, console)
-    _report(found, args.report or folder / "report.html", console)
-    return _EXIT[found.verdict]
+    write_report(found, args.report or folder / "report.html", console)
+    return EXIT[found.verdict]
 
 
 def handle_demo(args: argparse.Namespace) -> int:
@@ -109,22 +113,29 @@ def handle_demo(args: argparse.Namespace) -> int:
         )
     show_noise(found, task.plan, console)
     show_check(found, console)
-    _report(found, args.out / "report.html", console)
+    write_report(found, args.out / "report.html", console)
     return 0
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _task(text: str) -> Task:
-    """Return the task of that name, or the one that ``file.py:name`` or ``module:name`` leads to."""
+def _subject(args: argparse.Namespace) -> Task | Loop:
+    """Return what is checked: the command, or the task or training function that TASK leads to."""
+    text = args.task
+    if (text is None) == (args.own_command is None):
+        raise ValueError("give TASK, or a command with --command; one of them")
+    if text is None:
+        return loop_of_command(args)
     if ":" not in text and text not in TASKS:
         raise ValueError(f"TASK must be file.py:name, module:name, or one of {', '.join(TASKS)}; got {text!r}")
-    return load_task(text if ":" in text else f"rootscale.paper.tasks:{text}")
+    where = text if ":" in text else f"rootscale.paper.tasks:{text}"
+    found = load_named(where)
+    return loop_of_function(where, found, args) if is_train_function(found) else as_task(where, found)
 
 
-def _variants(args: argparse.Namespace, task: Task) -> list[Variant]:
-    size = Fraction(task.plan.batch_size.total)
+def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
+    size = Fraction(task.batch_size if isinstance(task, Loop) else task.plan.batch_size.total)
     rules = [rule_text(rule, args.averaging, args.keep) for rule in args.rule]
     found = [Variant(to / size, rule) for to in args.to for rule in rules]
     found = [variant for variant in found if variant.kappa != 1] + [Variant(ell=ell) for ell in args.ell if ell != 1]
@@ -181,36 +192,15 @@ def show_noise(found: Check, plan: Plan, console: Console) -> None:
 def show_check(found: Check, console: Console) -> None:
     """Print the verdicts as a table, and what is behind them."""
     start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
+    if "checkpoint" in found.made:
+        start = f"from {found.made['checkpoint']}"
     seeds = f"{found.base.trajectory.replicas} seeds each"
     console.print(
         f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "verdict", "largest gap of the loss, with its band", "seeds that would decide"):
-        table.add_column(column, overflow="fold")
-    for arm in found.others:
-        assert arm.comparison is not None
-        verdict = arm.comparison.verdict or "not judged"
-        worst = max(arm.comparison.decisive, key=_size)
-        needed = arm.comparison.seeds_needed
-        table.add_row(
-            escape(arm.label),
-            f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
-            f"{worst.largest} of the {escape(worst.name)}'s range",
-            "" if verdict != "undecided" else "no number" if needed is None else str(needed),
-        )
-    console.print(table)
-    tolerance, level = found.made["tolerance"], found.made["level"]
-    console.print(
-        f"\nSame: within {percent(tolerance)} of the base curve's range at all times; bands at {percent(level)}, "
-        "for all times and test functions at once."
-    )
+    print_verdicts(found, console)
     for arm in found.others:
         _explain(arm, console)
-
-
-def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.largest.gap)))
 
 
 def _explain(arm: Arm, console: Console) -> None:
@@ -218,15 +208,6 @@ def _explain(arm: Arm, console: Console) -> None:
     for what, texts in words.items():
         for text in texts[:3]:
             console.print(f"  {escape(arm.label)}: {what}: {escape(text)}", soft_wrap=True)
-
-
-def _report(found: Check, path: Path, console: Console) -> None:
-    try:
-        from rootscale.report import write_page
-
-        console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
-    except (ImportError, ValueError) as error:
-        console.print(f"\nNo report: {escape(str(error))}")
 
 
 @contextmanager

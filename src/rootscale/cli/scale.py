@@ -18,7 +18,7 @@ from rootscale.rules import AVERAGINGS, RULES, get_averaging, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.units import TABLE
 
-__all__ = ["add_parsers"]
+__all__ = ["add_parsers", "plan_of_values"]
 
 #: The options that make up a plan: flag, the key of `Plan.to_dict` it fills (a dot leads into a part), how it is read.
 _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -88,16 +88,7 @@ def add_parsers(commands: Any) -> None:
         "--averaging", type=averaging, default="floor", metavar="FORM",
         help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
     )  # fmt: skip
-    run = scale.add_argument_group("the run")
-    run.add_argument(
-        "--plan", type=Path, metavar="FILE", help="a plan as JSON; options given besides it take precedence"
-    )
-    for flag, key, how in _PLAN_OPTIONS:
-        named = {} if "choices" in how else {"metavar": flag.strip("-").upper()}
-        run.add_argument(flag, dest=key, **{**named, **how})
-    run.add_argument(
-        "--decoupled", action="store_true", help="Adam's weight decay is decoupled: the same as --optimizer adamw"
-    )
+    _add_plan(scale.add_argument_group("the run"))
     output = scale.add_argument_group("output").add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="both plans and the changes, machine-readable")
     output.add_argument("--snippet", choices=["torch"], help="code to paste instead of the table")
@@ -107,6 +98,43 @@ def add_parsers(commands: Any) -> None:
     units.set_defaults(handler=_units)
     rules = commands.add_parser("rules", help="the scaling rules and what each converts")
     rules.set_defaults(handler=_rules)
+
+
+def _add_plan(run: Any) -> None:
+    run.add_argument(
+        "--plan", type=Path, metavar="FILE", help="a plan as JSON; options given besides it take precedence"
+    )
+    for flag, key, how in _PLAN_OPTIONS:
+        named = {} if "choices" in how else {"metavar": flag.strip("-").upper()}
+        run.add_argument(flag, dest=key, **{**named, **how})
+    run.add_argument(
+        "--decoupled", action="store_true", help="Adam's weight decay is decoupled: the same as --optimizer adamw"
+    )
+
+
+def plan_of_values(plan: Path | None, values: Sequence[str], batch_size: int | None) -> Plan:
+    """Return the plan of a file and of texts such as ``lr=3e-4`` and ``betas=0.9,0.95``: the options of `scale`.
+
+    >>> plan_of_values(None, ["optimizer=adamw", "lr=1e-3", "betas=0.9,0.95", "steps=100"], 16).optimizer.beta2
+    0.95
+    """
+    flags = {flag[2:].replace("-", "_"): flag for flag, _, _ in _PLAN_OPTIONS}
+    words = [] if plan is None else ["--plan", str(plan)]
+    for text in [*values, *([] if batch_size is None else [f"batch_size={batch_size}"])]:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in flags:
+            raise ValueError(f"--values takes NAME=VALUE, where NAME is one of {', '.join(flags)}; got {text!r}")
+        words += [flags[name], *value.split(",")]
+    parser = argparse.ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
+    _add_plan(parser)
+    try:
+        args, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise ValueError(f"--values: {error}") from None
+    if rest:
+        raise ValueError(f"--values: too many values, {' '.join(rest)}")
+    return _plan(args)
 
 
 def _plan(args: argparse.Namespace) -> Plan:

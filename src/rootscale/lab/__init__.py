@@ -1,7 +1,11 @@
 """Many runs on real data: tasks, runs, sweeps and the check."""
 
-from rootscale.lab.checks import Judge, check
+from rootscale.lab.checking import check
+from rootscale.lab.checks import Judge
+from rootscale.lab.command import Command
+from rootscale.lab.comparing import compare
 from rootscale.lab.execute import Forked, Here
+from rootscale.lab.loop import Convert, Loop, RunLog
 from rootscale.lab.result import Arm, Check
 from rootscale.lab.run import Run
 from rootscale.lab.settings import Measure, Settings, Setup, grid
@@ -12,7 +16,7 @@ from rootscale.lab.task import Data, Task, Tensors, load_task
 from rootscale.lab.variant import Variant
 
 __all__ = [
-    "Arm", "BusyError", "Check", "Data", "Deadline", "Forked", "Here", "Judge", "Measure", "Observer", "Run",
-    "Settings", "Setup", "Store", "Sweep", "Task", "Tensors", "UnfinishedError", "Variant", "check", "finished",
-    "grid", "load_task", "sweep",
+    "Arm", "BusyError", "Check", "Command", "Convert", "Data", "Deadline", "Forked", "Here", "Judge", "Loop", "Measure",
+    "Observer", "Run", "RunLog", "Settings", "Setup", "Store", "Sweep", "Task", "Tensors", "UnfinishedError", "Variant",
+    "check", "compare", "finished", "grid", "load_task", "sweep",
 ]  # fmt: skip

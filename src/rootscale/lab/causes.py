@@ -47,7 +47,7 @@ def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: S
     gone = sum(place is not None for place in base.meta["diverged_at"])
     if gone:
         yield f"{gone} of {base.replicas} runs of the base diverged"
-    size = int(arm.plan.batch_size.total)
+    size = int(arm.the_plan.batch_size.total)
     yield from noise_cause(base, size, settings.measure.noise_samples)
     yield from arm.guards if variant.ell == 1 and rule.name == own.name else ()
     steps = arm.trajectory.meta["steps"]

@@ -25,7 +25,7 @@ from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "check"]
+__all__ = ["Judge", "arm_of", "as_variants", "check_task"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Judge:
 _MEASURE, _SETUP, _JUDGE = Measure(), Setup(), Judge()
 
 
-def check(
+def check_task(
     task: Task,
     variants: Sequence[float | Fraction | Variant],
     *,
@@ -66,7 +66,7 @@ def check(
 ) -> Check:
     """Run a task as it is and in other ways, and decide whether the trajectories are the same.
 
-    ``check(task, [4, 16])`` compares the batch size of the plan with 4 and 16 times as much.
+    ``check_task(task, [4, 16])`` compares the batch size of the plan with 4 and 16 times as much.
 
     Args:
         task: what is learned.
@@ -82,7 +82,7 @@ def check(
             stopped is resumed. None keeps nothing.
         observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
     """
-    tried = _variants(variants)
+    tried = as_variants(variants)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     _refuse(task, tried, numbers, judge)
     settings = _settings(task, tried, switch_at, stop, measure, setup)
@@ -119,7 +119,7 @@ def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
     return Arm(variant.label(task.plan), kind, plan, changes, trajectory, guards=tuple(guards))
 
 
-def _variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
+def as_variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
     """Return what differs from the plan itself, each once; numbers are kappas."""
     made = [one if isinstance(one, Variant) else Variant(Fraction(one)) for one in given]
     found = [variant for variant in dict.fromkeys(made) if variant != Variant()]

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rootscale.lab.loop import Loop
 from rootscale.lab.replicas import initialized
 from rootscale.lab.task import Data, Task, Tensors
 from rootscale.training.adapters import make_optimizer
@@ -57,8 +58,10 @@ class Fingerprints:
         """Leave everything behind: where it is unpickled, tasks are other objects."""
         return {"_data": {}, "_seeds": {}, "_held": {}}
 
-    def of(self, task: Task, seeds: Iterable[int]) -> dict[str, Any]:
-        """Return the fingerprint of a task for some seeds, in JSON's types."""
+    def of(self, task: Task | Loop, seeds: Iterable[int]) -> dict[str, Any]:
+        """Return the fingerprint of a task for some seeds, in JSON's types; a loop of the user's has its own."""
+        if isinstance(task, Loop):
+            return task.fingerprint()
         key = id(self._held.setdefault(id(task), task))
         if key not in self._data:
             self._data[key] = {"train data": data_hash(task.train), "test data": data_hash(task.test)}
@@ -75,7 +78,7 @@ def differences(now: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
     >>> differences(one, {**one, "seeds": {"0": {"loss": [1.0, 2.5]}, "1": {"loss": [3.0, 1.0]}}})
     ['loss']
     """
-    found = {name: None for name in ("train data", "test data") if now.get(name) != stored.get(name)}
+    found = {name: None for name in ("train data", "test data", "source") if now.get(name) != stored.get(name)}
     ours, theirs = now.get("seeds", {}), stored.get("seeds", {})
     for seed in ours:
         if seed in theirs:

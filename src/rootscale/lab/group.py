@@ -96,7 +96,12 @@ class Group:
         return self.place / name
 
     def complete(self, with_state: bool, with_model: bool) -> bool:
-        """Return whether its trajectory is there, and its last state and its models where they are wanted."""
+        """Return whether its trajectory is there, and its last state and its models where they are wanted.
+
+        A loop of the user's leaves its log instead.
+        """
+        if self.file("log.jsonl").exists():
+            return True
         if not self.file("trajectory.npz").exists() or (with_state and not self.file("checkpoint.pt").exists()):
             return False
         return not with_model or self.file("model.pt").exists() or None not in self.trajectory().meta["diverged_at"]

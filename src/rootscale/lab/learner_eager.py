@@ -17,12 +17,14 @@ from rootscale.changes import Changes
 from rootscale.hparams import Optimizer
 from rootscale.lab.objective import Batches, Objective, PerSample
 from rootscale.lab.replicas import copy_of, fresh_batchnorms, squared_norm
+from rootscale.lab.several import parts_of, rules_of
 from rootscale.lab.stacked import Named
 from rootscale.rules import Rule, rule_text
 from rootscale.training import SVAG
 from rootscale.training.adapters import make_optimizer
+from rootscale.training.live import Live, Switch
 from rootscale.training.norms import norm_layers
-from rootscale.training.rescale import prepare
+from rootscale.training.prepared import prepare
 
 __all__ = ["EagerLearner"]
 
@@ -37,7 +39,7 @@ class EagerLearner:
         objective: the replicas, their task and their loss.
         micro: most samples of a replica that go through the model at once; None takes any number. With BatchNorm it is
             part of the model: its statistics are those of the micro-batch.
-        optimizer: makes the optimizer where the task has none of its own.
+        optimizer: makes the optimizer where the task has none of its own; that of a task may be `Several`.
     """
 
     def __init__(
@@ -51,7 +53,8 @@ class EagerLearner:
         self._parameters = [p for p in replicas.params.values() if p.requires_grad]
         if not self._parameters:
             raise ValueError(f"the model of task {task.name!r} has no parameter that requires a gradient")
-        self.optimizer = (task.optimizer or optimizer or make_optimizer)(self._parameters, task.plan.optimizer)
+        make: Callable[[Any, Optimizer], Any] = task.optimizer or optimizer or make_optimizer
+        self.optimizer = make(self._parameters, task.plan.optimizer)
         self.ratios = [float(group["lr"]) / task.plan.optimizer.eta for group in self.optimizer.param_groups]
         self.average = None if task.plan.ema is None else _Average(task.plan.ema, self._parameters)
         self.svag: SVAG | None = None
@@ -71,15 +74,22 @@ class EagerLearner:
     def rescale(self, kappa: float, rule: Rule, ell: float = 1.0, forward_kappa: float | None = None) -> Changes:
         """Convert to ``kappa`` times the batch size, and then to SVAG's steps; warnings are in what it returns."""
         live: dict[str, Any] = {"model": self.nets.model, "ema": self.average}
-        prepared = prepare(self.optimizer, kappa, rule=rule, forward_kappa=forward_kappa, **live)
+        optimizers, rules = parts_of(self.optimizer), rules_of(self.optimizer, rule)
+        prepared = prepare(Live(optimizers, **live), Switch.of(kappa, forward_kappa=forward_kappa), rule=rules)
+        before = [float(group["lr"]) for group in self.optimizer.param_groups]
         prepared.commit()
+        if len(optimizers) > 1:  # the plan has the learning rate of the first, and the others may follow other rules
+            after = [float(group["lr"]) for group in self.optimizer.param_groups]
+            own = after[0] / before[0]
+            self.ratios = [r * b / (a * own) for r, a, b in zip(self.ratios, before, after, strict=True)]
         if ell != 1:
             self.svag = SVAG(self.optimizer, ell, rule=rule_text(None, rule.averaging), **live)
         return prepared.changes
 
     def zero_state(self) -> None:
         """Forget the optimizer's state."""
-        self.optimizer.state.clear()
+        for optimizer in parts_of(self.optimizer):
+            optimizer.state.clear()
 
     # -- training -----------------------------------------------------------------------------------------------
 

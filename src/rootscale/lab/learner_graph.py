@@ -3,7 +3,9 @@
 A step of a small net is hundreds of kernels of a few microseconds each; launching them one by one takes longer than
 running them. A graph launches all of them at once: sampling, augmentation, forward, backward and optimizer. Learning
 rates are tensors that the graph reads; everything else is part of it, so that a change of batch size makes a new graph.
-Several seeds are several graphs on streams of their own: at small batch sizes they share the GPU.
+An optimizer that cannot read a tensor, such as torch's Muon, has its learning rate in the graph as well: while that
+changes, steps are run one kernel at a time. Several seeds are several graphs on streams of their own: at small batch
+sizes they share the GPU.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from rootscale.lab.learner_eager import EagerLearner
 from rootscale.lab.objective import Batches, Objective, PerSample, as_is
 from rootscale.lab.replicas import make_replicas
 from rootscale.lab.settings import Setup
+from rootscale.lab.several import parts_of
 from rootscale.lab.task import Task
 from rootscale.rules import Rule
 from rootscale.training.adapters import make_optimizer
 
 __all__ = ["GraphLearner", "SideBySide"]
 
+#: Options of an optimizer by which it takes a tensor as learning rate without looking at its value.
+READS_TENSORS = {"capturable", "fused"}
 #: Steps that are run one kernel at a time before the graph is recorded: they make the optimizer's state and workspaces.
 EAGER_STEPS = 3
 
@@ -57,10 +62,21 @@ class GraphLearner:
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def _make_capturable(self) -> None:
-        """Let a graph hold the optimizer's step, and read the learning rates from tensors."""
-        for group in self._eager.optimizer.param_groups:
-            group["capturable"] = True
-            group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
+        """Let a graph hold the optimizer's step, and read the learning rates from tensors where it can."""
+        for optimizer in parts_of(self._eager.optimizer):
+            for group in optimizer.param_groups if READS_TENSORS & set(optimizer.defaults) else ():
+                group["capturable"] = True
+                group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
+
+    def _set_learning_rates(self, eta: float) -> bool:
+        """Set them, and return whether one has changed that is a part of the graph."""
+        changed = False
+        for group, ratio in zip(self._eager.optimizer.param_groups, self._eager.ratios, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(eta * ratio)
+            elif group["lr"] != eta * ratio:
+                group["lr"], changed = eta * ratio, True
+        return changed
 
     def join(self) -> None:
         """Let the present stream wait for the steps that are under way."""
@@ -102,8 +118,8 @@ class GraphLearner:
             if uniforms is not None:
                 uniforms.record_stream(self._stream)
         with torch.cuda.stream(self._stream):
-            for group, ratio in zip(eager.optimizer.param_groups, eager.ratios, strict=True):
-                group["lr"].fill_(eta * ratio)
+            if self._set_learning_rates(eta):
+                self._graph, self._warm_steps = None, 0
             eager.count_step()
             if self._warm_steps < EAGER_STEPS:
                 self._warm_steps += 1

@@ -31,8 +31,8 @@ class Arm:
 
     Args:
         label: such as ``B = 16``, ``B = 16, linear`` or ``SVAG ell = 2``; unique within a check.
-        kind: ``base``, ``batch size`` or ``svag``.
-        plan: the plan of this run.
+        kind: ``base``, ``batch size``, ``svag`` or, for runs that were read from logs, ``log``.
+        plan: the plan of this run; None where it was read from a log.
         changes: from the base's plan, as `rootscale.changes.Changes.to_dict` gives them; None for the base.
         trajectory: of its replicas; ``meta`` has ``samples`` (the samples seen at each time) and ``seeds``.
         comparison: with the base; its verdict is None where there were too few seeds. None for the base itself.
@@ -42,7 +42,7 @@ class Arm:
 
     label: str
     kind: str
-    plan: Plan
+    plan: Plan | None
     changes: Mapping[str, Any] | None
     trajectory: Trajectory
     comparison: Comparison | None = None
@@ -54,12 +54,19 @@ class Arm:
         """None for the base, and where there were too few seeds for one."""
         return None if self.comparison is None else self.comparison.verdict
 
+    @property
+    def the_plan(self) -> Plan:
+        """The plan of a run that has one; `ValueError` for a run that was read from a log."""
+        if self.plan is None:
+            raise ValueError(f"{self.label!r} was read from a log and has no plan")
+        return self.plan
+
     def to_dict(self, trajectory: str) -> dict[str, Any]:
         """Return it in JSON's types, with the name of the file of its trajectory."""
         return {
             "label": self.label,
             "kind": self.kind,
-            "plan": self.plan.to_dict(),
+            "plan": None if self.plan is None else self.plan.to_dict(),
             "changes": self.changes,
             "trajectory": trajectory,
             "comparison": None if self.comparison is None else self.comparison.to_dict(),
@@ -74,7 +81,7 @@ class Arm:
         return cls(
             label=_need(record, "label", str),
             kind=_need(record, "kind", str),
-            plan=_made("plan", Plan.from_dict, _need(record, "plan", dict)),
+            plan=_made("plan", _plan, _need(record, "plan", dict, type(None))),
             changes=_need(record, "changes", dict, type(None)),
             trajectory=Trajectory.load(folder / _need(record, "trajectory", str)),
             comparison=_made("comparison", _comparison, _need(record, "comparison", dict, type(None))),
@@ -205,6 +212,10 @@ def _made(key: str, make: Any, value: Any) -> Any:
         return make(value)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise ValueError(f"{key!r} is not one that was saved: {error!r}") from None
+
+
+def _plan(record: Any) -> Plan | None:
+    return None if record is None else Plan.from_dict(record)
 
 
 def _comparison(record: Any) -> Comparison | None:

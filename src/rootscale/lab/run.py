@@ -97,7 +97,7 @@ class Run:
         self.values: dict[str, list[list[float]]] = {}
         self._divergence = Divergence(len(self.seeds), settings.setup.max_loss)
         self._dropout_seed = generator(self.seeds[0], 4).initial_seed() // 2
-        lane = 0 if variant.ell == 1 else 1
+        lane = (variant.ell != 1) + 4 * variant.other_samples
         self._stream = Stream(len(task.train), self.seeds, settings.setup.replacement, lane, device)
         self._probes = Probes(task, settings.measure, device)
         if self.start and warm is None:

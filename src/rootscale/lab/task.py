@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rootscale.files import load_file
 from rootscale.plan import Plan
 
-__all__ = ["Data", "Task", "Tensors", "load_task"]
+__all__ = ["Data", "Task", "Tensors", "as_task", "load_named", "load_task", "need_file_name"]
 
 
 @runtime_checkable
@@ -96,7 +96,8 @@ class Task:
         augment: ``augment(inputs, uniforms)``, in training only, after ``prepare``; ``uniforms`` are ``draws`` numbers
             in [0, 1) for each sample, the only source of randomness it may use.
         draws: how many.
-        optimizer: makes the optimizer, ``optimizer(parameters, plan.optimizer)``; None is torch's of that name.
+        optimizer: makes the optimizer, ``optimizer(parameters, plan.optimizer)``; None is torch's of that name. It may
+            be `rootscale.lab.several.Several`, of which the first is the plan's.
     """
 
     name: str
@@ -110,10 +111,10 @@ class Task:
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     draws: int = 0
-    optimizer: Callable[[Any, Any], torch.optim.Optimizer] | None = None
+    optimizer: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
-        _need_file_name(self.name)
+        need_file_name(self.name)
         if not isinstance(self.plan, Plan):
             raise TypeError(f"plan must be a rootscale.Plan, got {type(self.plan).__name__}")
         if self.plan.total_steps is None:
@@ -142,7 +143,7 @@ def as_data(name: str, data: Any) -> Data:
     )
 
 
-def _need_file_name(name: Any) -> None:
+def need_file_name(name: Any) -> None:
     """Raise where a name cannot be part of a file name, or would lead out of its folder."""
     if not isinstance(name, str) or name.strip() in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\"):
         raise ValueError(
@@ -152,6 +153,21 @@ def _need_file_name(name: Any) -> None:
 
 def load_task(where: str) -> Task:
     """Return the task that ``module:name`` or ``file.py:name`` leads to; a function of that name is called."""
+    return as_task(where, load_named(where))
+
+
+def as_task(where: str, found: Any) -> Task:
+    """Return a task, or what a function makes that takes no arguments."""
+    task = found() if callable(found) and not isinstance(found, Task) else found
+    if not isinstance(task, Task):
+        raise ValueError(
+            f"{where} must be a rootscale.lab.Task or a function that makes one, got {type(task).__name__}"
+        )
+    return task
+
+
+def load_named(where: str) -> Any:
+    """Return what ``module:name`` or ``file.py:name`` leads to."""
     source, _, name = where.rpartition(":")
     if not source or not name:
         raise ValueError(f"a task is given as module:name or file.py:name, such as mine.py:task, got {where!r}")
@@ -167,13 +183,7 @@ def load_task(where: str) -> Task:
         raise ValueError(
             f"{source} has no {name!r}; its tasks are {names}: give one of these, or your own as FILE.py:NAME"
         )
-    found = getattr(module, name)
-    task = found() if callable(found) and not isinstance(found, Task) else found
-    if not isinstance(task, Task):
-        raise ValueError(
-            f"{where} must be a rootscale.lab.Task or a function that makes one, got {type(task).__name__}"
-        )
-    return task
+    return getattr(module, name)
 
 
 def _load_module(source: str, name: str) -> ModuleType:

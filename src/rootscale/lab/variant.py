@@ -25,6 +25,8 @@ class Variant:
         ell: SVAG's; 1 is ordinary training.
         ramp: further switches, each the samples seen before it and the batch size over the plan's from there on.
         zero_state: whether the optimizer's state is thrown away at the switch, as some tools do.
+        other_samples: whether it draws its samples anew, which makes it the null: the same run but for its luck. All
+            other variants of a seed see the same samples in the same order.
         name: for legends; made from the rest where it is empty.
     """
 
@@ -33,6 +35,7 @@ class Variant:
     ell: float = 1.0
     ramp: tuple[tuple[int, Fraction | float], ...] = ()
     zero_state: bool = False
+    other_samples: bool = False
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +55,11 @@ class Variant:
     def kappas(self) -> tuple[Fraction, ...]:
         """Return the batch sizes of all stages over the plan's."""
         return (Fraction(self.kappa), *(Fraction(kappa) for _, kappa in self.ramp))
+
+    @property
+    def text(self) -> str | None:
+        """The rule as text; None is the optimizer's own."""
+        return self.rule if self.rule is None else str(self.rule)
 
     def the_rule(self, plan: Plan) -> Rule:
         """Return the rule by which a plan is converted."""
@@ -88,12 +96,14 @@ class Variant:
             return f"SVAG ell = {show(self.ell)}" + (f", {text}" if self.kappa != 1 else "")
         if set(self.kappas) != {1} and isinstance(self.rule, str):
             text += f" {self.rule}" if self.rule.startswith("with") else f", {self.rule}"
-        return text + (", state zeroed" if self.zero_state else "")
+        text += ", state zeroed" if self.zero_state else ""
+        return text + (", other samples" if self.other_samples else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types."""
         ramp = [[at, str(kappa)] for at, kappa in self.ramp]
-        plain = {key: value for key, value in self.__dict__.items() if key != "name"}
+        plain = {key: value for key, value in self.__dict__.items() if key not in ("name", "other_samples")}
+        plain |= {"other_samples": True} if self.other_samples else {}  # older runs have no such key
         return {**plain, "kappa": str(self.kappa), "ramp": ramp}
 
     @classmethod
@@ -103,7 +113,8 @@ class Variant:
         if "keep" in record or "averaging" in record:
             rule = rule_text(rule, record.get("averaging", "paper"), record.get("keep", ()))
         ramp = tuple((at, Fraction(kappa)) for at, kappa in record.get("ramp", ()))
-        return cls(Fraction(record["kappa"]), rule, record.get("ell", 1.0), ramp, record.get("zero_state", False))
+        flags = {name: record.get(name, False) for name in ("zero_state", "other_samples")}
+        return cls(Fraction(record["kappa"]), rule, record.get("ell", 1.0), ramp, **flags)
 
 
 def _text(rule: str | Rule | None) -> str | None:

@@ -140,7 +140,7 @@ def _legend(figure: Any, axes: Any, columns: int) -> None:
 
 def batch_size(arm: Arm) -> int:
     """Return the batch size of an arm at its end."""
-    return int(arm.plan.batch_size.total)
+    return int(arm.the_plan.batch_size.total)
 
 
 def _lines_of_sizes(axis: Any, styles: Mapping[int, tuple[str, Any]]) -> None:

@@ -111,7 +111,7 @@ def _final(base: Arm, arm: Arm, test_samples: int) -> Final:
     pairs = list(_pairs(there, here))
     return Final(
         arm.label,
-        int(arm.plan.batch_size.total),
+        int(arm.the_plan.batch_size.total),
         here.replicas,
         int(here.diverged[-1]),
         {name: _end(there, here, name, [] if arm is base else pairs, test_samples) for name in here.names},

@@ -163,7 +163,7 @@ def _noise_words(check: Check, left_alone: Sequence[str]) -> str:
 
 def _under_the_rule(arm: Arm, left_alone: Sequence[str]) -> bool:
     variant = Variant.from_dict(arm.trajectory.meta["variant"])
-    rule, own = variant.the_rule(arm.plan), default_rule(arm.plan.optimizer.name)
+    rule, own = variant.the_rule(arm.the_plan), default_rule(arm.the_plan.optimizer.name)
     whole = (rule.key, rule.averaging) == (own.key, own.averaging) and set(rule.left_out) <= {*left_alone}
     return whole and not variant.zero_state and variant.ell == 1
 

@@ -99,7 +99,7 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
     if gaps:
         _draw_gaps(axes[1], gaps, words.tolerance(check))
     axes[-1].set_xlabel(words.clock_name(check.base.trajectory))
-    if words.clock_name(check.base.trajectory) == "samples seen":
+    if words.clock_unit(check.base.trajectory) in ("samples", "tokens"):
         axes[-1].xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         axes[-1].xaxis.set_major_locator(importlib.import_module("matplotlib.ticker").MaxNLocator(6))
     handles, texts = axes[0].get_legend_handles_labels()

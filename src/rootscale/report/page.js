@@ -69,7 +69,7 @@
     const ends = runs.flatMap((run) => [run.x[0], run.x[run.x.length - 1]]);
     const [first, last] = [Math.min(...ends), Math.max(...ends)];
     const axis = { gridcolor: grid, linecolor: line, zeroline: false, automargin: true, tickfont: { color: soft }, exponentformat: "e" };
-    const counted = data.clock === "samples seen" ? { tickformat: narrow.matches || last >= 1e6 ? "~s" : ",d" } : {};
+    const counted = data.counted ? { tickformat: narrow.matches || last >= 1e6 ? "~s" : ",d" } : {};
     return {
       font: { family: getComputedStyle(document.body).fontFamily, size: narrow.matches ? 12 : 13, color: ink },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,

@@ -197,9 +197,12 @@ def _setting(check: Check) -> list[Html]:
     seeds = check.base.trajectory.replicas
     facts = [f"base: {typeset(check.base.label)}", f"{seeds} seed{'s' * (seeds != 1)}"]
     places = [show(at) for at, _ in words.switches(check)] if check.switch_at else []
-    if places and words.clock_name(check.base.trajectory) != "samples seen":
+    if places and words.clock_unit(check.base.trajectory) is None:
         places = [show(check.switch_at)]
-    facts.append(f"switch after {listed(places)} samples" if places else "runs from scratch")
+    if check.base.plan is None:
+        facts.append(f"read from logs, aligned on {words.clock_unit(check.base.trajectory)}")
+    else:
+        facts.append(f"switch after {listed(places)} samples" if places else "runs from scratch")
     if comparison is not None:
         facts.append(f"decided by {listed(words.deciding(check))}")
         facts.append(f"tolerance {words.percent(comparison.tolerance)} of the base curve’s range")
@@ -218,6 +221,7 @@ def _card(i: int, arm: Arm, check: Check) -> Html:
     # Causes are likelier than what a guard feared; all guards stand with the plan.
     notes += [("warning", "Guard", text) for text in arm.guards if not arm.causes]
     notes += [("note", "Note", text) for text in remarks]
+    notes += [("note", "Parting", text) for text in [words.parts(arm)] if text]
     notes += [("note", "Later", text) for text in [words.settles(arm)] if text]
     if arm.comparison is not None and verdict == "undecided":
         notes.insert(0, ("seeds", "To decide", words.decide(arm.comparison)))
@@ -415,7 +419,10 @@ def _plan(i: int, arm: Arm) -> Html:
                 source=change["source"],
             )
         )
-    unchanged = "the plan of the base, under SVAG" if arm.kind == "svag" else "no changes were recorded"
+    unchanged = {
+        "svag": "the plan of the base, under SVAG",
+        "log": "read from logs, which say nothing of its plan",
+    }.get(arm.kind, "no changes were recorded")
     columns = ("quantity", "before", "after", "how", "status", "why")
     return fill(
         "<details$open><summary>$swatch<span><b>$label</b>: $what</span></summary>"
@@ -452,8 +459,8 @@ def _made(check: Check) -> list[Html]:
             '<td class="n">$runs</td><td>$seeds</td></tr>',
             swatch=_swatch(i),
             label=arm.label,
-            size=f"{arm.plan.batch_size}" + (" (nominal)" if arm.kind == "svag" else ""),
-            steps=show(arm.plan.total_steps),
+            size="–" if arm.plan is None else f"{arm.plan.batch_size}" + " (nominal)" * (arm.kind == "svag"),
+            steps="–" if arm.plan is None else show(arm.plan.total_steps),
             runs=f"{arm.trajectory.replicas}" + (f" ({words.diverged(arm)})" if words.diverged(arm) else ""),
             seeds=ranges(_many(arm.trajectory.meta.get("seeds", []))),
         )

@@ -35,6 +35,7 @@ def make_payload(check: Check) -> dict[str, Any]:
     arms = (check.base, *check.others)
     return {
         "clock": clock_name(base),
+        "counted": words.clock_unit(base) in ("samples", "tokens"),
         "switches": [{"at": at, "text": text} for at, text in words.switches(check)],
         "functions": names,
         "noise": {"warm": _noise(check.warm), "base": _noise(base), "levels": words.noise_levels(check)}

@@ -58,9 +58,15 @@ def clock(trajectory: Trajectory) -> Array:
     return trajectory.times if samples is None else np.asarray(samples, np.float64)
 
 
+def clock_unit(trajectory: Trajectory) -> str | None:
+    """Return what `clock` counts: samples, or what runs that were read from logs were aligned on; None for time."""
+    return None if trajectory.meta.get("samples") is None else str(trajectory.meta.get("clock", "samples"))
+
+
 def clock_name(trajectory: Trajectory) -> str:
-    """Return what `clock` counts."""
-    return "continuous time" if trajectory.meta.get("samples") is None else "samples seen"
+    """Return what `clock` counts, for an axis."""
+    unit = clock_unit(trajectory)
+    return "continuous time" if unit is None else f"{unit} seen" if unit in ("samples", "tokens") else unit
 
 
 def clock_of_gap(gap: Gap, trajectory: Trajectory) -> Array:
@@ -112,11 +118,23 @@ def settles(arm: Arm) -> str:
     return f"from {place(time, arm.trajectory)} on the band stays within the tolerance"
 
 
+def parts(arm: Arm) -> str:
+    """Return where a run parts from the base for the first time; nothing where it is not seen to."""
+    if arm.comparison is None or arm.verdict != "different":
+        return ""
+    places = {gap.name: gap.parts_at(arm.comparison.tolerance) for gap in arm.comparison.decisive}
+    known = [(at, name) for name, at in places.items() if at is not None]
+    if not known:  # the runs that diverged made the difference
+        return ""
+    at, name = min(known)
+    return f"the whole band of {name} leaves the tolerance for the first time at {place(at, arm.trajectory)}"
+
+
 def place(time: float, trajectory: Trajectory) -> str:
     """Return where on the clock a time is."""
     at = float(np.interp(time, trajectory.times, clock(trajectory)))
-    counted = clock_name(trajectory) == "samples seen"
-    return f"{number(at)} samples" if counted else f"time {number(at)}"
+    unit = clock_unit(trajectory)
+    return f"time {number(at)}" if unit is None else f"{number(at)} {unit}"
 
 
 def diverged(arm: Arm) -> str:
@@ -193,6 +211,8 @@ def _said(arm: Arm, several: bool) -> str:
 
 def stages(arm: Arm) -> list[tuple[float, float]]:
     """Return each batch size of a run, with the samples seen before it; only the plan's where no others are known."""
+    if arm.plan is None:
+        return []
     size = float(arm.plan.batch_size.total)
     variant, plan = arm.trajectory.meta.get("variant"), arm.trajectory.meta.get("base_plan")
     if not isinstance(variant, Mapping) or not isinstance(plan, Mapping):
@@ -209,7 +229,7 @@ def switches(check: Check) -> list[tuple[float, str]]:
     if not check.switch_at:
         return []
     base = check.base.trajectory
-    if clock_name(base) != "samples seen":
+    if clock_unit(base) is None:
         return [(float(base.times[0]), "switch")]
     ways = [stages(arm) for arm in check.others if arm.kind == "batch size"]
     found = [(float(check.switch_at), "switch")]
@@ -243,7 +263,7 @@ def noise_dominates(check: Check) -> list[tuple[int, str]]:
     curve = scale_curve(check.base.trajectory)
     if curve is None:
         return []
-    unit = "samples" if clock_name(check.base.trajectory) == "samples seen" else "(time)"
+    unit = clock_unit(check.base.trajectory) or "(time)"
     return [
         (arm, f"B = {number(size, 6)}: {Dominance(curve, size, Measure.noise_samples, unit).where}")
         for arm, size in batch_sizes(check)

@@ -2,7 +2,7 @@
 
 Both losses are quadratic, with noise that dominates the gradient. After ``before`` steps at batch size 1 the base goes
 on for ``after`` steps, and a variant for ``after / kappa`` steps at batch size ``kappa``, converted by a rule. The gap
-between the mean losses at equal samples is that of `rootscale.gap`; the null goes on as the base does, with other noise.
+between the mean losses at equal samples is that of `rootscale.gap`; the null is the base with other noise.
 
 `toy_gaps` simulates the plain update of a family, or any update that you write; `live_gaps` runs a live optimizer and
 converts it by `rootscale.training.rescale_`.
@@ -62,7 +62,8 @@ class Toy:
     def sample(self, theta: Tensor, generator: torch.Generator, size: int = 1) -> Tensor:
         """Return the gradient of a batch of that size for each replica."""
         xi = torch.randn(theta.shape, generator=generator, dtype=torch.double)
-        return self.gradient(theta) + self.noise_left @ xi @ self.noise_right / size**0.5
+        noise: Tensor = self.noise_left @ xi @ self.noise_right / size**0.5
+        return self.gradient(theta) + noise
 
     def loss(self, theta: Tensor) -> Tensor:
         """Return the loss of each replica, ``[R]``."""
@@ -206,9 +207,7 @@ class _Live:
         return torch.cat([p.detach().reshape(-1, *p.shape[-2:]) for p in self.parameters])
 
     def step(self, g: Tensor) -> None:
-        for p, part in zip(
-            self.parameters, g.split([len(g) // len(self.parameters)] * len(self.parameters)), strict=True
-        ):
+        for p, part in zip(self.parameters, g.chunk(len(self.parameters)), strict=True):
             p.grad = part.reshape(p.shape).clone()
         self.optimizer.step()
 

@@ -5,6 +5,7 @@ from rootscale.training.batch_schedule import BatchSchedule
 from rootscale.training.noise import NoiseMeter
 from rootscale.training.persample import exact_noise
 from rootscale.training.rescale import rescale_
+from rootscale.training.restore import restore_, track_
 from rootscale.training.sampler import ScheduledSampler
 from rootscale.training.scheduled_run import ScheduledRun
 from rootscale.training.svag import SVAG
@@ -18,4 +19,6 @@ __all__ = [
     "advise",
     "exact_noise",
     "rescale_",
+    "restore_",
+    "track_",
 ]

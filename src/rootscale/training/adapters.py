@@ -12,7 +12,8 @@ import torch
 from rootscale.hparams import Optimizer
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.training import optim
-from rootscale.training.libraries import LIBRARIES, REFUSED, Adapter, _rmsprop
+from rootscale.training.libraries import LIBRARIES, REFUSED, Adapter, kind_of_adam, kind_of_rmsprop
+from rootscale.training.sample_clock import SampleClock
 
 __all__ = ["ADAPTERS", "adapter_of", "add_adapter", "families_of", "family_of", "make_optimizer"]
 
@@ -20,12 +21,15 @@ __all__ = ["ADAPTERS", "adapter_of", "add_adapter", "families_of", "family_of", 
 def _torch_classes() -> Iterator[Adapter]:
     """Yield torch's classes; one that inherits from another one stands before it."""
     yield Adapter(torch.optim.AdamW, "adamw")
-    yield Adapter(torch.optim.Adam, lambda _, group: "adamw" if group.get("decoupled_weight_decay") else "adam")
-    yield Adapter(torch.optim.RMSprop, _rmsprop)
+    yield Adapter(torch.optim.Adam, "adam", kind=kind_of_adam)
+    yield Adapter(torch.optim.RMSprop, "rmsprop", kind=kind_of_rmsprop)
     yield Adapter(torch.optim.SGD, "sgd")
     yield Adapter(optim.MicroBatchAdam, "microbatchadam")
-    yield Adapter(optim.Adam, lambda _, group: "adamw" if group.get("decoupled_weight_decay") else "adam")
+    yield Adapter(optim.Adam, "adam", kind=kind_of_adam)
     yield Adapter(optim.RMSprop, "rmsprop")
+    yield Adapter(
+        SampleClock, "adam", refused="it is on the sample clock: give the new batch size to step(samples=...)"
+    )
     yield Adapter(torch.optim.NAdam, "nadam")
     yield Adapter(torch.optim.RAdam, "radam")
     yield Adapter(torch.optim.Adamax, "adamax")
@@ -62,10 +66,12 @@ def adapter_of(optimizer: Any) -> Adapter:
     adapter = next((one for one in (*ADAPTERS, *LIBRARIES) if _fits(one, optimizer)), None)
     if adapter is None:
         raise TypeError(_unknown(optimizer))
+    if adapter.refused:
+        raise TypeError(f"there is nothing to convert in {type(optimizer).__name__}, as {adapter.refused}")
     for i, group in enumerate(optimizer.param_groups):
-        for key, (value, why) in adapter.requires.items():
+        for key, value in adapter.requires.items():
             if group.get(key, value) != value:
-                raise ValueError(f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}): {why}")
+                raise ValueError(f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}): {adapter.why}")
     return adapter
 
 

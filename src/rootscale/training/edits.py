@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,18 +20,23 @@ from rootscale.hparams import DOMAINS
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
+from rootscale.training.markers import TAG, units_of
 from rootscale.training.norms import norm_layers
+from rootscale.training.watch import save_watch, settle
 from rootscale.units import KEPT, UNITS
 
 __all__ = [
     "Edit",
-    "ema_edit",
+    "averaging_layers",
+    "ema_edits",
     "group_edits",
     "group_values",
     "is_frozen",
     "norm_edits",
     "plural",
     "scheduler_edit",
+    "tag_of",
+    "units_edit",
     "whole_number",
 ]
 
@@ -110,7 +116,7 @@ def group_edits(optimizer: Any, family: Family, rule: Rule, kappa: float, state:
             yield from _free_edits(group, unit, before, after, rule, kappa)
     for group, key in schedulers.places(optimizer):
         if key not in torch_units:  # what schedulers have stored there
-            after = schedulers.convert(rule, schedulers.UNITS[key], schedulers.read(group[key]), kappa, key)
+            after = schedulers.convert_kept(rule, key, schedulers.read(group[key]), kappa)
             yield _group_edit((), group, key, after)
 
 
@@ -197,6 +203,41 @@ def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after
     return Edit(rows, partial(schedulers.write, group, key, after), save)
 
 
+def units_edit(
+    optimizer: torch.optim.Optimizer,
+    kappa: float,
+    batch_size: float | None,
+    parts: Mapping[str, float],
+    driving: Sequence[LRScheduler],
+) -> Edit:
+    """Return the edit of the units that an optimizer carries.
+
+    Args:
+        optimizer: that carries them.
+        kappa, batch_size, parts: as for `Carried.advance`.
+        driving: the schedulers that are converted with it.
+    """
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    carried = units_of(groups).advance(kappa, batch_size, parts)
+
+    def apply() -> None:
+        for group in groups:
+            carried.write(group)
+        settle(optimizer, parts, driving or None)
+
+    def save() -> Action:
+        held, forget = units_of(groups), save_watch(optimizer)
+
+        def restore() -> None:
+            for group in groups:
+                held.write(group)
+            forget()
+
+        return restore
+
+    return Edit((), apply, save)
+
+
 # ---- schedulers
 
 
@@ -207,7 +248,7 @@ def scheduler_edit(scheduler: LRScheduler, rule: Rule, kappa: float, interval: s
         note = "it is stepped as often as before: its clock is not the optimizer's"
     else:
         note = "steps of its own clock in one step of the optimizer"
-    change = Change(f"{type(scheduler).__name__} clock", before, after, UNITS["steps"], note=note)
+    change = Change(f"{schedulers.own_name(scheduler)} clock", before, after, UNITS["steps"], note=note)
     apply = schedulers.rescale(scheduler, rule, kappa, interval)
     return Edit((change,), apply, partial(schedulers.save, scheduler))
 
@@ -235,31 +276,74 @@ def _attribute_edit(change: Change, objects: Sequence[Any], name: str, value: An
     return Edit((change,), partial(_set, objects, name, value), partial(_save_attribute, objects, name))
 
 
-def norm_edits(models: Sequence[Any], rule: Rule, kappa: float) -> Iterator[Edit]:
-    """Yield the edits of BatchNorm's momentum, one for each value that the layers of these models have."""
+def tag_of(thing: Any) -> float:
+    """Return how far the number of a BatchNorm layer or a parameter average has been converted."""
+    return float(getattr(thing, TAG, 1.0))
+
+
+def _tag_edit(things: Sequence[Any], value: float) -> Edit:
+    """Return the edit of what `tag_of` says; nothing is noted on an object that takes no further attribute."""
+
+    def save() -> Action:
+        held = [(one, tag_of(one)) for one in things]
+
+        def restore() -> None:
+            for one, tag in held:
+                _tag([one], tag)
+
+        return restore
+
+    return Edit((), partial(_tag, things, value), save)
+
+
+def _tag(things: Sequence[Any], value: float) -> None:
+    for one in things:
+        with suppress(AttributeError):
+            setattr(one, TAG, value)
+
+
+def averaging_layers(models: Sequence[Any], *, refuse_scripted: bool = False) -> list[Any]:
+    """Return the layers of these models that average statistics with a momentum, each of them once."""
     for model in models:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    unit = rule.units.get("batchnorm")
     together = models[0] if len(models) == 1 else torch.nn.ModuleList(models)  # finds each layer once
-    found = norm_layers(together, refuse_scripted=unit is not None and kappa != 1) if models else {}
-    layers: dict[float, list[Any]] = {}
-    for layer in found.values():
-        if layer.momentum is not None:  # None is a plain average, which needs no conversion
-            layers.setdefault(float(layer.momentum), []).append(layer)
-    for momentum, equal in layers.items():
+    found = norm_layers(together, refuse_scripted=refuse_scripted) if models else {}
+    return [layer for layer in found.values() if layer.momentum is not None]  # None is a plain average
+
+
+def norm_edits(layers: Sequence[Any], rule: Rule, factor: Callable[[float], float]) -> Iterator[Edit]:
+    """Yield the edits of BatchNorm's momentum, one for each value that the layers have.
+
+    Args:
+        layers: of `averaging_layers`.
+        rule: for their momentum.
+        factor: by which to convert what has been converted so far by the factor that it gets.
+    """
+    equals: dict[tuple[float, float], list[Any]] = {}
+    for layer in layers:
+        equals.setdefault((float(layer.momentum), tag_of(layer)), []).append(layer)
+    for (momentum, tag), equal in equals.items():
         DOMAINS["batchnorm"]("BatchNorm momentum", momentum)
+        kappa, unit = factor(tag), rule.units.get("batchnorm")
         after = float(rule.convert("batchnorm", momentum, kappa, "BatchNorm momentum"))
         change = Change("BatchNorm momentum", momentum, after, unit, note=plural(equal, "layer"))
         yield _attribute_edit(change, equal, "momentum", after)
+        yield _tag_edit(equal, tag * kappa if unit else tag)
 
 
 #: torch's makers of exponential averages, by the attribute of AveragedModel that holds what they make.
 _EMA_MAKERS: dict[str, Callable[[float], Any]] = {"multi_avg_fn": get_ema_multi_avg_fn, "avg_fn": get_ema_avg_fn}
 
 
-def ema_edit(ema: Any, rule: Rule, kappa: float) -> Edit:
-    """Return the edit of the decay of an average of parameters."""
+def ema_edits(ema: Any, rule: Rule, factor: Callable[[float], float]) -> Iterator[Edit]:
+    """Yield the edits of an average of parameters: its decay, and how far that has been converted; see `norm_edits`."""
+    tag = tag_of(ema)
+    yield _decay_edit(ema, rule, factor(tag))
+    yield _tag_edit([ema], tag * factor(tag) if "ema" in rule.units else tag)
+
+
+def _decay_edit(ema: Any, rule: Rule, kappa: float) -> Edit:
     if isinstance(ema, AveragedModel):
         for attribute, maker in _EMA_MAKERS.items():
             function: Any = getattr(ema, attribute, None)

@@ -15,10 +15,9 @@ import torch
 from rootscale.optimizers import FAMILIES, Family, Spelling
 from rootscale.spelling import Fields
 
-__all__ = ["LIBRARIES", "REFUSED", "Adapter", "kind_of_group"]
+__all__ = ["LIBRARIES", "REFUSED", "Adapter", "kind_of_adam", "kind_of_group", "kind_of_rmsprop"]
 
 Group = Mapping[str, Any]
-Kind = str | Callable[[Any, Group], str]
 
 
 @dataclass(frozen=True)
@@ -28,23 +27,29 @@ class Adapter:
     Args:
         cls: whose ``step`` it has; or the names of classes, whose groups then must have a learning rate and what the
             spelling calls ``needs``.
-        family: the name of the row; or a function that gives it for a group of an optimizer.
+        family: the name of the row.
         spelling: the library's, where it is not that of the row; by family, where groups have several.
         package: that a class known by name comes from; empty is any.
         needs: keys that every group of a class known by name must have.
-        requires: options that must have these values, and why; with others the update is another one.
+        kind: gives the name for a group of an optimizer, where groups may be of several families.
+        requires: options that must have these values; with others the update is another one.
+        why: what the requirements are for.
+        refused: why there is nothing to convert, where that is so.
     """
 
     cls: type[torch.optim.Optimizer] | tuple[str, ...]
-    family: Kind
+    family: str
     spelling: Spelling | Mapping[str, Spelling] | None = None
     package: str = ""
     needs: tuple[str, ...] = ("lr",)
-    requires: Mapping[str, tuple[object, str]] = field(default_factory=dict)
+    kind: Callable[[Any, Group], str] | None = None
+    requires: Mapping[str, object] = field(default_factory=dict)
+    why: str = ""
+    refused: str = ""
 
     def family_of_group(self, optimizer: Any, group: Group) -> str:
         """Return the name of the family of a group."""
-        return self.family if isinstance(self.family, str) else self.family(optimizer, group)
+        return self.family if self.kind is None else self.kind(optimizer, group)
 
     def spelled(self, family: str) -> Family:
         """Return the row of a family as the library spells it."""
@@ -88,18 +93,19 @@ def kind_of_group(optimizer: Any, group: Group) -> str:
     return "muon"
 
 
-def _rmsprop(optimizer: Any, group: Group) -> str:
+def kind_of_rmsprop(optimizer: Any, group: Group) -> str:
+    """Return the family of a group of torch's RMSprop: centered, with momentum or neither."""
     return "rmsprop-centered" if group.get("centered") else "rmsprop-momentum" if group.get("momentum") else "rmsprop"
 
 
-def _adam(optimizer: Any, group: Group) -> str:
-    """Adam or AdamW, by what the optimizer or the group says of its decay."""
+def kind_of_adam(optimizer: Any, group: Group) -> str:
+    """Return Adam or AdamW, by what the optimizer or the group says of its decay."""
     decoupled = group.get("decoupled_weight_decay", getattr(optimizer, "adam_w_mode", False))
     return "adamw" if decoupled else "adam"
 
 
 def _lamb(optimizer: Any, group: Group) -> str:
-    """LAMB where the layer's norms are used; groups without decay often are left to Adam."""
+    """Return LAMB where the layer's norms are used; groups without decay often are left to Adam."""
     normed = group["weight_decay"] or group.get("always_adapt", getattr(optimizer, "use_nvlamb", True))
     return "lamb" if normed else "adam"
 
@@ -136,11 +142,9 @@ _MUONS = MappingProxyType(
     {"muon": Spelling("Muon", _values("muon", beta2="beta2"), FAMILIES["muon"].torch.state), "adamw": _FUSED}
 )
 _ROWS = {"exp_avg_sq_row": "v", "exp_avg_sq_col": "v", "exp_avg_sq": "v", "exp_avg": "m", "step": "step"}
-_FREE = {
-    "r": (0, "weights of steps that grow are not known here"),
-    "weight_lr_power": (2, "other weights are not known here"),
-}
+_FREE = {"r": 0, "weight_lr_power": 2}
 _OWN_RATE = "its relative step has constants of its own, which cannot be converted; give lr and relative_step=False"
+_WEIGHTS = "the sum of its weights is known to scale only where step k weighs lr^2"
 
 #: Classes that are known by name, those of one package before those of any.
 LIBRARIES: tuple[Adapter, ...] = (
@@ -177,15 +181,19 @@ LIBRARIES: tuple[Adapter, ...] = (
     Adapter(_named("Adam8bit", "Adam4bit", "AdamFp8"), "adam", package="torchao"),
     Adapter(_named("AdamW8bit", "AdamW4bit", "AdamWFp8", "_AdamW"), "adamw", package="torchao"),
     # Apex and DeepSpeed: fused, and offloaded to the CPU
-    Adapter(_named("FusedAdam", "DeepSpeedCPUAdam", "CPUAdam"), _adam, _ADAMS, needs=("lr", "betas", "eps")),
-    Adapter(_named("FusedLAMB", "FusedLamb"), _lamb, _ADAMS, needs=("lr", "betas", "eps", "weight_decay")),
+    Adapter(
+        _named("FusedAdam", "DeepSpeedCPUAdam", "CPUAdam"), "adamw", _ADAMS, needs=("lr", "betas", "eps"),
+        kind=kind_of_adam,
+    ),
+    Adapter(
+        _named("FusedLAMB", "FusedLamb"), "lamb", _ADAMS, needs=("lr", "betas", "eps", "weight_decay"), kind=_lamb,
+    ),
     Adapter(_named("FusedSGD"), "sgd", needs=("lr", "momentum", "weight_decay")),
     Adapter(
-        _named("Lamb", "LAMB"), _lamb, _ADAMS, needs=("lr", "betas", "eps", "weight_decay", "max_grad_norm"),
-        requires={
-            "decoupled_decay": (False, "its decay is outside of the step that is normalised"),
-            "adam": (False, "its steps are not normalised"), "rectify": (False, "rectified steps are not known here"),
-        },
+        _named("Lamb", "LAMB"), "lamb", _ADAMS, needs=("lr", "betas", "eps", "weight_decay", "max_grad_norm"),
+        kind=_lamb,
+        requires={"decoupled_decay": False, "adam": False, "rectify": False},
+        why="only steps that are normalised with their decay, and are not rectified, are known here",
     ),
     # Hugging Face
     Adapter(
@@ -195,23 +203,22 @@ LIBRARIES: tuple[Adapter, ...] = (
             {"lr": "eta", "eps": ("eps1", "eps2"), "beta1": "beta1", "weight_decay": "weight_decay"}, _ROWS,
         ),
         needs=("lr", "relative_step", "decay_rate"),
-        requires={"relative_step": (False, _OWN_RATE), "warmup_init": (False, _OWN_RATE)},
+        requires={"relative_step": False, "warmup_init": False}, why=_OWN_RATE,
     ),
     # Schedule-Free
     Adapter(_named("AdamWScheduleFree", "ScheduleFreeAdamW", "RAdamScheduleFree"), "schedulefree-adamw",
-            needs=("lr", "betas", "weight_sum"), requires=_FREE),
+            needs=("lr", "betas", "weight_sum"), requires=_FREE, why=_WEIGHTS),
     Adapter(_named("SGDScheduleFree", "ScheduleFreeSGD"), "schedulefree-sgd", needs=("lr", "momentum", "weight_sum"),
-            requires=_FREE),
+            requires=_FREE, why=_WEIGHTS),
     Adapter(_named("AdEMAMix"), "ademamix", needs=("lr", "betas", "alpha", "t_alpha_beta3")),
     Adapter(_named("SOAP"), "soap", needs=("lr", "betas", "precondition_frequency", "shampoo_beta"),
-            requires={"normalize_grads": (False, "its steps are normalised"),
-                      "normalize_gradient": (False, "its steps are normalised")}),
+            requires={"normalize_grads": False, "normalize_gradient": False}, why="its steps are normalised"),
     # Muon: alone, or with Adam in other groups of the same optimizer
     Adapter(
         _named(
             "Muon", "SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam", "MuonAdamW", "DistMuonAdamW",
         ),
-        kind_of_group, _MUONS,
+        "muon", _MUONS, kind=kind_of_group,
     ),
     Adapter(_named("Lion"), "lion", needs=("lr", "betas")),
     Adapter(_named("Signum"), "signum", needs=("lr", "momentum")),

@@ -1,5 +1,7 @@
 """The paper's RMSprop and Adam, and Adam with a second moment of micro-batches, as PyTorch optimizers.
 
+``AdamW`` is the one of `rootscale.training.sample_clock`, whose every step may have another batch size.
+
 torch's optimizers divide by the second moment *after* its update with the present gradient (``v_{k+1}``); the paper's
 divide by the one before (``v_k``), which is independent of the present noise. The price: a coordinate whose gradient
 was exactly zero so far (a pixel that is almost always empty) is divided by ``eps`` alone when it first moves, so an
@@ -16,8 +18,9 @@ import torch
 from torch import Tensor
 
 from rootscale.hparams import average, nonnegative
+from rootscale.training.sample_clock import AdamW
 
-__all__ = ["Adam", "MicroBatchAdam", "RMSprop"]
+__all__ = ["Adam", "AdamW", "MicroBatchAdam", "RMSprop"]
 
 
 class _Bucket(NamedTuple):

@@ -16,7 +16,9 @@ from rootscale.rules import Rule, get_rule
 from rootscale.training.adapters import family_of
 from rootscale.training.batch_schedule import BatchSchedule, whole
 from rootscale.training.guards import longest_kappa
-from rootscale.training.rescale import prepare, rescale_
+from rootscale.training.live import Live, Switch
+from rootscale.training.prepared import prepare
+from rootscale.training.rescale import rescale_
 from rootscale.training.sampler import ScheduledSampler
 
 __all__ = ["ScheduledRun"]
@@ -82,14 +84,14 @@ class ScheduledRun:
         self.sampler, self.optimizer = sampler, optimizer
         self._family = family_of(optimizer)
         self._rule = get_rule(rule, self._family.name)
-        self._options: dict[str, Any] = dict(scheduler=scheduler, model=model, ema=ema, rule=rule, interval=interval)
+        self._live: dict[str, Any] = dict(scheduler=scheduler, model=model, ema=ema, interval=interval)
         self._clip = None if clip is None else positive("clip", clip)
         self._group = process_group
         self.made_for = sampler.schedule.size(0) if made_for is None else whole("made_for", made_for)
         self._sizes = [self.made_for]  # all sizes that the run has had
         self.seen, self.weight, self.complete = sampler.position, 1.0, True
         self.changes: list[tuple[int, Changes]] = []
-        rescale_(optimizer, 1, **self._options)  # changes nothing, refuses what it would refuse in mid-run
+        rescale_(optimizer, 1, rule=rule, **self._live)  # changes nothing, refuses what it would refuse in mid-run
         for start, size in sampler.schedule.stages:
             try:
                 self._prepare(size)
@@ -114,12 +116,14 @@ class ScheduledRun:
 
     def _prepare(self, size: int) -> None:
         """Check the change to a batch size."""
-        prepare(self.optimizer, size / self.size, **self._options, forward_kappa=self._forward_kappa(size))
+        switch = Switch.of(size / self.size, forward_kappa=self._forward_kappa(size))
+        prepare(Live(self.optimizer, **self._live), switch, rule=self._rule)
 
     def _convert(self, size: int) -> None:
         if size != self.size:
-            options = {**self._options, "forward_kappa": self._forward_kappa(size)}
-            self.changes.append((self.seen, rescale_(self.optimizer, size / self.size, **options)))
+            options = {**self._live, "rule": self._rule, "forward_kappa": self._forward_kappa(size)}
+            changes = rescale_(self.optimizer, batch_size=(self.size, size), **options)
+            self.changes.append((self.seen, changes))
             self._sizes.append(size)
 
     def _forward_kappa(self, size: int) -> float | None:

@@ -22,7 +22,22 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from rootscale.rules import Rule, get_rule, rule_text
+from rootscale.format import show
+from rootscale.rules import Rule, get_rule
+from rootscale.training.markers import is_tracked, same
+from rootscale.training.scheduler_state import (
+    FRAMES,
+    OWED,
+    TICKS,
+    Frame,
+    frames_kappa,
+    is_own,
+    is_sealed,
+    read_frame,
+    seal,
+    unseal,
+)
+from rootscale.units import AVERAGE
 
 #: What schedulers keep or change in an optimizer's groups, and its unit.
 UNITS: dict[str, str | tuple[str, ...]] = {
@@ -37,7 +52,6 @@ UNITS: dict[str, str | tuple[str, ...]] = {
 }
 
 Value = float | tuple[float, ...]
-Frame = tuple[str, float]  # rule, kappa
 
 
 def read(value: Any) -> Value:
@@ -64,6 +78,18 @@ def convert(rule: Rule, unit: str | tuple[str, ...], value: Value, kappa: float,
     return float(rule.convert(str(unit), value, kappa, name))
 
 
+def convert_kept(rule: Rule, key: str, value: Value, kappa: float) -> Value:
+    """Return at ``kappa`` what a scheduler keeps in a group; the ends of a cycle of beta1 as they are without floors.
+
+    The scheduler has to find them again in its own units, and a floor has no way back.
+    """
+    unit = UNITS[key]
+    row = rule.units.get(unit) if isinstance(unit, str) else None
+    if row is not None and row.form.floor is not None:
+        return float(AVERAGE.apply(value, kappa))
+    return convert(rule, unit, value, kappa, key)
+
+
 def places(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the groups and keys of an optimizer where a scheduler's values are."""
     for group in optimizer.param_groups:
@@ -82,13 +108,13 @@ class RescaledScheduler(LRScheduler):
 
     def _rootscale_convert(self, key: str, value: Value, back: bool) -> Value:
         frames = reversed(self._rootscale_frames) if back else self._rootscale_frames
-        for rule, kappa in map(_frame, frames):
+        for rule, kappa in map(read_frame, frames):
             chosen = get_rule(rule, "adam")
             unit, by = UNITS[key], 1 / kappa if back else kappa
             if unit in ("eta", "min_eta"):  # a schedule may pass below zero, where it ends between two of our steps
                 value = float(chosen.convert(str(unit), 1.0, by)) * value  # type: ignore[operator]
             else:
-                value = convert(chosen, unit, value, by)
+                value = convert_kept(chosen, key, value, by)
         return value
 
     def step(self, *args: Any, **kwargs: Any) -> None:
@@ -119,26 +145,43 @@ class RescaledScheduler(LRScheduler):
         ticks = math.floor(owed + 1e-9)  # kappa = 1/3, three times, is one tick
         self._rootscale_owed = max(0.0, owed - ticks)
         # The last step of a run may reach past its end by a part of a step; a schedule that ends there stays there.
-        left = _ticks_left(self)
+        left = ticks_left(self)
         return int(left) if 0 < left < ticks else ticks
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scheduler's state, which an ordinary scheduler cannot take for its own; see `scheduler_state`."""
+        return seal(super().state_dict())
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume a saved run; one saved before it was rescaled continues as it was."""
-        super().load_state_dict(state_dict)
-        if "_rootscale_frames" not in state_dict:
-            _unwrap(self)
+        """Resume a saved run of the same units, or any run with a scheduler that was not converted yet."""
+        there, here = frames_kappa(state_dict.get(FRAMES, ())), frames_kappa(self._rootscale_frames)
+        if not same(here, 1.0) and not same(here, there):
+            raise ValueError(
+                f"this {own_name(self)} was converted by kappa = {show(here)}, and the state was saved at kappa = "
+                f"{show(there)}: {advice(here, there, 'scheduler')}"
+            )
+        super().load_state_dict(unseal(state_dict))
+        vars(self).update({name: state_dict.get(name, fresh) for name, fresh in _FRESH.items()})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self).__mro__[2], self.__dict__)
 
 
-def _frame(stored: Any) -> Frame:
-    """Return a change of units; checkpoints of version 0.0 have the form of averaging apart from the rule."""
-    if len(stored) == 2:
-        return str(stored[0]), float(stored[1])
-    key, averaging, kappa = stored
-    name, _, rows = key.partition(" without ")
-    return rule_text(name, averaging, [rows] if rows else []), float(kappa)
+#: What a scheduler in its own units has of `scheduler_state`.
+_FRESH: dict[str, Any] = {FRAMES: (), TICKS: 1.0, OWED: 0.0}
+
+
+def advice(here: float, there: float, name: str) -> str:
+    """Return what to do where a state of other units is loaded into an object that was converted."""
+    if same(there, 1.0):
+        return (
+            f"swap the two lines, first {name}.load_state_dict(...) and then rescale_(...); or, to go back to before "
+            f"the switch, call rescale_(..., {show(1 / here)}) and then load"
+        )
+    return (
+        f"leave rescale_ out: {name}.load_state_dict(...) into fresh objects, and then restore_(optimizer, ...), which "
+        "brings all else to the same units"
+    )
 
 
 def _rebuild(cls: type[LRScheduler], attributes: dict[str, Any]) -> LRScheduler:
@@ -154,8 +197,41 @@ def _rescaled(cls: Any) -> type[LRScheduler]:
 
 def _unwrap(scheduler: LRScheduler) -> None:
     scheduler.__class__ = type(scheduler).__mro__[2]
-    for name in ("_rootscale_frames", "_rootscale_ticks", "_rootscale_owed"):
+    for name in _FRESH:
         scheduler.__dict__.pop(name, None)
+
+
+def own_name(scheduler: LRScheduler) -> str:
+    """Return the name of a scheduler's class, converted or not."""
+    cls = type(scheduler)
+    return cls.__mro__[2].__name__ if isinstance(scheduler, RescaledScheduler) else cls.__name__
+
+
+def own_learning_rates(scheduler: LRScheduler) -> list[float]:
+    """Return the learning rates in use, in the units that the scheduler was made with."""
+    rates = [read(group["lr"]) for group in scheduler.optimizer.param_groups]
+    if isinstance(scheduler, RescaledScheduler):
+        rates = [scheduler._rootscale_convert("lr", rate, back=True) for rate in rates]
+    return rates  # type: ignore[return-value]
+
+
+def is_loaded(scheduler: LRScheduler) -> bool:
+    """Return whether an ordinary scheduler has loaded the state of a converted one, and has not been restored."""
+    attributes = vars(scheduler)
+    unconverted = FRAMES in attributes and not isinstance(scheduler, RescaledScheduler)
+    return unconverted or any(is_sealed(vars(one)) for one in nested(scheduler))
+
+
+def wrap(scheduler: LRScheduler) -> None:
+    """Make an ordinary scheduler one that steps in the clock and the units that its attributes say, its own if none."""
+    for one in nested(scheduler):
+        attributes = unseal(vars(one))
+        vars(one).clear()
+        vars(one).update(attributes)
+    for name, fresh in _FRESH.items():
+        vars(scheduler).setdefault(name, fresh)
+    if not isinstance(scheduler, RescaledScheduler):
+        scheduler.__class__ = _rescaled(type(scheduler))  # type: ignore[arg-type]
 
 
 def _learning_rates(scheduler: LRScheduler) -> list[Any]:
@@ -163,13 +239,13 @@ def _learning_rates(scheduler: LRScheduler) -> list[Any]:
     return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
 
-def _ticks_left(scheduler: Any) -> float:
+def ticks_left(scheduler: Any) -> float:
     """Return how far the scheduler can go before it refuses, as OneCycleLR does after its ``total_steps``."""
     children = getattr(scheduler, "_schedulers", None)
     if children is not None:
         starts = getattr(scheduler, "_milestones", None)
         if starts is None:  # chained: all of them run at once
-            return min(_ticks_left(child) for child in children)
+            return min(ticks_left(child) for child in children)
         total = getattr(children[-1], "total_steps", math.inf)  # one after the other: the last one may have an end
         return float(total) + (starts[-1] if starts else 0) - float(scheduler.last_epoch)
     return float(getattr(scheduler, "total_steps", math.inf)) - float(scheduler.last_epoch)
@@ -191,10 +267,10 @@ def check(scheduler: Any, optimizer: torch.optim.Optimizer, rule: Rule, kappa: f
         )
     if scheduler.optimizer is not optimizer:
         raise ValueError(f"{type(scheduler).__name__} belongs to another optimizer than the one given")
-    if "_rootscale_frames" in vars(scheduler) and not isinstance(scheduler, RescaledScheduler):
+    if is_loaded(scheduler):
         raise ValueError(
-            f"this {type(scheduler).__name__} was loaded from a run that had been rescaled: call rescale_ on the fresh "
-            "objects first and load_state_dict after it"
+            f"this {type(scheduler).__name__} was loaded from a run that had been rescaled: call restore_(optimizer, "
+            "scheduler=scheduler, ...) after load_state_dict; it needs another rescale_ only for another change"
         )
     _check_name(rule)
     if not isinstance(scheduler, RescaledScheduler):
@@ -231,7 +307,7 @@ def _check_name(rule: Rule) -> None:
 
 def ticks(scheduler: LRScheduler, kappa: float, interval: str) -> float:
     """Return the ticks of the scheduler's own clock per step: times ``kappa``, if it is stepped with the optimizer."""
-    before: float = getattr(scheduler, "_rootscale_ticks", 1.0)
+    before: float = getattr(scheduler, TICKS, 1.0)
     return before * kappa if interval == "step" and not isinstance(scheduler, ReduceLROnPlateau) else before
 
 
@@ -253,20 +329,15 @@ def rescale(scheduler: LRScheduler, rule: Rule, kappa: float, interval: str) -> 
     """Return a function that changes the clock and the units of a scheduler."""
 
     def commit() -> None:
-        frames = [_frame(one) for one in getattr(scheduler, "_rootscale_frames", ())]
+        frames = [read_frame(one) for one in getattr(scheduler, FRAMES, ())]
         if frames and frames[-1][0] == rule.name:
             frames[-1] = (rule.name, frames[-1][1] * kappa)
         else:
             frames.append((rule.name, kappa))
         new_ticks = ticks(scheduler, kappa, interval)
-        if not isinstance(scheduler, RescaledScheduler):
-            scheduler.__class__ = _rescaled(type(scheduler))  # type: ignore[arg-type]
-        vars(scheduler).update(
-            _rootscale_frames=[frame for frame in frames if frame[1] != 1],
-            _rootscale_ticks=new_ticks,
-            _rootscale_owed=getattr(scheduler, "_rootscale_owed", 0.0),
-        )
-        if new_ticks == 1 and not scheduler._rootscale_frames and scheduler._rootscale_owed == 0:  # type: ignore[attr-defined]
+        wrap(scheduler)
+        vars(scheduler).update({FRAMES: [frame for frame in frames if frame[1] != 1], TICKS: new_ticks})
+        if is_own(vars(scheduler)) and not is_tracked(scheduler.optimizer.param_groups):
             _unwrap(scheduler)  # back in its own units: an ordinary scheduler again
         for one in nested(scheduler):
             one._last_lr = _learning_rates(one)

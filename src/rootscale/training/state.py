@@ -223,6 +223,12 @@ class StateScaling:
             factors.append(factor)
         self._batches = list(batches.values())
 
+    def pairs(self) -> Iterator[tuple[Tensor, float]]:
+        """Yield every tensor with its factor, for who multiplies them elsewhere than in their place."""
+        yield from self._others.values()
+        for tensors, factors in self._batches:
+            yield from zip(tensors, factors, strict=True)
+
     def apply_others(self) -> None:
         """Multiply the tensors of other classes."""
         for tensor, factor in self._others.values():

@@ -16,14 +16,24 @@ from rootscale.rules import Rule, get_rule
 from rootscale.training import schedulers
 from rootscale.training.adapters import families_of
 
-__all__ = ["Rules", "Target", "blaming", "common_rule", "find_targets", "match_schedulers", "several"]
+__all__ = [
+    "Rules",
+    "Target",
+    "bare_optimizers",
+    "blaming",
+    "common_rule",
+    "find_targets",
+    "match_schedulers",
+    "several",
+]
 
 
 @dataclass(frozen=True)
 class Target:
     """An optimizer, or the groups of it that are of one family, and its rule.
 
-    The prefix names it where there are several, and is empty for one.
+    The prefix names it where there are several, and is empty for one. Of the families of one optimizer the first leads:
+    what is one for all groups, such as schedulers, belongs to it.
     """
 
     optimizer: torch.optim.Optimizer
@@ -31,6 +41,7 @@ class Target:
     rule: Rule
     prefix: str
     part: Any
+    leads: bool = True
 
 
 class Part:
@@ -55,7 +66,7 @@ Rules = str | Rule | None | Sequence[str | Rule | None] | Mapping[str, str | Rul
 
 def find_targets(optimizer: Any, rule: Rules) -> list[Target]:
     """Return the optimizers that were given, each with its family and its rule."""
-    given = list(_bare_optimizers(optimizer))
+    given = list(bare_optimizers(optimizer))
     if not given:
         raise ValueError(
             f"optimizer must be an optimizer or a sequence of them, got an empty {type(optimizer).__name__}"
@@ -68,16 +79,17 @@ def find_targets(optimizer: Any, rule: Rules) -> list[Target]:
         prefix = f"optimizer {i}: " if len(given) > 1 else ""
         with blaming(prefix):
             found = families_of(one)
-        for family, groups in found:
+        for j, (family, groups) in enumerate(found):
             named = f"{prefix}{family.name}: " if len(found) > 1 else prefix
             chosen = get_rule(_rule_for(rule, i, family.name, len(given)), family.name)
-            targets.append(Target(one, family, chosen, named, one if len(found) == 1 else Part(one, groups)))
+            part = one if len(found) == 1 else Part(one, groups)
+            targets.append(Target(one, family, chosen, named, part, leads=j == 0))
     _check_used(rule, targets)
     _check_shared(targets)
     return targets
 
 
-def _bare_optimizers(given: Any) -> Iterator[Any]:
+def bare_optimizers(given: Any) -> Iterator[Any]:
     """Yield the optimizers of lists, of containers with ``optimizers``, and of other iterables, nested ones too."""
     inner = getattr(given, "optimizers", None)
     if isinstance(inner, list | tuple | dict):
@@ -86,7 +98,7 @@ def _bare_optimizers(given: Any) -> Iterator[Any]:
         yield given
         return
     for one in given:
-        yield from _bare_optimizers(one)
+        yield from bare_optimizers(one)
 
 
 def _rule_for(rule: Rules, index: int, name: str, count: int) -> str | Rule | None:

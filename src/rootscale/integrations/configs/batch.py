@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
 
 from rootscale.batch_size import BatchSize
 from rootscale.format import show
-from rootscale.integrations.configs.formats.row import Layout, Source
+from rootscale.integrations.configs.formats.row import Source
+from rootscale.integrations.configs.formats.table import Layout
 from rootscale.units import Number
 
 __all__ = ["AUTO", "BatchChange", "read_batch_size", "write_batch_size"]
@@ -31,9 +34,10 @@ class BatchChange:
     warnings: tuple[str, ...] = ()
 
 
-def _count(source: Source, path: str) -> int | None:
-    """A whole number above 0; None where there is none."""
+def _count(source: Source, path: str, defaults: Mapping[str, int] = MappingProxyType({})) -> int | None:
+    """A whole number above 0; the tool's default or None where there is none."""
     value = source[path] if path else None
+    value = defaults.get(path) if value is None else value
     if value in (None, AUTO) or (isinstance(value, int) and not isinstance(value, bool) and value <= 0):
         return None
     if isinstance(value, bool) or not isinstance(value, int):
@@ -62,11 +66,15 @@ def read_batch_size(
         start: the batch size, where the configuration does not have it.
         world_size: the data-parallel workers, where it does not have them.
     """
-    total, micro, accumulation = (_count(source, path) for path in (layout.total, layout.micro, layout.accumulation))
+    paths = (layout.total, layout.micro, layout.accumulation)
+    total, micro, accumulation = (_count(source, path, layout.defaults) for path in paths)
+    if total is None and layout.last_stage:
+        total = _last_stage(source, layout.last_stage)
     given = None if start is None else _given("--from", start)
     if world_size is not None and world_size < 1:
         raise ValueError(f"--world-size must be a whole number above 0, got {world_size!r}")
     workers = given.workers if given is not None and given.laid_out else world_size
+    workers = 1 if layout.all_workers else workers
     backwards = accumulation or (None if layout.accumulation and source[layout.accumulation] == AUTO else 1)
     if total is None and micro and workers and backwards:
         total = micro * backwards * workers
@@ -74,7 +82,7 @@ def read_batch_size(
         if given is None:
             here = f"{layout.micro}={micro} is per worker" if micro else f"{layout.total or layout.micro} is not there"
             raise ValueError(
-                f"the file does not say how many samples a step takes ({here}): give the number of data-parallel "
+                f"the file does not say how many {layout.counts} a step takes ({here}): give the number of data-parallel "
                 "workers (--world-size) or the batch size itself (--from)"
             )
         total = int(given.total)
@@ -94,26 +102,55 @@ def read_batch_size(
     return BatchSize(total)
 
 
+def _last_stage(source: Source, path: str) -> int | None:
+    """The last batch size of a ramp."""
+    items = source.under(path)
+    return _count(source, items[-1]) if items else None
+
+
+def _ramp(source: Source, layout: Layout, kappa: Fraction) -> dict[str, int]:
+    """Every batch size of a ramp, converted: each stage keeps its samples and takes kappa times as many a step."""
+    paths = [
+        path
+        for stage in layout.stages
+        for path in (source.under(stage.removesuffix(".*")) if stage.endswith(".*") else [stage])
+        if path in source
+    ]
+    new = {}
+    for path in paths:
+        size, micro = _count(source, path), _count(source, layout.micro) or 1
+        after = Fraction(size or 0) * kappa
+        if after.denominator != 1 or after % micro:
+            raise ValueError(
+                f"{path}={size} of the ramp would become {show(after)}, which is no multiple of {micro} micro: choose "
+                "a batch size for which every stage is one"
+            )
+        new[path] = int(after)
+    return new
+
+
 def write_batch_size(source: Source, layout: Layout, old: BatchSize, to: BatchSize | Number | str) -> BatchChange:
     """Return the new batch size and what to write for it: where only the total is given, the accumulation follows."""
     asked = _given("--to", to)
     new = old.at(asked)
     micro, workers = (old.micro, old.workers) if old.laid_out else (_count(source, layout.micro) or 1, 1)
+    ramp = _ramp(source, layout, Fraction(new.total) / Fraction(old.total))
     if not asked.laid_out and (int(new.total) % (int(micro) * workers) or new.laid_out != old.laid_out):
         raise ValueError(
             f"batch size {show(new.total)} is no multiple of {micro} micro x {workers} workers: choose its layout "
             "yourself, --to MICROxACCUMULATIONxWORKERS"
         )
     values: dict[str, int] = {}
-    if layout.total and (_count(source, layout.total) or not layout.accumulation):
+    if layout.total and (_count(source, layout.total) or not (layout.accumulation or ramp)):
         values[layout.total] = int(new.total)
     if asked.laid_out and _count(source, layout.micro):
         values[layout.micro] = int(asked.micro)
     derived = _count(source, layout.total) and not _count(source, layout.accumulation)
     counted = layout.accumulation and new.laid_out
     counted_here = counted and not derived and source[layout.accumulation] != AUTO
-    if counted_here and new.accumulation != (_count(source, layout.accumulation) or 1):
+    if counted_here and new.accumulation != (_count(source, layout.accumulation, layout.defaults) or 1):
         values[layout.accumulation] = new.accumulation
+    values |= ramp
     missing = not values and new.total != old.total and not counted
     notes = ("the batch size itself is not written: the file has no number for it",) if missing else ()
     return BatchChange(new, values, notes)

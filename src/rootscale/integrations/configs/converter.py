@@ -16,6 +16,7 @@ from rootscale.integrations.configs.document import Document
 from rootscale.integrations.configs.formats import FORMATS, Format
 from rootscale.integrations.configs.reading import Length, read_configuration
 from rootscale.integrations.configs.syntaxes import guess_syntaxes
+from rootscale.integrations.configs.unknown import check_options, foreign_sign
 from rootscale.plan import Plan
 from rootscale.rules import Rule
 from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number
@@ -62,6 +63,7 @@ def convert_text(
     world_size: int | None = None,
     rule: str | Rule | None = None,
     format: str | None = None,
+    section: str | None = None,
     length: Length = Length(),  # noqa: B008
 ) -> ConvertedFile:
     """Return the text of a configuration file for another batch size; only the values that have to change do.
@@ -74,6 +76,7 @@ def convert_text(
         rule: a rule or its text, such as ``"sqrt"``, ``"with power"`` or ``"sqrt without batchnorm"``; None is the
             optimizer's own.
         format: one of `FORMATS`; None finds it out.
+        section: the name of one configuration, where a file has several.
         length: of the run, where the file does not have it.
 
     Raises:
@@ -82,14 +85,19 @@ def convert_text(
     >>> print(convert_text('{"train_batch_size": 256, "optimizer": {"type": "AdamW", "params": '
     ...                    '{"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}', 1024).after)
     {"train_batch_size": 1024, "optimizer": {"type": "AdamW", "params":
-    {"lr": 0.0006, "betas": [0.6, 0.8], "eps": 5e-09, "weight_decay": 0.2}}}
+    {"lr": 0.0006, "betas": [0.8, 0.9], "eps": 5e-09, "weight_decay": 0.2}}}
     """
-    document, known = read_document(text, format)
+    document, known = read_document(text, format, section=section)
     return _convert(document, known, to, start=start, world_size=world_size, rule=rule, length=length)
 
 
 def convert_file(
-    path: Path, to: BatchSize | Number | str, *, format: str | None = None, **options: Any
+    path: Path,
+    to: BatchSize | Number | str,
+    *,
+    format: str | None = None,
+    section: str | None = None,
+    **options: Any,
 ) -> ConvertedFile:
     """Return a configuration file for another batch size; nothing is written.
 
@@ -97,6 +105,7 @@ def convert_file(
         path: of the file. Its suffix says what it is written in, where that is clear (``.json``, ``.toml``).
         to: the new batch size.
         format: one of `FORMATS`; None finds it out.
+        section: the name of one configuration, where a file has several.
         options: the others of `convert_text`.
 
     Raises:
@@ -107,7 +116,7 @@ def convert_file(
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        document, known = read_document(text, format, path.suffix)
+        document, known = read_document(text, format, path.suffix, section)
         return _convert(document, known, to, **options)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -124,13 +133,16 @@ def _convert(
     length: Length = Length(),  # noqa: B008
 ) -> ConvertedFile:
     reading = read_configuration(document, known)
+    check_options(document, known)
     if reading.row.not_in_files:
         raise ValueError(f"{known.optimizer}={document[known.optimizer]!r}: {reading.row.not_in_files}")
     old = read_batch_size(document, known.layout, start, world_size)
     batch = write_batch_size(document, known.layout, old, to)
     plan = reading.plan(old, length)
     changes = reading.changes(plan.convert(batch.size, rule))
-    changes = replace(changes, warnings=(*changes.warnings, *batch.warnings))
+    used = (*(one.path for one in reading.values), *known.layout.paths())
+    warnings = dict.fromkeys((*changes.warnings, *batch.warnings, *document.notes(used)))
+    changes = replace(changes, warnings=tuple(warnings))
     new: dict[str, int | float] = dict(batch.values)
     for one in reading.values:
         after = _written(changes[one.path], Fraction(changes.kappa))
@@ -140,35 +152,60 @@ def _convert(
     return ConvertedFile(known, document.text, document.write(values), values, changes, plan)
 
 
-def read_document(text: str, format: str | None = None, suffix: str = "") -> tuple[Document, Format]:
+def read_document(
+    text: str, format: str | None = None, suffix: str = "", section: str | None = None
+) -> tuple[Document, Format]:
     """Return the values of a file, and its format.
 
     Args:
         text: of the file.
         format: one of `FORMATS`; None finds it out.
         suffix: of the file's name, such as ``.json``.
+        section: the name of one configuration, where a file has several.
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     syntaxes = guess_syntaxes(text, suffix)
     formats = list(FORMATS.values()) if format is None else [FORMATS[format]]
     found = [(syntax, known) for syntax in syntaxes for known in formats if syntax in known.syntaxes]
-    documents: dict[tuple[str, bool], Document] = {}
-    for syntax, known in found:
-        key = (syntax, known.flat)
-        if key not in documents:
-            documents[key] = Document(text, *key)
-        if known.matches(documents[key]):
-            return documents[key], known
     if format is not None and not found:
         usual = " or ".join(formats[0].syntaxes)
         raise ValueError(f"{format} files are {usual}, this one looks like {syntaxes[0]}")
+    for syntax in dict.fromkeys(syntax for syntax, _ in found):
+        candidates = [(_document(text, syntax, known, section), known) for each, known in found if each == syntax]
+        matching = [(document, known) for document, known in candidates if known.matches(document)]
+        clean = [pair for pair in matching if not foreign_sign(*pair)]
+        if len(clean) == 1:
+            return clean[0]
+        if len(clean) > 1:
+            names = " or ".join(known.name for _, known in clean)
+            raise ValueError(f"the file may be of {names}, which differ in what they do; --format says which")
+        if matching:
+            document, known = matching[0]
+            raise ValueError(f"the file looks like {known.name}, but {foreign_sign(document, known)}")
     if format is not None:
-        return documents[(found[0][0], formats[0].flat)], formats[0]
+        document = _document(text, found[0][0], formats[0], section)
+        if sign := foreign_sign(document, formats[0]):
+            raise ValueError(f"the file is not of {format}: {sign}")
+        return document, formats[0]
     raise ValueError(
         f"the format is not known; looked for {', '.join(one.looked_for for one in FORMATS.values())}, and found "
         f"{syntaxes[0]} without them; --format names it"
     )
+
+
+def _document(text: str, syntax: str, known: Format, section: str | None) -> Document:
+    """The values of a file; of a file with several configurations, those of one."""
+    if not known.sections:
+        return Document(text, syntax, known.flat, known.aliases)
+    names = dict.fromkeys(path.partition(".")[0] for path in Document(text, syntax).leaves)
+    documents = {name: Document(text, syntax, known.flat, known.aliases, name) for name in names}
+    usable = {name: document for name, document in documents.items() if known.matches(document)}
+    if section is not None and section not in usable:
+        raise ValueError(f"--section must be one of {', '.join(usable) or 'none'}, got {section!r}")
+    if len(usable) > 1 and section is None:
+        raise ValueError(f"the file has several configurations; --section names one of {', '.join(usable)}")
+    return usable[section] if section is not None else next(iter(usable.values()), Document(text, syntax))
 
 
 def _written(row: Change, kappa: Fraction) -> int | float | None:

@@ -7,7 +7,8 @@ new text at the places, read the result again, and check that only those values 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from rootscale.integrations.configs.syntaxes import SYNTAXES, Leaf, Path
@@ -23,6 +24,17 @@ def _flat(path: Path) -> Path:
     return (names[-1].lstrip("-").replace("-", "_"), *path[len(names) :]) if names else path
 
 
+@lru_cache(maxsize=4)
+def _parsed(text: str, syntax: str) -> tuple[tuple[Path, Leaf], ...]:
+    """The values of a text; every format looks at the same ones."""
+    try:
+        return tuple(SYNTAXES[syntax].leaves(text))
+    except RecursionError:
+        raise ValueError(f"expected {syntax}, got values that are nested too deep to be read") from None
+    except ValueError as error:
+        raise ValueError(str(error) if syntax in str(error) else f"expected {syntax}: {error}") from None
+
+
 class Document:
     """The text of a configuration and the values in it, by dotted path.
 
@@ -36,20 +48,24 @@ class Document:
         text: of the file.
         syntax: one of `SYNTAXES`.
         flat: whether values are known by their bare names, in whatever table they stand, with ``_`` for ``-``.
+        aliases: other names of values, with the path of each.
+        root: a table that is taken for the whole; empty: all of it.
     """
 
-    def __init__(self, text: str, syntax: str, flat: bool = False) -> None:
-        self.text, self.syntax, self.flat = text, SYNTAXES[syntax], flat
+    def __init__(
+        self, text: str, syntax: str, flat: bool = False, aliases: tuple[tuple[str, str], ...] = (), root: str = ""
+    ) -> None:
+        self.text, self.syntax, self.flat, self.aliases, self.root = text, SYNTAXES[syntax], flat, aliases, root
         self.leaves: dict[str, Leaf] = {}
         self.twice: set[str] = set()
-        try:
-            found = list(self.syntax.leaves(text))
-        except RecursionError:
-            raise ValueError(f"expected {syntax}, got values that are nested too deep to be read") from None
-        except ValueError as error:
-            raise ValueError(str(error) if syntax in str(error) else f"expected {syntax}: {error}") from None
+        found = _parsed(text, syntax)
+        names = dict(aliases)
         for path, leaf in found:
+            if root and path[0] != root:
+                continue
+            path = path[1:] if root else path
             name = ".".join(_flat(path) if flat else path)
+            name = names.get(name, name)
             if name in self.leaves:
                 self.twice.add(name)
             self.leaves[name] = leaf
@@ -62,6 +78,10 @@ class Document:
         if path in self.twice:
             raise ValueError(f"{path} is in the file more than once; which one counts is not clear")
         return self.leaves[path].value if path in self.leaves else None
+
+    def notes(self, paths: Iterable[str]) -> list[str]:
+        """Return what to know about these values."""
+        return [note for path in paths if path in self.leaves and (note := self.leaves[path].note)]
 
     def under(self, path: str) -> list[str]:
         """Return the paths of what a table holds."""
@@ -130,7 +150,8 @@ class Document:
             # Behind the learning rate, if there is one: that is where people look.
             near = next((leaf for leaf in neighbours if leaf.key.strip("-") in ("lr", "learning_rate")), neighbours[-1])
             dashes = near.key[: len(near.key) - len(near.key.lstrip("-"))]
-            if self.flat and any("-" in leaf.key.lstrip("-") for leaf in neighbours):
+            named = self.flat or self.syntax.name == "arguments"
+            if named and any("-" in leaf.key.lstrip("-") for leaf in neighbours):
                 key = dashes + key.replace("_", "-")
             tail = near.tail or 0
             return (tail, tail), self.syntax.entry(self.text, near, key, text)
@@ -152,7 +173,7 @@ class Document:
 
         expected = {**plain(self), **{path: repr(value) for path, value in values.items()}}
         try:
-            same = plain(Document(text, self.syntax.name, self.flat)) == expected
+            same = plain(Document(text, self.syntax.name, self.flat, self.aliases, self.root)) == expected
         except ValueError:
             same = False
         if not same:

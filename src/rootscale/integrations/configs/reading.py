@@ -17,12 +17,12 @@ from rootscale.integrations.configs.batch import AUTO
 from rootscale.integrations.configs.formats.row import (
     PLAN_UNITS,
     Field,
-    Format,
     OptimizerRow,
     ScheduleRow,
     Source,
     unit_of,
 )
+from rootscale.integrations.configs.formats.table import Format
 from rootscale.optimizers import FAMILIES
 from rootscale.plan import Plan
 from rootscale.rules import Rule
@@ -162,7 +162,7 @@ def read_configuration(source: Source, known: Format) -> Reading:
     for refusal in known.refusals:
         refusal.check(source)
     fields = (*row.fields, *known.fields, *schedule.fields)
-    values = {one: value for one in fields if (value := _value(source, one, row.family)) is not None}
+    values = {one: value for one in fields if (value := _value(source, one, row.family, known.null)) is not None}
     auto = dict.fromkeys(path for one in fields if (path := _auto(source, one)))
     return Reading(source, known, row, values, tuple(auto))
 
@@ -216,8 +216,10 @@ def _auto(source: Source, one: Field) -> str:
     return path if source[path] == AUTO else ""
 
 
-def _value(source: Source, one: Field, family: str) -> int | float | None:
+def _value(source: Source, one: Field, family: str, null: bool) -> int | float | None:
     """The value of a field, the tool's default where there is none; None where there is nothing to convert."""
+    if null and one.path in source and source[one.path] is None and not one.what.startswith("optimizer."):
+        return None
     if _auto(source, one) or not all(condition.holds(source) for condition in one.when):
         return None
     value, unit = source[one.path], unit_of(one, family)
@@ -228,6 +230,8 @@ def _value(source: Source, one: Field, family: str) -> int | float | None:
     if value is None:
         _check_parents(source, one)
         return None if any(source[path] for path in one.unless) else one.default
+    if one.text_is_other and isinstance(value, str):
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{one.path} must be a number, got {value!r}")
     if unit in _COUNTS and 0 < value < 1:

@@ -20,5 +20,6 @@ except ImportError as error:
 
 from rootscale.integrations.lightning.batches import global_batch_size
 from rootscale.integrations.lightning.callback import RescaleCallback
+from rootscale.integrations.lightning.sample_clock import SampleClockCallback
 
-__all__ = ["RescaleCallback", "global_batch_size"]
+__all__ = ["RescaleCallback", "SampleClockCallback", "global_batch_size"]

@@ -23,8 +23,11 @@ from rootscale.integrations.lightning.noise import NoiseLog
 from rootscale.noise import Noise
 from rootscale.rules import Rule, get_rule
 from rootscale.training import rescale_
+from rootscale.training.edits import tag_of
+from rootscale.training.live import Live, Switch
+from rootscale.training.markers import KAPPA, TAG, units_of
 from rootscale.training.norms import norm_layers
-from rootscale.training.rescale import prepare
+from rootscale.training.prepared import prepare
 from rootscale.units import UNITS
 
 __all__ = ["RescaleCallback"]
@@ -88,6 +91,7 @@ class RescaleCallback(Callback):
         self._every = 1  # the accumulate_grad_batches that goes with it
         self._wanted: int | None = None  # an accumulate_grad_batches that was asked for
         self._replay = False
+        self._states: list[Any] = []  # of the optimizers, in the checkpoint that is resumed
         self._script: list[tuple[Any, str, Any]] = []  # the script's numbers: object, attribute, value
         self._noise: NoiseLog | None = None
 
@@ -115,6 +119,7 @@ class RescaleCallback(Callback):
             self._size, self._every = int(record["batch_size"]), int(record["accumulation"])
             self._frames = [Frame.of(frame) for frame in record["frames"]]
         self._replay = bool(self._frames)
+        self._states = checkpoint.get("optimizer_states", [])
         if trainer.strategy.restore_checkpoint_after_setup:  # on_fit_start is over
             self._repeat(trainer, pl_module)
 
@@ -127,6 +132,11 @@ class RescaleCallback(Callback):
             self._replay = False
             for frame in self._frames:
                 self._convert(trainer, module, frame)
+            for optimizer, state in zip(trainer.optimizers, self._states, strict=False):
+                if KAPPA not in state["param_groups"][0]:  # of a version whose runs did not carry their units
+                    for group in state["param_groups"]:
+                        units_of(optimizer.param_groups).write(group)
+            self._states = []
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Follow the global batch size, and for BatchNorm the accumulation, where an optimizer step begins.
@@ -149,7 +159,7 @@ class RescaleCallback(Callback):
         size = global_batch_size(trainer, self.batch_size)
         if self._size is not None and (size, every) != (self._size, self._every):
             frame = self._frame(trainer, size / self._size, every)
-            changes = self._convert(trainer, module, frame)
+            changes = self._convert(trainer, module, frame, (self._size, size))
             if changes is not None:
                 self.changes.append(changes)
                 what = f"global batch size {show(self._size)} -> {show(size)}"
@@ -223,7 +233,8 @@ class RescaleCallback(Callback):
                 "batch size of the data loader instead (reload_dataloaders_every_n_epochs=1), which is followed"
             )
         frame = self._frame(trainer, float(kappa), int(every))
-        prepare(trainer.optimizers, frame.kappa, **self._options(trainer, trainer.lightning_module, frame))
+        live = Live(trainer.optimizers, **self._live(trainer, trainer.lightning_module, frame))
+        prepare(live, Switch.of(frame.kappa, forward_kappa=frame.forward), rule=frame.rule)
         self._wanted = int(every)
 
     def noise(self) -> Noise:
@@ -234,28 +245,30 @@ class RescaleCallback(Callback):
 
     # The change.
 
-    def _options(self, trainer: Trainer, module: LightningModule, frame: Frame) -> dict[str, Any]:
-        """The arguments of `rescale_`: all optimizers with all that belongs to them."""
+    def _live(self, trainer: Trainer, module: LightningModule, frame: Frame) -> dict[str, Any]:
+        """The objects of the run besides its optimizers."""
         return {
             "scheduler": [config.scheduler for config in trainer.lr_scheduler_configs],
             "interval": find_intervals(trainer, module, frame, self.interval),
             "model": module,
-            "forward_kappa": frame.forward,
             "ema": find_averages(trainer, module, self.ema),
-            "rule": frame.rule,
         }
 
-    def _convert(self, trainer: Trainer, module: LightningModule, frame: Frame) -> Changes | None:
+    def _convert(
+        self, trainer: Trainer, module: LightningModule, frame: Frame, sizes: tuple[int, int] | None = None
+    ) -> Changes | None:
         """Convert everything, or raise before anything is touched."""
         if not trainer.optimizers:
             return None
-        options = self._options(trainer, module, frame)
+        live = self._live(trainer, module, frame)
         layers = norm_layers(module, refuse_scripted=False).values()
         script: list[tuple[Any, str, Any]] = [(one, "momentum", one.momentum) for one in layers]
-        for average in options["ema"]:
+        for average in live["ema"]:
             names = [name for name in ("avg_fn", "multi_avg_fn", "decay") if hasattr(average, name)]
             script += [(average, name, getattr(average, name)) for name in names]
-        changes = rescale_(trainer.optimizers, frame.kappa, **options)
+        script += [(one, TAG, tag_of(one)) for one in (*layers, *live["ema"])]
+        change: dict[str, Any] = {"kappa": frame.kappa} if sizes is None else {"batch_size": sizes}
+        changes = rescale_(trainer.optimizers, **change, **live, rule=frame.rule, forward_kappa=frame.forward)
         self._script += script
         rows = self._convert_trainer(trainer, changes.rule, frame) if self.trainer_settings else ()
         return replace(changes, rows=(*changes.rows, *rows))

@@ -34,6 +34,7 @@ def rescale(
     *,
     optimizer: str | None = None,
     units: Mapping[str, str] = MappingProxyType({}),
+    remade: bool = False,
     rule: str | Rule | None = None,
     b1: float | None = None,
 ) -> Any:
@@ -41,9 +42,9 @@ def rescale(
 
     ``nu`` (and AMSGrad's maximum) becomes ``nu / kappa``, counters ``count / kappa``; a trace of gradients stays, and
     ``mu`` too where beta1 stays above its floor. Chains, ``masked``, ``partition``/``multi_transform``,
-    ``MultiSteps``, ``apply_if_finite`` and ``inject_hyperparams`` are walked; the numbers that ``inject_hyperparams`` holds are converted too. A state of any
-    other kind is refused by name. Make the transformation anew with `scale`; with ``inject_hyperparams``, only if it
-    holds a schedule.
+    ``MultiSteps``, ``apply_if_finite`` and ``inject_hyperparams`` are walked; the numbers that ``inject_hyperparams``
+    holds are converted too. A state of any other kind is refused by name. Make the transformation anew with `scale`;
+    with ``inject_hyperparams``, only if it holds a schedule.
 
     Args:
         opt_state: what ``init`` or ``update`` of an optax transformation returned; concrete, not inside ``jit``.
@@ -51,6 +52,8 @@ def rescale(
         optimizer: ``"sgd"``, where the state has no second moment that shows whose it is.
         units: for ``inject_hyperparams``: rows of the table of units for arguments whose name is not enough, as those
             of your own function, or ``eps`` of RMSprop: ``{"eps": "eps_root"}``, or ``"eps"`` if ``eps_in_sqrt=False``.
+        remade: for ``inject_hyperparams``: whether its function is made anew for the new batch size, with betas and eps
+            converted that it fixes itself or that are ``static_args``. The state does not hold them.
         rule: as in `scale`.
         b1: beta1 as the run has it now. ``mu`` needs it, unless ``inject_hyperparams`` holds it: where beta1 stops at
             its floor, ``mu`` gets the noise level of that average.
@@ -74,10 +77,10 @@ def rescale(
         raise ValueError(f"optimizer must be 'sgd' or None: the state tells the others; got {optimizer!r}")
     states = list(_states(opt_state, "opt_state"))  # all of it, before anything is made
     for _, state in states:
-        if type(state).__name__ == "MultiStepsState" and int(state.mini_step) != 0:
+        if type(state).__name__ == "MultiStepsState" and int(_number(state.mini_step)) != 0:
             raise ValueError(
-                f"MultiSteps is in the middle of a step (mini_step={int(state.mini_step)}); call rescale after an "
-                "update at which mini_step is 0"
+                f"MultiSteps is in the middle of a step (mini_step={int(_number(state.mini_step))}); call rescale "
+                "after an update at which mini_step is 0"
             )
     for name, kinds in _groups(opt_state, "opt_state"):
         if "TraceState" in kinds and kinds & SECOND_MOMENTS:
@@ -85,8 +88,13 @@ def rescale(
                 f"{name} has a trace (momentum) besides a second moment; that follows no known SDE, so no rule keeps "
                 "its dynamics"
             )
-    converter = _Converter(exact_kappa(kappa), kappa, optimizer, units, rule, b1)
+    converter = _Converter(exact_kappa(kappa), kappa, optimizer, units, remade, rule, b1)
     return opt_state if kappa == 1 else converter.walk(opt_state, "opt_state")
+
+
+def _number(value: Any) -> Any:
+    """The array of a number in a state, which flax's nnx keeps in a variable."""
+    return jax.tree.leaves(value)[0]
 
 
 def _kind(state: Any) -> str:
@@ -150,6 +158,7 @@ class _Converter:
     kappa: float
     optimizer: str | None
     units: Mapping[str, str]
+    remade: bool
     rule: str | Rule | None
     b1: float | None = None
 
@@ -171,7 +180,7 @@ class _Converter:
             elif unit == HYPERPARAMETERS:
                 new[name] = self._hyperparams(state, where)
             elif unit in ("steps", "step_counter"):
-                new[name] = self._count(value, unit)
+                new[name] = jax.tree.map(lambda x, unit=unit: self._count(x, unit), value)
             elif unit != KEPT:
                 factor = self._factor(unit, where, moment="v" in rows.values())
                 new[name] = value if factor == 1 else jax.tree.map(lambda x, f=factor: (x * f).astype(x.dtype), value)
@@ -223,9 +232,10 @@ class _Converter:
                 )
             name, known = "sgd", MAKERS["sgd"].units({})
         known |= {"max_norm": "clip", **self.units}
+        self._check_fixed(kinds, {known[key] for key in state.hyperparams if key in known}, name, path)
         new = dict(state.hyperparams)
         for key, value in state.hyperparams.items():
-            if not floating(value):
+            if not floating(_number(value)):
                 continue
             if key not in known:
                 raise ValueError(
@@ -233,6 +243,21 @@ class _Converter:
                     "units: 'eta' for a learning rate, 'l2' or 'decoupled_decay' for a weight decay, 'eps_root' or "
                     "'eps' for an eps inside or outside the root"
                 )
-            converted = float(self._rule(name).convert(known[key], float(value), self.kappa, key))
-            new[key] = jnp.asarray(converted, dtype=jnp.asarray(value).dtype)
+            converted = float(self._rule(name).convert(known[key], float(_number(value)), self.kappa, key))
+            new[key] = jax.tree.map(lambda x, y=converted: jnp.asarray(y, dtype=jnp.asarray(x).dtype), value)
         return new
+
+    def _check_fixed(self, kinds: set[str], held: set[str], name: str, path: str) -> None:
+        """Refuse arguments that the state should hold and does not, unless the user has converted them."""
+        fixed = [
+            key
+            for kind in sorted(kinds & set(ARGUMENTS))
+            for key, unit in ARGUMENTS[kind].items()
+            if unit in ("beta1", "beta2", "eps") and unit in self._rule(name).units and unit not in held
+        ]
+        if fixed and not self.remade:
+            raise ValueError(
+                f"{path} does not hold {', '.join(fixed)}: they are static_args or fixed by your function, and the run "
+                "would be converted in part. Give them to inject_hyperparams as arguments that it holds; or make its "
+                "function anew with scale(...)'s values of them, and say rescale(..., remade=True)"
+            )

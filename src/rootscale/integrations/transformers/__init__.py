@@ -13,5 +13,13 @@ from rootscale.integrations.transformers.arguments import (
 )
 from rootscale.integrations.transformers.callback import RescaleCallback
 from rootscale.integrations.transformers.checkpoints import resume
+from rootscale.integrations.transformers.sample_clock import SampleClockMixin
 
-__all__ = ["RescaleCallback", "explain_training_arguments", "global_batch_size", "resume", "scale_training_arguments"]
+__all__ = [
+    "RescaleCallback",
+    "SampleClockMixin",
+    "explain_training_arguments",
+    "global_batch_size",
+    "resume",
+    "scale_training_arguments",
+]

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import copy
 import warnings as python_warnings
-from fractions import Fraction
 from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
-from rootscale.format import show
+from rootscale.integrations.checkpoints.trainer_steps import layout_at
 from rootscale.integrations.configs.formats.transformers import LIVE_REFUSALS, TRANSFORMERS
 from rootscale.integrations.configs.reading import Length, Reading, read_configuration
 from rootscale.integrations.configs.syntaxes.leaf import number
@@ -89,20 +88,6 @@ def global_batch_size(args: Any, world_size: int | None = None) -> BatchSize:
         if parallel is not None:  # these processes share their samples
             world_size //= parallel.tp_size * parallel.cp_size * getattr(parallel, "sp_size", 1)
     return BatchSize(args.per_device_train_batch_size, args.gradient_accumulation_steps, world_size)
-
-
-def _layout(old: BatchSize, to: BatchSize | Number | str) -> BatchSize:
-    """Another total: the workers stay, and the micro-batch too where it divides, else the largest below that does."""
-    new = BatchSize.of(to)
-    if new.laid_out:
-        return new
-    each = Fraction(new.total) / old.workers
-    if each.denominator != 1:
-        below = int(each) * old.workers
-        near = f"{below} or {below + old.workers}" if below else f"{old.workers}"
-        raise ValueError(f"to={show(new.total)} does not divide among {old.workers} workers; {near} would")
-    micro = next(size for size in range(int(old.micro), 0, -1) if each % size == 0)
-    return BatchSize(micro, int(each) // micro, old.workers)
 
 
 def scale_training_arguments(
@@ -187,6 +172,6 @@ def _converted(
     """What the arguments say, the new batch size, and every change by the names of the arguments."""
     reading = read_arguments(args)
     old = global_batch_size(args, world_size)
-    new = _layout(old, to)
+    new = layout_at(old, BatchSize.of(to))
     plan = reading.plan(old, Length(dataset_size=dataset_size))
     return reading, new, reading.changes(plan.convert(new, rule))

@@ -20,6 +20,8 @@ from rootscale.integrations.transformers.scheduler import scheduler_at
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import get_rule
 from rootscale.training import rescale_
+from rootscale.training.edits import units_edit
+from rootscale.training.watch import settle
 
 try:
     from accelerate.optimizer import AcceleratedOptimizer
@@ -126,22 +128,24 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
                     "rootscale.integrations.transformers.resume(trainer, checkpoint) instead of trainer.train, with "
                     "arguments from scale_training_arguments"
                 )
-            self.changes = self._convert(args, state, float(size.total / Fraction(before.total)), **kwargs)
+            self.changes = self._convert(args, state, before, size, **kwargs)
         start = BatchSize.of(started_at(saved) or before)
-        self._convert_averages(kwargs["model"], start, size)
+        self._convert_averages(kwargs["model"], _bare(kwargs["optimizer"]), start, size)
         self.batch_size = self.steps_at = size.to_json()
         self.started_at = start.to_json()
         state.stateful_callbacks[name] = self.state()  # a checkpoint from before this callback has none
         if self.noise_every:
             self._noise = NoiseLog(args, kwargs["model"], _bare(kwargs["optimizer"]), self.noise_window)
 
-    def _convert(self, args: Any, state: Any, kappa: float, **kwargs: Any) -> Changes:
+    def _convert(self, args: Any, state: Any, before: BatchSize, size: BatchSize, **kwargs: Any) -> Changes:
         optimizer, scheduler = _bare(kwargs["optimizer"]), kwargs["lr_scheduler"]
+        kappa = float(size.total / Fraction(before.total))
         record = check_live(args).record()
         if not self._own_optimizer:
             self._check_arguments(record, optimizer, kappa)
         move = scheduler_at(scheduler, state.global_step, get_rule(self.rule, record.name), kappa)
-        changes = rescale_(optimizer, kappa, rule=self.rule)
+        settle(optimizer, {})  # the state has been loaded, and what it says was converted is converted below
+        changes = rescale_(optimizer, batch_size=(before, size), rule=self.rule)
         move()
         return changes
 
@@ -163,17 +167,18 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
                     f"arguments have {show(should)}: take them from scale_training_arguments(the old ones, to=...)"
                 )
 
-    def _convert_averages(self, model: Any, start: BatchSize, size: BatchSize) -> None:
+    def _convert_averages(self, model: Any, optimizer: Any, start: BatchSize, size: BatchSize) -> None:
+        """Bring averages to the batch size of now, and note in the optimizer that they have to be."""
         kappa, forward = float(size.total / Fraction(start.total)), float(size.forward / Fraction(start.forward))
-        norms = self.batchnorm and forward != 1
-        averages = self.ema is not None and kappa != 1
-        if not (norms or averages) or self._averages_of is model:
-            return
-        nobody = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # these rows are those of every rule
-        rescale_(
-            nobody, kappa, model=model if norms else None, ema=self.ema if averages else None, forward_kappa=forward
-        )
-        self._averages_of = model
+        parts = {"model": forward if self.batchnorm else 1.0, "ema": 1.0 if self.ema is None else kappa}
+        norms, averages = (parts[name] != 1 for name in ("model", "ema"))
+        if (norms or averages) and self._averages_of is not model:
+            nobody = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # these rows are those of every rule
+            rescale_(
+                nobody, kappa, model=model if norms else None, ema=self.ema if averages else None, forward_kappa=forward
+            )
+            self._averages_of = model
+        units_edit(optimizer, 1.0, None, parts, ()).apply()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the step whose first backward is next, if it is its turn."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 import warnings as python_warnings
@@ -13,7 +12,14 @@ from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import ScalingWarning
-from rootscale.format import show
+from rootscale.integrations.checkpoints.trainer_steps import (
+    INTERVALS,
+    Epochs,
+    counted,
+    interval_at,
+    seen_again,
+    updates,
+)
 from rootscale.integrations.transformers.arguments import global_batch_size
 from rootscale.integrations.transformers.callback import RescaleCallback, check_live, started_at
 
@@ -93,49 +99,35 @@ def _written_at(
 
 def _state_at(trainer: Any, state: dict[str, Any], old: BatchSize, new: BatchSize) -> dict[str, Any]:
     """What changes in ``trainer_state.json``: the steps made, counted in the new batch size, and what hangs on them."""
-    args, samples = trainer.args, state["global_step"] * int(old.total)
+    args, done = trainer.args, state["global_step"]
     try:
         number = len(trainer.train_dataset)
     except TypeError:  # a stream: one long epoch
-        steps, again = divmod(samples, int(new.total))
+        epochs = None
     else:
-        drop = args.dataloader_drop_last
-        epoch, within = divmod(state["global_step"], _updates(number, old, drop))
-        steps, again = divmod(within * int(old.total), int(new.total))
-        steps += epoch * _updates(number, new, drop)
-        if within and _by_length(args):
+        epochs = Epochs(*(updates(number, size, args.dataloader_drop_last) for size in (old, new)))
+        if done % epochs.old and _by_length(args):
             python_warnings.warn(
                 "group_by_length orders the data by the batch size: until the end of this epoch, some samples are seen "
                 "again and others not at all. A checkpoint from the end of an epoch goes on without that",
                 ScalingWarning,
                 stacklevel=3,
             )
+    steps, again = counted(done, old, new, epochs)
     if again:
-        python_warnings.warn(
-            f"{again} samples are seen again: after {state['global_step']} steps of batch size {show(old.total)} "
-            f"the new run would be in the middle of a step of {show(new.total)}",
-            ScalingWarning,
-            stacklevel=3,
-        )
+        python_warnings.warn(seen_again(done, again, old, new), ScalingWarning, stacklevel=3)
     kappa = new.total / Fraction(old.total)
     changed: dict[str, Any] = {
         "global_step": steps,
         "train_batch_size": args.train_batch_size,
         "best_global_step": None,
     }
-    for name in ("logging_steps", "eval_steps", "save_steps"):
+    for name in INTERVALS:
         given = getattr(args, name) or 0
-        changed[name] = given if given >= 1 else max(1, round(state[name] / kappa))
+        changed[name] = given if given >= 1 else interval_at(state[name], kappa)
     return changed
 
 
 def _by_length(args: Any) -> bool:
     """Whether samples of similar length are put together: an argument of its own in the first versions of 5."""
     return getattr(args, "train_sampling_strategy", "") == "group_by_length" or getattr(args, "group_by_length", False)
-
-
-def _updates(number: int, size: BatchSize, drop_last: bool) -> int:
-    """Optimizer steps in an epoch, as the Trainer counts them."""
-    batch = int(size.forward)
-    batches = number // batch if drop_last else math.ceil(number / batch)
-    return max(1, math.ceil(batches / size.accumulation))

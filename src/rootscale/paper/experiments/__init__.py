@@ -20,6 +20,8 @@ FILES = (
     "cifar10_ablations",
     "cifar10_vk",
     "mlp_sde",
+    "floors",
+    "momentum_switch",
     "gpt_wikitext",
     "roberta_mlm",
     "glue",

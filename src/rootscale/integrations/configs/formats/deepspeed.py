@@ -6,14 +6,13 @@ import math
 
 from rootscale.integrations.configs.formats.row import (
     Field,
-    Format,
-    Layout,
     Refusal,
     ScheduleRow,
     Source,
     When,
     optimizer,
 )
+from rootscale.integrations.configs.formats.table import Format, Layout
 
 __all__ = ["DEEPSPEED"]
 
@@ -52,8 +51,9 @@ DEEPSPEED = Format(
     "deepspeed",
     "DeepSpeed's JSON",
     ("JSON",),
-    ("train_batch_size", "train_micro_batch_size_per_gpu"),
+    ("train_micro_batch_size_per_gpu", "zero_optimization", "optimizer.type", "scheduler.type"),
     Layout("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+    also=(("train_batch_size", "train_micro_batch_size_per_gpu"),),
     optimizer="optimizer.type",
     optimizers={
         # DeepSpeed's Adam decays as AdamW does, unless adam_w_mode is false.
@@ -109,4 +109,11 @@ DEEPSPEED = Format(
         ),
     ),
     remarks=(_log_warmup,),
+    strict=("optimizer.params",),
+    others=tuple(
+        f"{_P}{name}"
+        for name in ("torch_adam", "adam_w_mode", "bias_correction", "set_grad_none", "fp32_optimizer_states")
+    ),
+    left_alone="`warmup_min_ratio`, `cos_min_ratio` and the stair counts (shares); a `gradient_clipping` that is not "
+    "there: write it down if you rely on a default",
 )  # fmt: skip

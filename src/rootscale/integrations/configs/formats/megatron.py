@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from rootscale.integrations.configs.formats.row import (
     Field,
-    Format,
-    Layout,
     OptimizerRow,
     Refusal,
     ScheduleRow,
     optimizer,
 )
+from rootscale.integrations.configs.formats.table import Format, Layout
 
 __all__ = ["MEGATRON"]
 
@@ -30,9 +29,13 @@ MEGATRON = Format(
     "megatron",
     "the arguments of Megatron-LM, in a shell script, an arguments file or YAML",
     ("arguments", "YAML"),
-    ("global_batch_size", "micro_batch_size"),
-    Layout("global_batch_size", "micro_batch_size", ""),
-    also=("lr",),
+    ("train_iters", "train_samples", "lr_decay_style", "lr_decay_iters", "lr_decay_samples", "lr_warmup_iters"),
+    Layout(
+        "global_batch_size", "micro_batch_size", "",
+        stages=("rampup_batch_size.0", "rampup_batch_size.1", "step_batch_size_schedule.*"),
+        last_stage="step_batch_size_schedule",
+    ),
+    also=(("global_batch_size", "micro_batch_size", "step_batch_size_schedule"), "lr"),
     optimizer="optimizer",
     optimizers={
         "adam": OptimizerRow("adamw", (*_ADAM.fields, *_DECAY_SCHEDULE)),
@@ -57,9 +60,9 @@ MEGATRON = Format(
         Field("exit_interval", "intervals"),
     ),
     refusals=(
-        *(
-            Refusal(path, "the run has several batch sizes; there is no one kappa", (None,))
-            for path in ("rampup_batch_size", "step_batch_size_schedule")
+        Refusal(
+            "decrease_batch_size_if_needed",
+            "Megatron then lowers the batch size to what the workers divide; take it out",
         ),
         *(
             Refusal(
@@ -70,5 +73,18 @@ MEGATRON = Format(
             for path in ("decoupled_weight_decay", "no_decoupled_weight_decay")
         ),
     ),
+    tables=("",),
+    others=(
+        "rampup_batch_size", "step_batch_size_schedule", "lr_warmup_fraction", "lr_warmup_samples", "lr_decay_samples",
+        "lr_wsd_decay_samples", "lr_wsd_decay_style", "weight_decay_incr_style", "no_load_optim", "no_save_optim",
+        "use_distributed_optimizer", "norm_epsilon", "layernorm_epsilon", "override_opt_param_scheduler",
+        "use_checkpoint_opt_param_scheduler", "accumulate_allreduce_grads_in_fp32", "overlap_param_gather",
+        "use_precision_aware_optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction",
+        "num_distributed_optimizer_instances", "apply_layernorm_1p", "ckpt_fully_parallel_save_optimizer",
+        "no_weight_decay_cond_type", "exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "main_params_dtype",
+        "finetune", "log_learning_rate_to_tensorboard", "no_log_learning_rate_to_tensorboard",
+    ),
     flat=True,
-)
+    left_alone="`train_samples`, `lr_decay_samples`, `lr_warmup_samples` (samples), `lr_warmup_fraction` (a share); "
+    "`eval_iters` (batches of the evaluation)",
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The rows that describe a tool's configuration: fields, optimizers, schedules, refusals, and the whole format.
+"""The rows that describe a tool's configuration: fields, optimizers, schedules, refusals.
 
 All a row knows is names: of the tool's options, of the fields of a plan, of families in `rootscale.optimizers` and of
 rows of `rootscale.units`. What the quantities become is said there.
@@ -6,19 +6,17 @@ rows of `rootscale.units`. What the quantities become is said there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rootscale.changes import Change
 from rootscale.optimizers import FAMILIES
 
 __all__ = [
     "PLAN_UNITS",
     "UNIT_KEYS",
     "Field",
-    "Format",
-    "Layout",
     "OptimizerRow",
     "Refusal",
     "ScheduleRow",
@@ -62,18 +60,20 @@ class When:
         path: of the value.
         values: one of which it must be, in lower case if text; empty: anything but None, False, 0 and the empty text.
         default: what the tool takes where there is none.
+        negate: whether the value must be none of them instead.
     """
 
     path: str
     values: tuple[Any, ...] = ()
     default: Any = None
+    negate: bool = False
 
     def holds(self, source: Source) -> bool:
         """Whether a configuration meets the condition."""
         value = source[self.path]
         value = self.default if value is None else value
         value = value.lower() if isinstance(value, str) else value
-        return value in self.values if self.values else bool(value)
+        return self.negate != (value in self.values if self.values else bool(value))
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Field:
         unless: paths of which one that holds something takes the place of the default.
         scaled: where the tool itself multiplies the value with a power of the batch size: returns the name and the
             exponent of that scaling.
+        text_is_other: whether a text there is something that is not counted in steps, such as ``"2e12T"`` (tokens).
     """
 
     path: str
@@ -98,6 +99,7 @@ class Field:
     needed: str = ""
     unless: tuple[str, ...] = ()
     scaled: Callable[[Source], tuple[str, float]] | None = None
+    text_is_other: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def optimizer(family: str, held: Mapping[str, str | tuple[str, float | None]], *
     A path alone has no default; with one it is ``(path, default)``.
 
     >>> optimizer("sgd", {"eta": ("lr", 0.1), "momentum": "momentum"}).fields[0]
-    Field(path='lr', what='optimizer.eta', default=0.1, when=(), needed='', unless=(), scaled=None)
+    Field(path='lr', what='optimizer.eta', default=0.1, when=(), needed='', unless=(), scaled=None, text_is_other=False)
     """
     pairs = ((name, (path, None) if isinstance(path, str) else path) for name, path in held.items())
     return OptimizerRow(
@@ -157,92 +159,33 @@ class Refusal:
         reason: why, and what to do.
         allowed: the values with which it can, in lower case if text.
         when: it matters only if this holds.
+        matching: a pattern that is searched in the values of a list instead of ``allowed``.
+        missing: whether it is the missing value that is refused.
     """
 
     path: str
     reason: str
     allowed: tuple[Any, ...] = (None, False)
     when: When | None = None
+    matching: str = ""
+    missing: bool = False
 
     def check(self, source: Source) -> None:
         """Raise a `ValueError` if the configuration has such a value."""
         if self.when is not None and not self.when.holds(source):
             return
+        if self.matching:
+            for path in source.under(self.path):
+                if re.search(self.matching, str(source[path])):
+                    raise ValueError(f"{source[path]}: {self.reason}")
+            return
         held, value = source.under(self.path), source[self.path]
+        if self.missing:
+            if value is None:
+                raise ValueError(f"{self.path} {self.reason}")
+            return
         if held or (value.lower() if isinstance(value, str) else value) not in self.allowed:
             raise ValueError(f"{held[0] if held else f'{self.path}={value!r}'}: {self.reason}")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the batch size is: samples per step (``total``), per backward of a worker (``micro``), accumulation."""
-
-    total: str = ""
-    micro: str = ""
-    accumulation: str = ""
-
-
-@dataclass(frozen=True)
-class Format:
-    """A tool's configuration.
-
-    Args:
-        name: as on the command line.
-        summary: what it is.
-        syntaxes: what a file is written in; names of `rootscale.integrations.configs.syntaxes.SYNTAXES`.
-        markers: a file is of this format if one of these paths is there, and all of ``also``.
-        also: see ``markers``.
-        layout: where the batch size is.
-        optimizer: the path of the optimizer's name.
-        optimizers: by name in lower case.
-        default_optimizer: where none is named; empty if one must be.
-        schedule: the path of the schedule's name.
-        schedules: by name in lower case; empty if nothing depends on the schedule.
-        default_schedule: where none is named.
-        schedule_values: the table that holds the schedule's own options, where all of them must be known.
-        fields: of every configuration of this format.
-        epochs: the path of the length of the run in passes over the data, which does not change.
-        refusals: what cannot be converted.
-        remarks: each returns what else to know about a configuration at this kappa, or nothing.
-        adjust: returns the rows, by path, with what has to fit together made to fit.
-        flat: whether values are known by bare names, with ``_`` for ``-``.
-    """
-
-    name: str
-    summary: str
-    syntaxes: tuple[str, ...]
-    markers: tuple[str, ...]
-    layout: Layout
-    optimizer: str
-    optimizers: Mapping[str, OptimizerRow]
-    also: tuple[str, ...] = ()
-    default_optimizer: str = ""
-    schedule: str = ""
-    schedules: Mapping[str, ScheduleRow] = field(default_factory=dict)
-    default_schedule: str = ""
-    schedule_values: str = ""
-    fields: tuple[Field, ...] = ()
-    epochs: str = ""
-    refusals: tuple[Refusal, ...] = ()
-    remarks: tuple[Callable[[Source, float], str], ...] = ()
-    adjust: Callable[[Source, dict[str, Change]], dict[str, Change]] = lambda source, rows: rows
-    flat: bool = False
-
-    def matches(self, source: Source) -> bool:
-        """Whether a configuration is of this format."""
-        return any(path in source for path in self.markers) and all(path in source for path in self.also)
-
-    @property
-    def looked_for(self) -> str:
-        """What makes a file of this format, in words."""
-        also = f" and {', '.join(self.also)}" if self.also else ""
-        return f"{self.name} ({' or '.join(self.syntaxes)} with {' or '.join(self.markers)}{also})"
-
-    def all_fields(self) -> tuple[Field, ...]:
-        """Return every field of the format, whatever the optimizer and the schedule."""
-        optimizers = (one for row in self.optimizers.values() for one in row.fields)
-        schedules = (one for row in self.schedules.values() for one in row.fields)
-        return (*optimizers, *schedules, *self.fields)
 
 
 def unit_of(one: Field, family: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rootscale.integrations.configs.formats.row import (
     Field,
-    Format,
-    Layout,
     OptimizerRow,
     Refusal,
     ScheduleRow,
@@ -13,6 +11,7 @@ from rootscale.integrations.configs.formats.row import (
     When,
     optimizer,
 )
+from rootscale.integrations.configs.formats.table import Format, Layout
 
 __all__ = ["TIMM"]
 
@@ -44,8 +43,8 @@ _EMA = When("model_ema")
 
 TIMM = Format(
     "timm",
-    "args.yaml of timm's train.py, or a file for its --config",
-    ("YAML",),
+    "args.yaml of timm's train.py, a file for its --config, or a script that starts it",
+    ("YAML", "arguments"),
     ("opt", "lr_base"),
     Layout("", "batch_size", "grad_accum_steps"),
     also=("batch_size",),
@@ -70,6 +69,12 @@ TIMM = Format(
         Refusal(
             "opt_kwargs", "options of the optimizer that this file's other fields do not show; remove them", (None, {})
         ),
+        Refusal("sched_on_updates", "the schedule is then stepped by updates, whose number is not in this file"),
+        Refusal("layer_decay_no_opt_scale", "layers below it are not trained by the optimizer; take it out", (None,)),
+        Refusal(
+            "(program)", "of timm's scripts only train.py is known; others scale the learning rate by themselves",
+            matching=r"^(?!train\.py$|distributed_train\.sh$|legacy_distributed_train\.sh$).*\.py$",
+        ),
         Refusal("model_ema_warmup", "its ramp counts steps and cannot be converted; switch it off", when=_EMA),
     ),
     remarks=(
@@ -79,4 +84,14 @@ TIMM = Format(
             else ""
         ),
     ),
+    tables=("",),
+    others=(
+        "opt_betas", "lr_base_size", "lr_base_scale", "sched", "warmup_epochs", "warmup_prefix", "decay_epochs",
+        "decay_milestones", "decay_rate", "lr_cycle_mul", "lr_cycle_decay", "lr_cycle_limit", "lr_k_decay",
+        "lr_noise", "lr_noise_pct", "lr_noise_std", "layer_decay", "layer_decay_min_scale", "model_ema_force_cpu",
+        "bn_eps", "opt_foreach", "opt_caution", "clip_mode", "corrected_weight_decay",
+    ),
+    aliases=(("b", "batch_size"),),
+    left_alone="everything in epochs (`epochs`, `warmup_epochs`, `decay_epochs` …); `log_interval`, "
+    "`recovery_interval` (batches or updates, by version)",
 )  # fmt: skip

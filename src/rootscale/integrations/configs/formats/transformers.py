@@ -10,18 +10,18 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rootscale.changes import Change
+from rootscale.integrations.configs.formats.names import TRAINER, TRAINER_OWN_STATE
 from rootscale.integrations.configs.formats.row import (
     Field,
-    Format,
-    Layout,
     Refusal,
     ScheduleRow,
     Source,
     When,
     optimizer,
 )
+from rootscale.integrations.configs.formats.table import Format, Layout
 
-__all__ = ["LIVE_REFUSALS", "TRANSFORMERS"]
+__all__ = ["LIVE_REFUSALS", "TRANSFORMERS", "named_deepspeed"]
 
 #: The text in which the Trainer takes further options of an optimizer: ``"alpha=0.99, eps=1e-8"``.
 _TEXT = "optim_args"
@@ -36,19 +36,9 @@ _ADAMW = {
 }
 _RATE = {"eta": ("learning_rate", 5e-5)}
 _DECAY = {"weight_decay": ("weight_decay", 0.0)}
-#: The values of ``optim``. The Trainer gives every AdamW the ``adam_*`` arguments and ignores ``optim_args``.
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw_torch", "adamw_torch_fused"), optimizer("adamw", _ADAMW)),
-    # The same update from other libraries: the arguments are AdamW's, the state has a form of its own. Quantization
-    # takes each block relative to its largest value, so a change of units leaves the 8-bit codes as they are.
-    **dict.fromkeys(
-        (
-            "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit",
-            "paged_adamw_8bit",
-            "adamw_hf", "adamw_apex_fused",  # transformers 4 only; its files may still have them
-        ),
-        optimizer("adamw", _ADAMW, torch_state=False),
-    ),
+#: The rows of the families. The Trainer gives every AdamW the ``adam_*`` arguments and ignores ``optim_args``.
+_ROWS = {
+    "adamw": optimizer("adamw", _ADAMW),
     "rmsprop": optimizer(
         "rmsprop",
         {**_RATE, "beta": (f"{_TEXT}.alpha", 0.99), "eps": (f"{_TEXT}.eps", 1e-8), **_DECAY},
@@ -56,7 +46,12 @@ _OPTIMIZERS = {
         "arguments with rootscale.integrations.transformers.scale_training_arguments",
     ),
     "sgd": optimizer("sgd", {**_RATE, "momentum": f"{_TEXT}.momentum", **_DECAY}),
-}  # fmt: skip
+}
+#: The values of ``optim``.
+_OPTIMIZERS = {
+    **{name: _ROWS[family] for name, family in TRAINER.items()},
+    **{name: replace(_ROWS[family], torch_state=False) for name, family in TRAINER_OWN_STATE.items()},
+}
 
 _MIN_LR = Field(f"{_KWARGS}.min_lr", "min_eta")
 _PLATEAU = ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown")
@@ -88,6 +83,7 @@ _FIELDS = (
     Field("eval_steps", "intervals", when=(When("eval_strategy", (*_BY_STEPS, None)),)),
     Field("save_steps", "intervals", 500, when=(When("save_strategy", _BY_STEPS, "steps"),)),
     Field("eval_delay", "intervals", when=(When("eval_strategy", _BY_STEPS),)),  # else in epochs
+    Field("ref_model_sync_steps", "intervals", 512, when=(When("sync_ref_model"),)),  # of TRL
 )
 _RMSPROP = When("optim", ("rmsprop",))
 _NO_RULE = "RMSprop with momentum or centered follows no known SDE, so no rule keeps its dynamics; switch it off"
@@ -99,6 +95,11 @@ _REFUSALS = (
     Refusal(
         "accelerator_config.split_batches",
         "per_device_train_batch_size then is the batch of all devices together; switch it off",
+    ),
+    Refusal(
+        "(program)",
+        "a script without a Trainer makes its own optimizer and schedule, whose options are not these",
+        matching="no_trainer",
     ),
     Refusal(f"{_TEXT}.momentum", _NO_RULE, (None, 0), _RMSPROP),
     Refusal(f"{_TEXT}.centered", _NO_RULE, (None, False, 0, "false", "no"), _RMSPROP),
@@ -114,7 +115,8 @@ LIVE_REFUSALS = (
 )
 
 
-def _deepspeed(source: Source, kappa: float) -> str:
+def named_deepspeed(source: Source, kappa: float) -> str:
+    """Say that there is a DeepSpeed configuration too."""
     if not (source["deepspeed"] or source.under("deepspeed")):
         return ""
     return 'a DeepSpeed configuration is named too: convert it as well, unless all it has is "auto"'
@@ -144,7 +146,7 @@ def _keep_multiple(source: Source, rows: dict[str, Change]) -> dict[str, Change]
 TRANSFORMERS = Format(
     "transformers",
     "the training arguments of Hugging Face's Trainer",
-    ("JSON", "YAML"),
+    ("JSON", "YAML", "arguments"),
     ("per_device_train_batch_size",),
     Layout("", "per_device_train_batch_size", "gradient_accumulation_steps"),
     optimizer="optim",
@@ -157,6 +159,13 @@ TRANSFORMERS = Format(
     fields=_FIELDS,
     epochs="num_train_epochs",
     refusals=_REFUSALS,
-    remarks=(_deepspeed, _step_ahead),
+    remarks=(named_deepspeed, _step_ahead),
     adjust=_keep_multiple,
+    tables=("",),
+    others=(
+        "warmup_ratio",
+        "optim_args",
+        "eval_accumulation_steps",
+        "beta",  # the last of TRL's losses
+    ),
 )

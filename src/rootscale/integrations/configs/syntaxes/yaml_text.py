@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from rootscale.integrations.configs.syntaxes.leaf import Found, Leaf, Path, Syntax, line_entry, number
+from rootscale.integrations.configs.syntaxes.leaf import Found, Leaf, Path, Syntax, line_entry, number, stages
 
 __all__ = ["YAML"]
 
@@ -48,7 +49,12 @@ class _Walk:
             yield from self._sequence(node, path)
         elif isinstance(node, self.yaml.ScalarNode):
             leaf = self._scalar(node, key, flow)
+            items = list(stages(leaf.value, leaf.start + 1)) if node.style in ("'", '"') else []
+            if items:
+                leaf = replace(leaf, value=[*range(len(items))])
             yield path, leaf
+            for i, item in enumerate(items):
+                yield (*path, str(i)), item
             if not once:  # an alias: a change here would be a change there
                 yield path, Leaf(leaf.value, leaf.start, leaf.end)
         else:
@@ -81,9 +87,10 @@ class _Walk:
             return Leaf(value, start, end, "", start)
         line = self.text.find("\n", end)
         line = len(self.text) if line < 0 else line - (self.text[line - 1] == "\r")
-        inline = not flow and node.style in (None, "'", '"')
+        single = node.style in (None, "'", '"')
         head, behind = _span(key)
-        return Leaf(value, start, end, self.text[head:behind], head, line if inline else None)
+        tail = (end if flow else line) if single else None
+        return Leaf(value, start, end, self.text[head:behind], head, tail, inline=flow)
 
 
 def _span(node: Any) -> tuple[int, int]:

@@ -1,0 +1,197 @@
+"""How wide the bands of a comparison are: standard errors pooled over time, and critical values from rotations.
+
+At test function f and time t the band is ``gap ± c s``. Here s(f, t) is the standard error whose square is the mean
+of the squared standard errors over seeds at the neighbouring times, a fifth of all: few seeds know their spread badly,
+and what a few of them show at one time is little. Two values of c belong to it:
+
+- ``all_times``: the band holds everywhere at once. It is the ``1 - alpha`` quantile of ``max |gap*| / s*`` over times
+  and functions. Only a gap beyond the tolerance somewhere makes runs different, and there are many places to find one.
+- ``each_time``: the band holds at one time by itself, on the side where it would err. It is the ``1 - 2 alpha`` quantile
+  of ``|gap*| / s*``, over all times and functions together. Runs are the same only if all times are, so that a wrong
+  "same" needs an error at the one time where the gap is beyond the tolerance (an intersection-union test: Berger 1982,
+  Technometrics 24; for one time it is Schuirmann's two one-sided tests).
+
+gap* and s* are those of the runs' deviations from their mean after a random rotation of the runs among themselves (a
+rotation test: Langsrud 2005, Statistics and Computing 15). Every run keeps its course over all times and functions,
+and thereby their dependence; s* is computed anew, and so accounts for how few seeds s rests on. For a single time and
+function, c is Student's quantile. What the bands cover, measured, is in docs/verdict.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rootscale.pairing import Array, Mask, Sample
+from rootscale.stats import student_log_tail, student_of_log_tail
+
+__all__ = ["LOOKS", "Critical", "Draws", "Forecast", "critical_values", "pooled_se"]
+
+#: Times on either side over which a squared standard error is averaged, as a share of all times.
+WINDOW = 0.1
+_MOST = 10_000  # seeds: more than these are no advice
+
+
+def _late(seeds: int) -> float:
+    """Return the factor by which late looks spend less: all those beyond 64 seeds together a third of one before."""
+    return min(1.0, (64 / seeds) ** 2)
+
+
+#: The share of the error that a look at so many seeds may spend. The crossing probabilities of the first two are those
+#: of Student's statistic of a growing sample, 2 to 1024, found by simulation: 5 % in all at a level of 95 %.
+LOOKS: Mapping[str, Callable[[int], float]] = {
+    "any": lambda seeds: _late(seeds) / 12,  # at every number of seeds
+    "doubling": lambda seeds: _late(seeds) / 5,  # at numbers of which each is at least twice the one before
+    "once": lambda seeds: 1.0,  # at one number, fixed before
+}
+
+
+@dataclass(frozen=True)
+class Critical:
+    """Half-widths of bands in pooled standard errors: for all times at once, and for each time by itself."""
+
+    all_times: float
+    each_time: float
+
+
+def pooled_se(se: Array, use: Mask) -> Array:
+    """Return standard errors ``[F, T]`` whose squares are averaged over neighbouring times; others stay as they are.
+
+    Args:
+        se: over seeds.
+        use: ``[F, T]``, the times that are averaged.
+    """
+    found = np.array(se)
+    for row, squares, keep in zip(found, se**2, use, strict=True):
+        row[keep] = np.sqrt(squares[keep] @ _window(keep))
+    return found
+
+
+def _window(keep: Mask) -> Array:
+    """Return weights ``[S, S]`` of the mean over the neighbours of each of the S times that are kept."""
+    reach = int(WINDOW * len(keep))
+    places = np.flatnonzero(keep)
+    near = (np.abs(places[:, None] - places) <= reach).astype(np.float64)
+    return near / near.sum(0)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How many rotations are drawn, and from which source."""
+
+    count: int
+    rng: np.random.Generator
+
+
+def critical_values(
+    samples: Sequence[Sample], use: Mask, groups: Sequence[Sequence[int]], alpha: float, draws: Draws
+) -> list[Critical]:
+    """Return the critical values of each group of test functions, which share theirs.
+
+    Args:
+        samples: independent sets of runs whose means are subtracted; one, of differences, where they are paired.
+        use: ``[F, T]``, where bands have a width.
+        groups: numbers of functions.
+        alpha: the chance of an error.
+        draws: the random rotations.
+    """
+    rotations = [_Rotation.drawn(sample, draws) for sample in samples]
+    found = []
+    for group in groups:
+        parts = [_statistics(rotations, i, use[i]) for i in group if use[i].any()]
+        if not parts:
+            found.append(Critical(0.0, 0.0))
+            continue
+        largest = np.max([part.max(1) for part in parts], axis=0)
+        every = np.concatenate([part.ravel() for part in parts])
+        found.append(Critical(_upper(largest, alpha), _upper(every, min(2 * alpha, 1.0))))
+    return found
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    """Random directions ``[draws, R]`` in which the deviations of a sample are turned, and their lengths ``[draws, T]``."""
+
+    sample: Sample
+    directions: Array
+    lengths: Array
+
+    @classmethod
+    def drawn(cls, sample: Sample, draws: Draws) -> _Rotation:
+        z = draws.rng.standard_normal((draws.count, sample.runs))
+        return cls(sample, z, np.sqrt(z**2 @ sample.alive))
+
+
+def _statistics(rotations: Sequence[_Rotation], i: int, keep: Mask) -> Array:
+    """Return the squares of ``gap* / s*`` of a test function, ``[draws, times]``.
+
+    Under a rotation of n deviations ``a`` their mean is ``w a / sqrt(n)``, with w uniform on the unit sphere, and their
+    sum of squares stays: nothing but w needs to be drawn.
+    """
+    mean: Array | float = 0.0
+    variance: Array | float = 0.0
+    for rotation in rotations:
+        n = rotation.sample.count[keep]
+        # Deviations from a mean of n are short by sqrt(1 - 1/n).
+        deviations = rotation.sample.deviations[:, i, keep] * np.sqrt(n / (n - 1))
+        along = rotation.directions @ deviations / rotation.lengths[:, keep]
+        mean = mean + along / np.sqrt(n)
+        variance = variance + ((deviations**2).sum(0) - along**2) / (n * (n - 1))
+    squares = np.square(mean)
+    pooled = np.asarray(variance) @ _window(keep)
+    found: Array = squares / np.maximum(pooled, 1e-12 * squares)
+    return found
+
+
+def _upper(squares: Array, alpha: float) -> float:
+    """Return the root of the smallest value that at most a share ``alpha`` of the squares exceeds."""
+    place = min(len(squares) - 1, max(0, math.ceil(len(squares) * (1 - alpha)) - 1))
+    return math.sqrt(float(np.partition(squares, place)[place]))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """How the critical values would change with more seeds, if gap and spread stay what they seem.
+
+    c(n) is the t-quantile, at n's degrees of freedom, of the tail that c has at the present ones, less what a later
+    look may spend.
+
+    Args:
+        present: seeds, on the smaller side.
+        samples: independent sets of runs, 1 where they are paired.
+        spent: the share of the error that a look may spend, by the number of seeds.
+    """
+
+    present: int
+    samples: int
+    spent: Callable[[int], float]
+
+    def at(self, c: float, n: int) -> float:
+        """Return the critical value c as it would be with n seeds."""
+        tail = student_log_tail(c, self.samples * (self.present - 1))
+        tail += math.log(self.spent(n) / self.spent(self.present))
+        freedom = self.samples * (n - 1)
+        return student_of_log_tail(tail, freedom if freedom < 30 else float(f"{freedom:.0e}"))  # each costs a table
+
+    def seeds_for(self, gap: Array, spread: Array, tolerance: float, critical: Critical) -> int | None:
+        """Return the smallest number of seeds at which the bands decide; None where no number does.
+
+        ``spread`` is the standard error that one seed on each side would have.
+        """
+        size, toward_different = np.abs(gap), bool(np.any(np.abs(gap) > tolerance))
+
+        def decides(n: int) -> bool:
+            c = self.at(critical.all_times if toward_different else critical.each_time, n)
+            half = c * spread / math.sqrt(n)
+            return bool(np.any(size - half > tolerance) if toward_different else np.all(size + half <= tolerance))
+
+        low, high = self.present, _MOST
+        if not decides(high):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if decides(middle) else (middle, high)
+        return high

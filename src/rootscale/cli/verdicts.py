@@ -1,0 +1,59 @@
+"""How commands print verdicts, and what they exit with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rootscale.format import percent
+from rootscale.gap import Gap
+from rootscale.lab import Check
+
+__all__ = ["EXIT", "print_verdicts", "write_report"]
+
+EXIT = {"same": 0, "different": 1, "undecided": 3}
+_STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
+
+
+def print_verdicts(found: Check, console: Console, what: str = "largest gap of the loss, with its band") -> None:
+    """Print the verdict on each arm as a table, and what its words mean."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("", "verdict", what, "seeds that would decide"):
+        table.add_column(column, overflow="fold")
+    for arm in found.others:
+        assert arm.comparison is not None
+        verdict = arm.comparison.verdict or "not judged"
+        worst = max(arm.comparison.decisive, key=_size)
+        needed = arm.comparison.seeds_needed
+        banded = np.isfinite(worst.largest.low)
+        gap = str(worst.largest) if banded else percent(worst.largest.gap, worst.largest.se, sign="+")
+        table.add_row(
+            escape(arm.label),
+            f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
+            f"{gap} of the {escape(worst.name)}'s range",
+            "" if verdict != "undecided" else "no number" if needed is None else str(needed),
+        )
+    console.print(table)
+    tolerance, level = found.made["tolerance"], found.made["level"]
+    console.print(
+        f"\nSame: within {percent(tolerance)} of the base curve's range at all times; bands at {percent(level)}, "
+        "for all times and test functions at once."
+    )
+
+
+def _size(gap: Gap) -> float:
+    return float(np.nan_to_num(abs(gap.largest.gap)))
+
+
+def write_report(found: Check, path: Path, console: Console) -> None:
+    """Write the report and say where it is; or why there is none."""
+    try:
+        from rootscale.report import write_page
+
+        console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
+    except (ImportError, ValueError) as error:
+        console.print(f"\nNo report: {escape(str(error))}")

@@ -1,0 +1,114 @@
+"""Checkpoint files of Lightning.
+
+The policy is that of `rootscale.integrations.lightning`: the Trainer's count of steps goes on, and the checkpoint keeps
+a record of every change of batch size. The callback there makes the same changes of what no checkpoint holds.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rootscale.changes import Change
+from rootscale.format import show
+from rootscale.rules import Rule
+from rootscale.training.checkpoints import Contents, Keys, Request, TorchFile
+from rootscale.training.checkpoints.finding import has_norms
+from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_optimizer
+from rootscale.units import UNITS
+
+__all__ = ["LightningFile", "is_lightning_file"]
+
+_VERSION, _RECORD = "pytorch-lightning_version", "rootscale"
+
+
+def is_lightning_file(path: Path) -> bool:
+    """Return whether a file is a checkpoint of Lightning."""
+    if not path.is_file():
+        return False
+    try:
+        root = TorchFile(path, Keys()).archive.root
+    except (ValueError, OSError):
+        return False
+    return isinstance(root, dict) and _VERSION in root
+
+
+class LightningFile(TorchFile):
+    """A file ``.ckpt``."""
+
+    @property
+    def root(self) -> dict[str, Any]:
+        """What the file holds."""
+        held: dict[str, Any] = self.archive.root
+        return held
+
+    @cached_property
+    def contents(self) -> Contents:
+        """What it holds: Lightning has a list of optimizers and one of schedulers."""
+        held = self.root.get("optimizer_states")
+        if not held or not all(map(is_optimizer, held)):
+            raise ValueError(
+                f"{self.path.name} has no optimizer_states: it was written with save_weights_only=True, so that there "
+                "is no run to convert, and a model alone is the same at every batch size"
+            )
+        optimizers = [
+            SavedOptimizer(f"optimizer {i}", one["param_groups"], one["state"], self.archive.tensor, self.keys.kind)
+            for i, one in enumerate(held)
+        ]
+        schedulers = [
+            SavedScheduler(f"scheduler {i}" if i else "scheduler", one, self.archive.tensor, self.keys.interval)
+            for i, one in enumerate(self.root.get("lr_schedulers") or [])
+        ]
+        epoch = self.root.get("epoch")
+        weights = self.root.get("state_dict") or {}
+        averaged = "averaging_state" in self.root or any(str(key).endswith("n_averaged") for key in weights)
+        return Contents(
+            optimizers, schedulers, epoch=epoch if isinstance(epoch, int) else None, batchnorm=has_norms(weights),
+            averages=averaged,
+        )  # fmt: skip
+
+    def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
+        """Write the record of the change, and convert the place in the present epoch."""
+        record = self.root.get(_RECORD)
+        if record is not None and int(record["batch_size"]) != request.before.total:
+            raise ValueError(
+                f"{self.path.name} says that it was written at batch size {record['batch_size']}, but --from is "
+                f"{show(request.before.total)}: give --from {record['batch_size']}"
+            )
+        before = request.before.accumulation if record is None else int(record["accumulation"])
+        after = request.after.accumulation if request.after.laid_out else before
+        text = request.rule.name if isinstance(request.rule, Rule) else request.rule
+        frame = {
+            "kappa": float(request.kappa),
+            "rule": text or None,
+            "step": int(self.root["global_step"]),
+            "every": (before, after),
+        }
+        frames = [*(record["frames"] if record else []), frame]
+        self.root[_RECORD] = {"batch_size": int(request.after.total), "accumulation": after, "frames": frames}
+        return list(self._move(request, before, after))
+
+    def _move(self, request: Request, before: int, after: int) -> list[Change]:
+        """Convert the number of batches that were taken in the present epoch, where it is not over."""
+        progress = self.root.get("loops", {}).get("fit_loop", {}).get("epoch_loop.batch_progress", {})
+        now = progress.get("current", {})
+        done = int(max(now.get("completed", 0), now.get("processed", 0)))
+        if not done or progress.get("is_last_batch"):
+            return []
+        steps = Fraction(done, before) / request.kappa
+        batches = int(steps) * after
+        again = (steps - int(steps)) * int(request.after.total)
+        note = f"{show(again)} samples are seen again, as the new step begins before them" if again else ""
+        # In a hook after a batch, it is processed but not yet completed, and Lightning restarts by that difference.
+        now |= {stage: batches - (done - number) for stage, number in now.items()}
+        return [Change("batches of this epoch", done, steps * after, UNITS["steps"], batches, note)]
+
+    def remaining(self, request: Request, rule: Rule) -> list[str]:
+        """Return what is left to the user; the callback of the integration does it."""
+        return [
+            "rootscale.integrations.lightning.RescaleCallback in the Trainer's callbacks reads the record in the "
+            "checkpoint and converts all that follows by itself; without it:",
+            *super().remaining(request, rule),
+        ]

@@ -1,0 +1,118 @@
+"""Rows of JSON: JSON lines, lists of rows, columns, W&B histories, and the ``trainer_state.json`` of transformers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rootscale.logs import Log, as_logs
+
+__all__ = ["detect", "detect_trainer", "read", "read_trainer"]
+
+_STATE = "trainer_state.json"
+
+
+def detect(path: Path) -> bool:
+    """Return whether it is a file of JSON."""
+    return path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson", ".json")
+
+
+def read(path: Path) -> list[Log]:
+    """Read JSON lines, a list of rows, or an object of columns.
+
+    The last line may be cut off, as a run leaves it that is being written or was killed.
+    """
+    text = path.read_text(encoding="utf-8")
+    if path.suffix.lower() == ".json":
+        return _whole(path, text)
+    rows, notes = list[Mapping[str, Any]](), list[str]()
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    for number, line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            if number == lines[-1][0] and rows and not text.endswith("\n"):
+                notes.append("its last line is cut off and was left out")
+                break
+            raise ValueError(f'{path}, line {number}: expected JSON such as {{"samples": 1000, "loss": 0.9}}: {error}'
+            ) from None  # fmt: skip
+        if not isinstance(row, Mapping):
+            raise ValueError(
+                f'{path}, line {number}: expected an object such as {{"samples": 1000, "loss": 0.9}}, got {line[:60]}'
+            )
+        rows.append(row)
+    return [Log.of_rows(str(path), rows, notes=tuple(notes))]
+
+
+def _whole(path: Path, text: str) -> list[Log]:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        if "\n{" in text.strip():  # JSON lines by another name
+            return read_lines(path, text)
+        raise ValueError(f"{path} is no JSON: {error}") from None
+    if isinstance(data, Mapping) and isinstance(data.get("log_history"), list):
+        return _of_state(path, data)
+    if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
+        return [Log.of_rows(str(path), data)]
+    if isinstance(data, Mapping) and any(isinstance(value, list) for value in data.values()):
+        kept = {key: value for key, value in data.items() if isinstance(value, list | int | float)}
+        return as_logs(str(path), {key: _numbers(value) for key, value in kept.items()})
+    raise ValueError(
+        f'{path} must hold a list of rows such as {{"samples": 1000, "loss": 0.9}}, an object of lists '
+        '({"samples": [...], "loss": [...]}), or a log_history'
+    )
+
+
+def read_lines(path: Path, text: str) -> list[Log]:
+    """Read JSON lines in a file that is called ``.json``."""
+    try:
+        return [Log.of_rows(str(path), [json.loads(line) for line in text.splitlines() if line.strip()])]
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is no JSON, nor JSON lines: {error}") from None
+
+
+def _numbers(value: Any) -> Any:
+    return [float("nan") if item is None else item for item in value] if isinstance(value, list) else value
+
+
+# -- transformers ----------------------------------------------------------------------------------------------------
+
+
+def detect_trainer(path: Path) -> bool:
+    """Return whether it is the state of a Trainer, or a folder that holds it or checkpoints with it."""
+    return path.name == _STATE if path.is_file() else _state_file(path) is not None
+
+
+def read_trainer(path: Path) -> list[Log]:
+    """Read the log of a Trainer; of several checkpoints, that of the latest."""
+    file = path if path.is_file() else _state_file(path)
+    assert file is not None
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        assert isinstance(data["log_history"], list)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise ValueError(f"{file} is no state of a Trainer with a log_history: {error!r}") from None
+    return _of_state(file, data)
+
+
+def _of_state(path: Path, data: Mapping[str, Any]) -> list[Log]:
+    """Return the log of a state. ``loss`` is the mean since the row before; the last row sums up the whole run."""
+    rows = [row for row in data["log_history"] if isinstance(row, Mapping) and "train_runtime" not in row]
+    return [Log.of_rows(str(path), rows, averaged=frozenset({"loss"}))]
+
+
+def _state_file(folder: Path) -> Path | None:
+    if not folder.is_dir():
+        return None
+    if (folder / _STATE).is_file():
+        return folder / _STATE
+    numbered = [
+        (int(match[1]), one / _STATE)
+        for one in folder.glob("checkpoint-*")
+        if (match := re.fullmatch(r"checkpoint-(\d+)", one.name)) and (one / _STATE).is_file()
+    ]
+    return max(numbered)[1] if numbered else None

@@ -1,0 +1,119 @@
+"""The table of the formats of logs, and which of them a file or folder has."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rootscale.integrations.logs import event_files, json_rows, mlflow_runs, own_runs, parquet, text_tables
+from rootscale.logs import Log
+
+__all__ = ["FORMATS", "LogFormat", "read_logs"]
+
+
+@dataclass(frozen=True)
+class LogFormat:
+    """A format of logs.
+
+    Args:
+        name: in words.
+        layout: what a file or folder of it is called.
+        detect: whether a path, which is there, is of this format.
+        read: its runs; `ValueError` where they cannot be read.
+    """
+
+    name: str
+    layout: str
+    detect: Callable[[Path], bool]
+    read: Callable[[Path], list[Log]]
+
+
+#: The formats, in the order in which they are tried.
+FORMATS = (
+    LogFormat("rootscale's own runs", "trajectory.npz, or the folder of a run", own_runs.detect, own_runs.read),
+    LogFormat(
+        "TensorBoard event files", "events.out.tfevents.*, or the folder that holds them",
+        event_files.detect, event_files.read,
+    ),
+    LogFormat(
+        "Hugging Face Trainer", "trainer_state.json, or the folder with it or with checkpoint-*",
+        json_rows.detect_trainer, json_rows.read_trainer,
+    ),
+    LogFormat("MLflow run", "mlruns/EXPERIMENT/RUN, with metrics/ and meta.yaml", mlflow_runs.detect, mlflow_runs.read),
+    LogFormat(
+        "Lightning CSVLogger", "metrics.csv, or the folder version_N with it",
+        text_tables.detect_lightning, text_tables.read_lightning,
+    ),
+    LogFormat("W&B, MLflow or plain CSV", "*.csv, *.tsv", text_tables.detect, text_tables.read),
+    LogFormat(
+        "JSON lines (also W&B history)", "*.jsonl, *.ndjson, *.json", json_rows.detect, json_rows.read
+    ),
+    LogFormat("Parquet", "*.parquet", parquet.detect, parquet.read),
+)  # fmt: skip
+
+
+def read_logs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Log]:
+    """Return the logs of all runs at these paths: files, folders of one run, or folders of such folders and files.
+
+    Args:
+        paths: one or many; a pattern such as ``base/*.jsonl`` is expanded.
+
+    Raises:
+        ValueError: a path is not there, or has no log that can be read.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found = [log for path in _expanded(given) for log in _read(path)]
+    if not found:
+        raise ValueError("no logs were given")
+    return found
+
+
+def _expanded(given: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    paths: list[Path] = []
+    for one in [os.fspath(path) for path in given]:
+        if not Path(one).exists() and glob.has_magic(one):
+            matches = sorted(glob.glob(one, recursive=True))
+            if not matches:
+                raise ValueError(f"no file matches {one}")
+            paths += map(Path, matches)
+        else:
+            paths.append(Path(one))
+    return paths
+
+
+def _read(path: Path) -> list[Log]:
+    if not path.exists():
+        raise ValueError(f"there is no file or folder {path}")
+    for row in FORMATS:
+        if row.detect(path):
+            return _need_columns(row.read(path), path, row)
+    if path.is_dir():
+        if (path / "check.json").exists():
+            raise ValueError(
+                f"{path} is a whole check: `rootscale report {path}` shows it; to compare its runs, give the folder of "
+                f"one of its variants, such as {path}/runs/NAME"
+            )
+        inner = [one for one in sorted(path.iterdir()) if one.is_dir() or any(row.detect(one) for row in FORMATS)]
+        found = [log for one in inner if not one.name.startswith(".") and _holds_log(one) for log in _read(one)]
+        if found:
+            return found
+    raise ValueError(f"{path} is no log that is known; known are {_known()}")
+
+
+def _holds_log(path: Path) -> bool:
+    if any(row.detect(path) for row in FORMATS):
+        return True
+    return path.is_dir() and any(_holds_log(one) for one in path.iterdir() if not one.name.startswith("."))
+
+
+def _need_columns(logs: list[Log], path: Path, row: LogFormat) -> list[Log]:
+    if not logs or not any(log.columns for log in logs):
+        raise ValueError(f"{path} ({row.name}) has no numbers in it")
+    return logs
+
+
+def _known() -> str:
+    return "; ".join(f"{row.name} ({row.layout})" for row in FORMATS)

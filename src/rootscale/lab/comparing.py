@@ -1,0 +1,147 @@
+"""Runs that were made elsewhere, compared by their logs: the verdict of the check, without its runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rootscale._version import __version__
+from rootscale.format import show
+from rootscale.lab.checks import Judge
+from rootscale.lab.divergence import Divergence
+from rootscale.lab.result import Arm, Check
+from rootscale.logs import Aligned, Alignment, Log, align, as_logs
+from rootscale.logs.metrics import is_loss
+from rootscale.logs.one_run import conclusions
+from rootscale.logs.record import Array
+from rootscale.trajectory import Trajectory
+from rootscale.verdict import compare as compare_trajectories
+
+__all__ = ["compare"]
+
+_JUDGE = Judge()
+
+
+def compare(
+    base: Any,
+    *others: Any,
+    names: Sequence[str] = (),
+    alignment: Alignment | None = None,
+    judge: Judge = _JUDGE,
+    paired: bool = False,
+    task: str = "",
+    command: str = "",
+) -> Check:
+    """Compare runs by what they logged: are the others the same as the base, within a tolerance?
+
+    >>> import numpy as np
+    >>> rng, x = np.random.default_rng(0), np.linspace(1_000, 50_000, 50)
+    >>> loss = 0.5 + np.exp(-x / 10_000)
+    >>> base = {"samples": x, "loss": loss + 0.004 * rng.normal(size=(4, 50))}
+    >>> other = {"samples": x, "loss": loss + 0.15 + 0.004 * rng.normal(size=(4, 50))}
+    >>> compare(base, other).verdict
+    'different'
+
+    Args:
+        base: the runs of the base, one or many: dicts of arrays, lists of rows, DataFrames, trajectories, or logs that
+            `rootscale.integrations.logs.read_logs` read; `rootscale.logs.as_logs` has the whole list.
+        others: those they are compared with, each side like the base.
+        names: of the base and of the others, for legends.
+        alignment: clock, metrics, batch sizes, smoothing and grid.
+        judge: what makes runs the same; ``decide_by`` names metrics, and None is all that are compared.
+        paired: whether the runs of all sides share seeds in the order in which they are given: the first of each with
+            the first, and so on.
+        task: what the whole is called.
+        command: what is recorded as the command that made it.
+
+    Returns:
+        A `Check`, as `rootscale.lab.check` makes one: it can be saved, and `rootscale.report` makes a page of it.
+        Its arms have no plans, and ``made["notes"]`` says how the logs were read.
+    """
+    if not others:
+        raise ValueError("nothing to compare with: give at least one other side, compare(base, other)")
+    labels = list(names) or [
+        "base",
+        *(("other",) if len(others) == 1 else [f"other {i + 1}" for i in range(len(others))]),
+    ]
+    if len(labels) != 1 + len(others) or len(set(labels)) != len(labels):
+        raise ValueError(f"names must be {1 + len(others)} different ones, the base first; got {labels}")
+    sides = [as_logs(label, given) for label, given in zip(labels, (base, *others), strict=True)]
+    aligned = align(_paired(sides, labels) if paired else sides, alignment)
+    runs = [_without_diverged(trajectory) for trajectory in aligned.trajectories]
+    arms = tuple(_arm(label, runs[0], one, i + 1, aligned, judge) for i, (label, one) in enumerate(
+        zip(labels[1:], runs[1:], strict=True)))  # fmt: skip
+    made = {
+        **({"command": command} if command else {}),
+        "versions": {"rootscale": __version__, "numpy": np.__version__},
+        "date": time.strftime("%Y-%m-%d"),
+        "tolerance": judge.tolerance,
+        "level": judge.level,
+        "notes": [
+            *aligned.notes,
+            *(note for label, one in zip(labels, runs, strict=True) for note in _stuck(label, one)),
+        ],
+    }
+    return Check(task or " and ".join(labels), Arm(labels[0], "base", None, None, runs[0]), arms, 0, made)
+
+
+def _arm(label: str, base: Trajectory, other: Trajectory, side: int, aligned: Aligned, judge: Judge) -> Arm:
+    """Return a side with its comparison, and with what can be concluded where there is no verdict."""
+    comparison = compare_trajectories(
+        base,
+        other,
+        list(base.names),
+        tolerance=judge.tolerance,
+        level=judge.level,
+        deciding=list(judge.decide_by or ()),
+    )
+    said = conclusions(comparison, aligned.scatter[0], aligned.scatter[side])
+    return Arm(label, "log", None, None, other, replace(comparison, notes=(*comparison.notes, *said)))
+
+
+def _paired(sides: Sequence[Sequence[Log]], labels: Sequence[str]) -> list[list[Log]]:
+    """Return the logs with their numbers as seeds."""
+    counts = {label: len(logs) for label, logs in zip(labels, sides, strict=True)}
+    if len(set(counts.values())) > 1:
+        raise ValueError(
+            f"paired runs must be equally many on all sides, in the same order; got "
+            f"{', '.join(f'{n} of {label}' for label, n in counts.items())}"
+        )
+    return [[replace(log, seed=i) for i, log in enumerate(logs)] for logs in sides]
+
+
+def _without_diverged(trajectory: Trajectory) -> Trajectory:
+    """Return the runs with NaN from where a loss is so far above its start that the run has diverged."""
+    values = {name: array.copy() for name, array in trajectory.values.items()}
+    for name, array in trajectory.values.items():
+        if is_loss(name):
+            lost = _diverged_from(trajectory.times, array)
+            for one in values.values():
+                one[lost] = np.nan
+    return replace(trajectory, values=values)
+
+
+def _diverged_from(times: Array, losses: Array) -> Any:
+    """Return which runs have diverged when, ``[R, T]``, by the rule of all runs of the lab (`Divergence`)."""
+    watch = Divergence(len(losses))
+    numbers = range(len(times))
+    for number in numbers:
+        watch.watch(number, losses[:, number].tolist(), losses[:, number].tolist(), number == len(times) - 1)
+    return np.array([[place is not None and number >= place for number in numbers] for place in watch.places])
+
+
+def _stuck(label: str, runs: Trajectory) -> list[str]:
+    """Return a note on runs of which a loss never came down: they end where they began, or above."""
+    notes = []
+    for name, values in runs.values.items():
+        ended = values[:, -1] >= values[:, 0]
+        if is_loss(name) and ended.any():
+            notes.append(
+                f"{label}: {name} of {int(ended.sum())} of {runs.replicas} runs never came down: it ends at or above "
+                f"its first value, {show(float(f'{values[ended][0, 0]:.4g}'))}"
+            )
+    return notes

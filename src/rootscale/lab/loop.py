@@ -1,0 +1,213 @@
+"""A training loop of the user's own, as a function: what the check hands to it, and what it hands back.
+
+def train(batch_size, seed, log, convert):
+torch.manual_seed(seed)
+model = make_model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # the values of the base batch size
+convert(optimizer, model=model)  # those of this run
+for samples, batch in batches(batch_size):
+...
+log(samples=samples, loss=loss.item())
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from rootscale.changes import Changes
+from rootscale.format import show
+from rootscale.lab.stopping import Stop
+from rootscale.lab.task import need_file_name
+from rootscale.logs import Log
+from rootscale.plan import Plan
+from rootscale.training.live import Live, Switch
+from rootscale.training.prepared import prepare
+
+__all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "parsed_source", "read_log"]
+
+#: What a training function takes, by name.
+PARAMETERS = ("batch_size", "seed", "log", "convert")
+_PART, _WHOLE = "log.part.jsonl", "log.jsonl"
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Converts what a loop made for its base batch size to the batch size of the run.
+
+    ``convert(optimizer, scheduler=..., model=..., ema=...)`` converts live PyTorch objects, as
+    `rootscale.training.rescale_` does, state included; at the base batch size it changes nothing.
+
+    Attributes:
+        kappa: the batch size of the run over that of the base.
+        batch_size: of the run.
+        base: the batch size of the base.
+        rule: by which is converted, as text; None is the optimizer's own.
+        checkpoint: the file or folder from which the run starts, saved at the base batch size; None from scratch.
+    """
+
+    batch_size: int
+    base: int
+    rule: str | None = None
+    checkpoint: Path | None = None
+    warnings: list[str] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def kappa(self) -> Fraction:
+        """The batch size of the run over that of the base."""
+        return Fraction(self.batch_size, self.base)
+
+    def __call__(self, optimizer: Any, **objects: Any) -> Changes:
+        """Convert an optimizer (or several) with all that belongs to it; the arguments are those of `rescale_`."""
+        parts = {name: objects.pop(name) for name in ("scheduler", "model", "ema", "interval") if name in objects}
+        switch = Switch.of(float(self.kappa), forward_kappa=objects.pop("forward_kappa", None))
+        prepared = prepare(Live(optimizer, **parts), switch, **{"rule": self.rule, **objects})
+        self.warnings.extend(text for text in prepared.changes.warnings if text not in self.warnings)
+        if self.kappa != 1:
+            prepared.commit()
+        return prepared.changes
+
+    def plan(self, plan: Plan) -> Plan:
+        """Return a plan of the base at the batch size of the run, for loops without torch's optimizers."""
+        made = plan.convert(self.batch_size, self.rule)
+        self.warnings.extend(text for text in made.warnings if text not in self.warnings)
+        return made.plan
+
+    def steps(self, count: float) -> int:
+        """Return a number of steps of the base (a length, an interval) as steps of this run, at least 1."""
+        return max(1, round(Fraction(count) / self.kappa))
+
+
+class RunLog:
+    """What a run logs to: ``log(samples=1000, loss=0.9)``, or ``log({"step": 10, "eval_loss": 0.9})``.
+
+    A row needs the samples (or tokens) seen, or the step. Tensors of one element are taken as numbers.
+
+    Attributes:
+        folder: of the run, in which the loop may keep files of its own. A run that was stopped is started again with
+            the same folder: a loop that finds its checkpoint there may go on from it.
+    """
+
+    def __init__(self, folder: Path, stop: Stop) -> None:
+        self.folder, self._stop = folder, stop
+        self._file = (folder / _PART).open("a", encoding="utf-8")
+        self._rows = 0
+
+    def __call__(self, row: Mapping[str, Any] | None = None, **values: Any) -> None:
+        """Write a row; raises what the user or a deadline asked for, when the run is to stop."""
+        text = json.dumps({key: _plain(value) for key, value in {**(row or {}), **values}.items()})
+        self._file.write(text + "\n")
+        self._file.flush()
+        self._rows += 1
+        self.look()
+
+    def look(self) -> None:
+        """Raise what the user or a deadline asked for, when the run is to stop."""
+        self._stop.end()
+
+    def finish(self) -> None:
+        """Close the log: the run is finished."""
+        self._file.close()
+        if not self._rows:
+            raise ValueError(
+                "the run logged nothing: call log(samples=..., loss=...) along the way, or, in a command, write JSON "
+                "lines to {log}"
+            )
+        (self.folder / _PART).replace(self.folder / _WHOLE)
+
+    def close(self) -> None:
+        """Close the log of a run that is not finished."""
+        self._file.close()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.item() if hasattr(value, "item") else value
+
+
+def read_log(folder: Path, name: str, seed: int, batch_size: float) -> Log:
+    """Read the log of a finished run."""
+    lines = (folder / _WHOLE).read_text(encoding="utf-8").splitlines()
+    return Log.of_rows(name, [json.loads(line) for line in lines], seed=seed, batch_size=batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A training loop of the user's own, which `rootscale.lab.check` runs as it runs a `Task`.
+
+    >>> def train(batch_size, seed, log, convert):
+    ...     plan = convert.plan(Plan(SGD(eta=0.1), batch_size=4))
+    ...     for step in range(1, 1 + convert.steps(10)):
+    ...         log(step=step, loss=(1 - plan.optimizer.eta) ** step)
+    >>> from rootscale import SGD
+    >>> Loop("mine", train, batch_size=4).batch_size
+    4
+
+    Args:
+        name: of the loop, which is also part of the names of files and folders.
+        train: ``train(batch_size, seed, log, convert)``; a run of it. `RunLog` and `Convert` say what the last two are.
+        batch_size: of the base.
+        plan: of the base, for the table of changes in the report; None where the loop converts itself.
+    """
+
+    name: str
+    train: Callable[..., object]
+    batch_size: int
+    plan: Plan | None = None
+
+    def __post_init__(self) -> None:
+        need_file_name(self.name)
+        if not callable(self.train):
+            raise TypeError(f"train must be a function train({', '.join(PARAMETERS)}), got {type(self.train).__name__}")
+        if self.batch_size < 1 or int(self.batch_size) != self.batch_size:
+            raise ValueError(f"batch_size must be a whole number of at least 1, got {show(self.batch_size)}")
+        if self.plan is not None and self.plan.batch_size.total != self.batch_size:
+            raise ValueError(
+                f"the plan must have the batch size of the loop, {self.batch_size}, got {self.plan.batch_size}"
+            )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return a hash of the source of the loop: runs that another source made are not taken for its own."""
+        own = getattr(self.train, "source", None)
+        return {"source": _digest(own() if own is not None else _source(self.train)), "seeds": {}}
+
+
+def is_train_function(found: Any) -> bool:
+    """Return whether it is a function of `PARAMETERS`."""
+    if not callable(found) or inspect.isclass(found):
+        return False
+    try:
+        names = inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return False
+    return set(PARAMETERS) <= set(names)
+
+
+def _source(function: Any) -> str:
+    """Return the program of the file in which a function stands, or of the function alone; comments do not count."""
+    try:
+        file = inspect.getsourcefile(function)
+        return parsed_source(Path(file or "").read_text(encoding="utf-8"))
+    except (OSError, TypeError, ValueError):
+        code = getattr(function, "__code__", None)
+        return repr((code.co_code, code.co_consts, code.co_names)) if code is not None else repr(function)
+
+
+def parsed_source(text: str) -> str:
+    """Return a Python program without comments and line breaks; other text as it is."""
+    try:
+        return ast.dump(ast.parse(text))
+    except SyntaxError:
+        return text
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

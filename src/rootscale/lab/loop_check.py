@@ -1,0 +1,103 @@
+"""The check of a user's own loop: its runs, compared by what they log."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rootscale.files import command_line
+from rootscale.lab.checks import Judge
+from rootscale.lab.comparing import compare
+from rootscale.lab.execute import Execute, default_executor
+from rootscale.lab.loop import Loop
+from rootscale.lab.loop_runs import LoopSpec, run_loop
+from rootscale.lab.provenance import environment
+from rootscale.lab.result import Arm, Check
+from rootscale.lab.store import Store
+from rootscale.lab.sweeps import Observer
+from rootscale.lab.variant import Variant
+from rootscale.logs import Alignment
+
+__all__ = ["check_loop"]
+
+
+def check_loop(
+    loop: Loop,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    *,
+    checkpoint: str | None,
+    alignment: Alignment,
+    judge: Judge,
+    execute: Execute | None,
+    store: Store | None,
+    observe: Observer,
+) -> Check:
+    """Run a loop as it is and at other batch sizes, and compare what the runs logged.
+
+    Args:
+        loop: the loop.
+        variants: of which batch size and rule count; SVAG and ramps are for tasks.
+        seeds: of the runs; those of equal seeds are compared with each other.
+        checkpoint: from which all of them start, as for `LoopSpec`.
+        alignment: of the logs.
+        judge: what makes runs the same.
+        execute, store, observe: as for `rootscale.lab.check`.
+    """
+    for variant in variants:
+        if variant.ell != 1 or variant.ramp or variant.zero_state:
+            raise ValueError(
+                "a variant with SVAG, a ramp or a zeroed state is for a Task: a loop of your own is run at other "
+                "batch sizes and by other rules"
+            )
+    specs = [LoopSpec(loop, variant, checkpoint=checkpoint) for variant in (Variant(), *variants)]
+    labels = [spec.label for spec in specs]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Store(Path(folder), checkpoint_every=math.inf) if store is None else store
+        runs = replace(place, folder=place.folder / "runs")
+        sides = run_loop(specs, seeds, runs, execute or default_executor("cpu"), observe)
+        guards = [_guards(runs, spec, seeds) for spec in specs]
+    found = compare(
+        *sides,
+        names=labels,
+        alignment=alignment,
+        judge=judge,
+        task=loop.name,
+        command=(store and store.command) or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+    )
+    arms = zip((found.base, *found.others), specs, guards, strict=True)
+    base, *others = [_with_plan(arm, spec, warned) for arm, spec, warned in arms]
+    made = {**found.made, **environment("cpu"), "seeds": list(seeds)}
+    if checkpoint is not None:
+        made["checkpoint"] = checkpoint
+    result = replace(found, base=base, others=tuple(others), made=made)
+    if store is not None:
+        result.save(store.folder)
+    return result
+
+
+def _guards(store: Store, spec: LoopSpec, seeds: Sequence[int]) -> list[str]:
+    """Return what the conversions of these runs warned of."""
+    found: dict[str, None] = {}
+    for group, _ in store.locate(store.want(spec, seeds)).values():
+        record: Any = json.loads(group.file("run.json").read_text(encoding="utf-8"))
+        found |= dict.fromkeys(record.get("guards", ()))
+    return list(found)
+
+
+def _with_plan(arm: Arm, spec: LoopSpec, guards: Sequence[str]) -> Arm:
+    """Return the arm with its plan and what changed in it, where the loop has a plan."""
+    plan = spec.task.plan
+    if plan is None:
+        return replace(arm, guards=tuple(guards))
+    if arm.kind == "base":
+        return replace(arm, plan=plan)
+    made = plan.convert(spec.batch_size, spec.variant.rule)
+    warned = tuple(dict.fromkeys([*made.warnings, *guards]))
+    return replace(arm, kind="batch size", plan=made.plan, changes=made.changes.to_dict(), guards=warned)

@@ -1,0 +1,245 @@
+"""Logs of several sides on one clock and one grid, as trajectories that can be compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rootscale.format import show
+from rootscale.logs.clock import Clock, find_clock
+from rootscale.logs.curve import Curve, common_window, read_curve, rough_noise
+from rootscale.logs.metrics import choose_metrics
+from rootscale.logs.record import Array, Log
+from rootscale.logs.smoothing import smooth
+from rootscale.trajectory import Trajectory
+
+__all__ = ["NOISY", "Aligned", "Alignment", "align"]
+
+#: A curve is smoothed where its values scatter by more than this share of its range.
+NOISY = 0.01
+#: A window has at least so many values of every run.
+FEWEST_VALUES = 5
+#: A run that ends before this share of the longest one is said to end early.
+EARLY = 0.9
+#: A run that logged nothing over this share of what is compared is said to have a hole.
+HOLE = 0.1
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How logs are put on one grid.
+
+    Args:
+        metrics: which are compared; empty is the losses that all runs have.
+        clock: the column that counts samples or tokens; None looks for one.
+        batch_sizes: of each side, the base first, for logs that count steps.
+        window: width of the smoothing, on the clock; None smooths what is noisy, and 0 nothing.
+        points: most points of the grid.
+        start, stop: the part of the clock that is compared; None is all that the runs have in common.
+    """
+
+    metrics: Sequence[str] = ()
+    clock: str | None = None
+    batch_sizes: Sequence[float] = ()
+    window: float | None = None
+    points: int = 40
+    start: float | None = None
+    stop: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.points < 2:
+            raise ValueError(f"points must be at least 2, got {self.points}")
+        if self.window is not None and not 0 <= self.window < math.inf:
+            raise ValueError(f"window must be a width on the clock, or 0 for none, got {self.window}")
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Runs on one grid.
+
+    Args:
+        trajectories: of each side, the base first.
+        scatter: of each side, the standard error that the scatter of logged values alone gives the mean curve, by
+            metric, ``[T]``.
+        unit: of the clock.
+        notes: what was done, each in a sentence.
+    """
+
+    trajectories: tuple[Trajectory, ...]
+    scatter: tuple[Mapping[str, Array], ...]
+    unit: str
+    notes: tuple[str, ...]
+
+
+def align(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) -> Aligned:
+    """Return the runs of all sides on one grid: the part of the clock that all of them have."""
+    how = alignment or Alignment()
+    for number, logs in enumerate(sides):
+        if not logs:
+            raise ValueError(f"side {number} has no runs" if number else "the base has no runs")
+    clocks = find_clock(sides, how.clock, how.batch_sizes)
+    unit = clocks[0][0].unit
+    metrics = choose_metrics(sides, how.metrics)
+    curves = {
+        metric: [
+            [read_curve(log, metric, clock) for log, clock in zip(logs, side, strict=True)]
+            for logs, side in zip(sides, clocks, strict=True)
+        ]
+        for metric in metrics
+    }
+    every = [curve for of_metric in curves.values() for side in of_metric for curve in side]
+    low, high = _window(every, how, unit)
+    windows = {metric: _smoothing([c for side in curves[metric] for c in side], how, low, high) for metric in metrics}
+    grid = _grid(every, windows, how, low, high)
+    notes = [*_clock_notes(clocks, unit), *_run_notes(every), *_range_notes(every, grid, unit)]
+    notes += [note for metric in metrics for note in _smoothing_notes(metric, curves[metric], windows[metric], unit)]
+    notes += _grid_notes(every, windows, grid, unit)
+    made = [
+        _trajectory({metric: curves[metric][i] for metric in metrics}, windows, grid, unit, logs)
+        for i, logs in enumerate(sides)
+    ]
+    return Aligned(tuple(one for one, _ in made), tuple(se for _, se in made), unit, tuple(dict.fromkeys(notes)))
+
+
+def _trajectory(
+    curves: Mapping[str, Sequence[Curve]], windows: Mapping[str, float], grid: Array, unit: str, logs: Sequence[Log]
+) -> tuple[Trajectory, dict[str, Array]]:
+    """Return the runs of one side, and the error of their mean by the scatter of what was logged."""
+    found = {metric: [smooth(curve, grid, windows[metric]) for curve in some] for metric, some in curves.items()}
+    values = {metric: np.stack([one.values for one in some]) for metric, some in found.items()}
+    scatter = {
+        metric: np.sqrt(np.sum([one.se**2 for one in some], axis=0)) / len(some) for metric, some in found.items()
+    }
+    meta: dict[str, object] = {"samples": grid.tolist(), "clock": unit, "runs": [log.name for log in logs]}
+    seeds = [log.seed for log in logs]
+    if None not in seeds and len(set(seeds)) == len(seeds):
+        meta["seeds"] = seeds
+    return Trajectory(grid, values, meta=meta), scatter
+
+
+# -- the grid --------------------------------------------------------------------------------------------------------
+
+
+def _window(curves: Sequence[Curve], how: Alignment, unit: str) -> tuple[float, float]:
+    low, high = common_window(curves, unit)
+    first, last = max(low, how.start or low), high if how.stop is None else min(high, how.stop)
+    if not first < last:
+        raise ValueError(
+            f"nothing is left between --start and --stop: the runs have {show(low)} to {show(high)} {unit}"
+        )
+    return first, last
+
+
+def _smoothing(curves: Sequence[Curve], how: Alignment, low: float, high: float) -> float:
+    """Return the width of the smoothing of one metric, in all runs alike; 0 where it is interpolated.
+
+    It is smoothed where the values of a run scatter by more than `NOISY` of the range of its curve. The window is then
+    a cell of the grid, or wider where a run would have fewer than `FEWEST_VALUES` values in it.
+    """
+    if how.window is not None:
+        return how.window
+    whole = [curve for curve in curves if curve.diverged_at is None]
+    if not any(_noisy(curve, low, high) for curve in whole):
+        return 0.0
+    return max((high - low) / how.points, FEWEST_VALUES * max(curve.interval for curve in whole))
+
+
+def _noisy(curve: Curve, low: float, high: float) -> bool:
+    """Return whether the values scatter by more than a small share of the range of their running median."""
+    inside = curve.values[(curve.places >= low) & (curve.places <= high)]
+    if len(inside) < 3 * FEWEST_VALUES:
+        return False
+    parts = np.array_split(inside, max(3, min(20, len(inside) // FEWEST_VALUES)))
+    span = float(np.ptp([np.median(part) for part in parts]))
+    return rough_noise(curve) > NOISY * span
+
+
+def _grid(curves: Sequence[Curve], windows: Mapping[str, float], how: Alignment, low: float, high: float) -> Array:
+    """Return the places that are compared: those of all runs where they agree, or else evenly spaced ones.
+
+    Windows lie wholly inside of what all runs have.
+    """
+    widest = max(windows.values())
+    if not widest:
+        first = curves[0].places[(curves[0].places >= low) & (curves[0].places <= high)]
+        whole = [curve for curve in curves if curve.diverged_at is None]
+        if len(first) <= 5 * how.points and all(_has(curve, first, low, high) for curve in whole):
+            return first
+    if widest >= (high - low) / 2:
+        raise ValueError(
+            f"a window of {show(float(f'{widest:.3g}'))} leaves nothing of the {show(float(f'{high - low:.3g}'))} that "
+            "the runs have in common: give a smaller --window, or 0 for none"
+        )
+    places = [curve.places[(curve.places >= low) & (curve.places <= high)] for curve in curves]
+    densest = max(len(some) for some in places)
+    points = max(2, min(how.points, densest))
+    if widest:
+        return np.linspace(low + widest / 2, high - widest / 2, points)
+    return np.linspace(low, high, points)
+
+
+def _has(curve: Curve, places: Array, low: float, high: float) -> bool:
+    own = curve.places[(curve.places >= low) & (curve.places <= high)]
+    return len(own) == len(places) >= 2 and bool(np.allclose(own, places, rtol=1e-9, atol=0))
+
+
+# -- what is said ----------------------------------------------------------------------------------------------------
+
+
+def _clock_notes(clocks: Sequence[Sequence[Clock]], unit: str) -> list[str]:
+    sources = list(dict.fromkeys(clock.source for side in clocks for clock in side))
+    notes = [f"aligned on {unit} ({'; '.join(sources)})"]
+    if unit == "epochs":
+        notes.append("epochs are the same clock only where all runs have the same training data")
+    if unit == "steps":
+        notes.append("steps are the same clock only where all runs have the same batch size")
+    return notes
+
+
+def _run_notes(curves: Sequence[Curve]) -> list[str]:
+    return [f"{curve.name}: {note}" for curve in curves for note in curve.notes]
+
+
+def _range_notes(curves: Sequence[Curve], grid: Array, unit: str) -> list[str]:
+    notes = [f"compared from {_few(grid[0])} to {_few(grid[-1])} {unit}, at {len(grid)} points"]
+    whole = [curve for curve in curves if curve.diverged_at is None]
+    longest, first = max(whole, key=lambda curve: curve.places[-1]), min(whole, key=lambda curve: curve.places[-1])
+    if first.places[-1] < EARLY * longest.places[-1]:
+        notes.append(
+            f"{first.name} ends at {_few(first.places[-1])} {unit}; what {longest.name} has after that, up to "
+            f"{_few(longest.places[-1])}, is not compared"
+        )
+    for curve in whole:
+        inside = curve.places[(curve.places >= grid[0]) & (curve.places <= grid[-1])]
+        jumps = np.diff(np.concatenate([[grid[0]], inside, [grid[-1]]]))
+        at = int(np.argmax(jumps))
+        if jumps[at] > HOLE * (grid[-1] - grid[0]) and jumps[at] > 3 * curve.interval:
+            begin = inside[at - 1] if at else grid[0]
+            notes.append(
+                f"{curve.name} has no values between {_few(begin)} and {_few(begin + jumps[at])} {unit}: what is "
+                "compared there is interpolated"
+            )
+    return notes
+
+
+def _smoothing_notes(metric: str, sides: Sequence[Sequence[Curve]], window: float, unit: str) -> list[str]:
+    if not window:
+        return []
+    counts = [[window / curve.interval for curve in side if curve.interval] for side in sides]
+    values = " and ".join(_few(float(np.median(some))) for some in counts if some)
+    return [f"{metric} is smoothed: a line fitted in windows of {_few(window)} {unit} (about {values} logged values)"]
+
+
+def _grid_notes(curves: Sequence[Curve], windows: Mapping[str, float], grid: Array, unit: str) -> list[str]:
+    if any(windows.values()) or all(
+        np.isin(np.round(grid, 6), np.round(curve.places, 6)).all() for curve in curves if curve.diverged_at is None
+    ):
+        return []
+    return ["the runs were logged at different places: values between them are interpolated linearly"]
+
+
+def _few(value: float) -> str:
+    return show(float(f"{value:.4g}"))

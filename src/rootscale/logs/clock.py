@@ -1,0 +1,187 @@
+"""The clock on which runs of different batch sizes can be compared: samples or tokens seen.
+
+A log has a column of them, or steps and a batch size. A fraction of epochs will do as well, on the same data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rootscale.format import show
+from rootscale.logs.record import Array, Log, Series
+
+__all__ = ["BATCH_SIZES", "CLOCKS", "STEPS", "Clock", "find_clock", "is_clock"]
+
+#: What counts the data seen, in the order of preference, with the names that its column has.
+CLOCKS = {
+    "samples": (
+        "samples", "samples_seen", "num_samples", "n_samples", "consumed_samples", "consumed_train_samples",
+        "num_samples_seen", "examples", "examples_seen", "train/samples", "train/samples_seen", "images_seen",
+    ),
+    "tokens": (
+        "tokens", "tokens_seen", "num_tokens", "n_tokens", "num_input_tokens_seen", "consumed_tokens", "total_tokens",
+        "n_tokens_seen", "num_tokens_seen", "train/tokens", "train/tokens_seen", "train/num_input_tokens_seen",
+        "throughput/total_tokens",
+    ),
+    "epochs": ("epoch", "epochs", "train/epoch"),
+    "time": ("time",),
+}  # fmt: skip
+#: The names of a column of steps.
+STEPS = (
+    "step", "steps", "global_step", "trainer/global_step", "train/global_step", "_step", "iteration", "iter",
+    "train_step", "training_step", "num_steps",
+)  # fmt: skip
+#: The names of a column of batch sizes.
+BATCH_SIZES = ("batch_size", "global_batch_size", "train_batch_size", "total_batch_size", "train/batch_size")
+#: Columns that are neither metrics nor clocks.
+OTHERS = (
+    "_runtime", "_timestamp", "timestamp", "wall_time", "walltime", "created_at", "run_id", "seed", "total_flos",
+    "relative time (process)", "index", "level_0", "unnamed: 0",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What one log counts the data by.
+
+    Args:
+        unit: ``samples``, ``tokens``, ``epochs``, ``steps``, or the name of a column that was asked for.
+        places: gives the clock at each of some rows of the log.
+        source: in words.
+    """
+
+    unit: str
+    places: Callable[[Series], Array]
+    source: str
+
+
+def is_clock(name: str) -> bool:
+    """Return whether a column of this name counts something, and is nothing to be compared."""
+    plain = name.lower()
+    known = (*STEPS, *BATCH_SIZES, *OTHERS, *(name for names in CLOCKS.values() for name in names))
+    return plain in known
+
+
+def find_clock(sides: Sequence[Sequence[Log]], asked: str | None, batch_sizes: Sequence[float]) -> list[list[Clock]]:
+    """Return the clock of each log; all have one unit.
+
+    Args:
+        sides: the logs of each side.
+        asked: the name of a column; None looks for one that is known.
+        batch_sizes: of each side, where they were given.
+    """
+    if batch_sizes and len(batch_sizes) != len(sides):
+        raise ValueError(
+            f"need one batch size for each of the {len(sides)} sides, the base first; got "
+            f"{len(batch_sizes)}: {', '.join(map(show, batch_sizes))}"
+        )
+    sizes: list[float | None] = [float(size) for size in batch_sizes] or [None] * len(sides)
+    for size in sizes:
+        if size is not None and not size > 0:
+            raise ValueError(f"a batch size must be above 0, got {show(size)}")
+    pairs = [[(log, size) for log in logs] for logs, size in zip(sides, sizes, strict=True)]
+    if asked is not None:
+        return [[_asked(log, asked, size) for log, size in side] for side in pairs]
+    for unit in CLOCKS:
+        found = [[_of_unit(unit, log, size) for log, size in side] for side in pairs]
+        if all(clock is not None for side in found for clock in side):
+            return [[clock for clock in side if clock is not None] for side in found]
+    raise ValueError(_no_clock(sides))
+
+
+def _asked(log: Log, name: str, size: float | None) -> Clock:
+    if name not in log.columns:
+        raise ValueError(f"{log.name} has no column {name!r} for the clock; it has {_names(log)}")
+    if name.lower() in STEPS and (size or _size(log)):
+        return _by_steps(log, name, size or _size(log))
+    unit = next((unit for unit, names in CLOCKS.items() if name.lower() in names), None)
+    return _by_column(log, name, unit or ("steps" if name.lower() in STEPS else name))
+
+
+def _of_unit(unit: str, log: Log, size: float | None) -> Clock | None:
+    """Return the clock of a log in this unit, or None where it has none."""
+    if unit == "samples" and size is not None:
+        step = _first(log, STEPS)
+        if step is not None:  # a batch size that was given is there to be used
+            return _by_steps(log, step, size)
+    name = _first(log, CLOCKS[unit])
+    if name is not None and not (unit == "epochs" and _whole_epochs(log.columns[name])):
+        return _by_column(log, name, unit)
+    if unit != "samples":
+        return None
+    step, varying = _first(log, STEPS), _first(log, BATCH_SIZES)
+    if step is not None and varying is not None:
+        return _by_varying_steps(log, step, varying)
+    return None if step is None or log.batch_size is None else _by_steps(log, step, log.batch_size)
+
+
+def _by_column(log: Log, name: str, unit: str) -> Clock:
+    return Clock(unit, lambda series: log.columns[name].at_rows(series.rows), f"column {name!r}")
+
+
+def _by_steps(log: Log, step: str, size: float | None) -> Clock:
+    assert size is not None
+    places = log.columns[step]
+    return Clock("samples", lambda series: size * places.at_rows(series.rows), f"column {step!r} x {show(size)}")
+
+
+def _by_varying_steps(log: Log, step: str, size: str) -> Clock:
+    """Return the clock of a log that has the batch size of each step."""
+    steps, sizes = log.columns[step], log.columns[size].at_rows(log.columns[step].rows)
+    known = sizes[np.isfinite(sizes)]
+    if np.ptp(known) == 0:
+        return _by_steps(log, step, float(known[0]))
+    if np.any(np.diff(steps.values) < 0):
+        raise ValueError(
+            f"the batch size of {log.name} changes and its steps go back: log the samples seen, or name their column "
+            "with --clock"
+        )
+    sizes = np.where(np.isfinite(sizes), sizes, known[0])
+    seen = np.concatenate([[steps.values[0] * sizes[0]], steps.values[0] * sizes[0] + np.cumsum(
+        np.diff(steps.values) * sizes[1:])])  # fmt: skip
+    summed = Series(steps.rows, seen)
+    return Clock("samples", lambda series: summed.at_rows(series.rows), f"columns {step!r} and {size!r}, summed up")
+
+
+def _size(log: Log) -> float | None:
+    """Return the one batch size that a log knows of."""
+    name = _first(log, BATCH_SIZES)
+    if name is None:
+        return log.batch_size
+    values = log.columns[name].values
+    return float(values[0]) if np.ptp(values) == 0 else None
+
+
+def _whole_epochs(series: Series) -> bool:
+    """Return whether epochs are counted as whole numbers with several rows each: they then tell no place."""
+    return bool(np.all(series.values == np.round(series.values))) and len(np.unique(series.values)) < len(series)
+
+
+def _first(log: Log, names: Sequence[str]) -> str | None:
+    """Return the log's column that has the first of these names, whatever its capitals."""
+    plain = {column.lower(): column for column in log.columns}
+    return next((plain[name] for name in names if name in plain), None)
+
+
+def _names(log: Log) -> str:
+    return ", ".join(map(repr, log.columns)) or "no columns of numbers"
+
+
+def _no_clock(sides: Sequence[Sequence[Log]]) -> str:
+    logs = [log for side in sides for log in side]
+    lacking = next((log for log in logs if all(_of_unit(unit, log, None) is None for unit in CLOCKS)), None)
+    if lacking is None:
+        units = [[unit for unit in CLOCKS if _of_unit(unit, log, None)] for log in (sides[0][0], sides[-1][0])]
+        return (
+            f"the runs have no clock in common: {sides[0][0].name} counts {', '.join(units[0])}, {sides[-1][0].name} "
+            f"counts {', '.join(units[1])}; give the batch sizes (--batch-size 16 64) or a column (--clock NAME)"
+        )
+    what = "steps but no batch size" if _first(lacking, STEPS) else "no column of samples, tokens or steps"
+    return (
+        f"{lacking.name} has {what}; its columns are {_names(lacking)}. Runs of different batch sizes are compared "
+        "at equal samples or tokens seen: give the batch sizes, the base first (--batch-size 16 64), or name the "
+        "column that counts samples or tokens (--clock NAME)"
+    )

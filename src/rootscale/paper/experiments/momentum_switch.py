@@ -1,0 +1,201 @@
+"""Muon and Lion: which rule keeps a run whose optimizer normalises momentum itself.
+
+The question. Adam divides momentum by ``sqrt(v)``, which carries the unit of the noise; Muon and Lion normalise
+momentum. Counting powers of the batch size leaves a free choice ``a``: ``1 - mu`` by ``kappa^a``, the learning rate by
+``kappa^((1+a)/2)``, the buffer by ``kappa^((a-1)/2)`` (`rootscale.rules`, ``normalized-*``). Which ``a`` keeps the run,
+and how far off are Adam's rule, the learning rate alone and nothing?
+
+Setting. A GPT of 6 layers and width 512 on the bytes of enwik8, B = 8, a switch in mid-run to 4 and 16 times that.
+Muon is torch's, with Nesterov momentum and without, for the matrices of the layers; AdamW trains the rest, by its own
+rule with floors. Lion trains everything. Learning rates are tuned at the base batch first (``muon-lr``, ``lion-lr``).
+A run of the same batch size with other samples is the null.
+
+Cost. 5 minutes on one H200 with 8 processes.
+
+    rootscale reproduce muon-lr lion-lr --device cuda --data FOLDER
+    rootscale reproduce muon-switch muon-plain-switch lion-switch --together 4 --device cuda --data FOLDER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rootscale import hparams, records
+from rootscale.format import show
+from rootscale.lab import Settings, Task
+from rootscale.lab.several import Several
+from rootscale.optimizers import FAMILIES
+from rootscale.paper.experiment import Experiment, Line, Options
+from rootscale.paper.experiments.switch_lines import Comparison, constant, gpt_task, words
+from rootscale.paper.finals import Final, format_end
+from rootscale.training.adapters import make_optimizer
+
+__all__ = ["EXPERIMENTS", "KINDS", "RULES", "Lion"]
+
+#: What is done at the switch with the optimizer that normalises momentum.
+RULES: Mapping[str, str] = MappingProxyType(
+    {
+        "a = 0": "normalized-sqrt",
+        "a = 1/2": "normalized-half",
+        "a = 1": "normalized-linear",
+        "Adam's rule": "sqrt with paper",
+        "learning rate only, square root": "sqrt-eta",
+        "learning rate only, linear": "linear-eta",
+        "nothing": "none",
+    }
+)
+#: AdamW beside Muon, for embeddings, biases and norms.
+BESIDE = hparams.AdamW(3e-4, 0.9, 0.95, weight_decay=0.01)
+WARMUP = 64
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion (Chen et al. 2023): ``theta -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay theta)``, then ``m``.
+
+    Its learning rate may be a tensor, which a CUDA graph reads.
+    """
+
+    def __init__(
+        self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "capturable": False})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take a step."""
+        for group in self.param_groups:
+            lr, (beta1, beta2) = group["lr"], group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                m: Tensor = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                update = torch.lerp(p.grad, m, beta1).sign_()
+                p.mul_(1 - lr * group["weight_decay"]).sub_(update.mul_(lr))
+                m.lerp_(p.grad, 1 - beta2)
+
+
+def _muon(parameters: Iterable[Tensor], record: hparams.Optimizer) -> Several:
+    """Return torch's Muon for the matrices of the layers, and AdamW for embeddings, biases and norms."""
+    every = list(parameters)
+    width = min(p.shape[0] for p in every if p.ndim == 1)  # embeddings are [tokens, width], with fewer tokens
+    inner = [p for p in every if p.ndim == 2 and min(p.shape) >= width]
+    others = [p for p in every if not any(p is one for one in inner)]
+    capturable = others[0].device.type == "cuda"
+    return Several(make_optimizer(inner, record), make_optimizer(others, BESIDE, capturable=capturable))
+
+
+def _lion(parameters: Iterable[Tensor], record: hparams.Optimizer) -> Lion:
+    return Lion(parameters, **FAMILIES["lion"].torch.arguments(record))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An optimizer whose runs are switched.
+
+    Args:
+        title: in words.
+        record: its hyperparameters at B = 8, with the learning rate that was the best of those that were tried.
+        make: makes it.
+        tried: the learning rates.
+    """
+
+    title: str
+    record: hparams.Optimizer
+    make: Any
+    tried: tuple[float, ...]
+
+    def task(self, options: Options) -> Task:
+        """Return the GPT with this optimizer."""
+        task = gpt_task(f"momentum-{self.record.name}", options, lambda n: constant(self.record, options, n, WARMUP))
+        return replace(task, optimizer=self.make)
+
+    def tries(self, options: Options) -> dict[float, Task]:
+        """Return the GPT with each learning rate; the chosen one, which the plan has for all of them, is the first."""
+        task, eta = self.task(options), self.record.eta
+
+        def with_rate(rate: float) -> Task:
+            make = lambda parameters, record: self.make(parameters, replace(record, eta=rate))  # noqa: E731
+            return replace(task, name=f"{task.name}-lr-{show(rate)}", optimizer=make)
+
+        return {rate: with_rate(rate) for rate in sorted(self.tried, key=lambda rate: rate != eta)}
+
+
+_MUON_TRIED, _LION_TRIED = (0.005, 0.01, 0.02, 0.04), (3e-5, 1e-4, 2e-4, 4e-4)
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "muon": Kind("Muon", records.Muon(0.02, 0.95, weight_decay=0.01), _muon, _MUON_TRIED),
+        "muon-plain": Kind(
+            "Muon without Nesterov momentum",
+            records.Muon(0.02, 0.95, weight_decay=0.01, nesterov=False),
+            _muon,
+            _MUON_TRIED,
+        ),
+        "lion": Kind("Lion", records.Lion(1e-4, 0.9, 0.99, weight_decay=0.01), _lion, _LION_TRIED),
+    }
+)
+
+
+def switched(name: str, options: Options) -> tuple[list[Line], Settings]:
+    """Return the base, the null, and every rule at every batch size."""
+    comparison = Comparison(lambda kappa: RULES, before=Fraction(1, 2), eval_samples=256)
+    return comparison.lines(KINDS[name].task(options), options)
+
+
+def tried(name: str, options: Options) -> tuple[list[Line], Settings]:
+    """Return the base batch with each learning rate, the chosen one first."""
+    made = [Line(f"learning rate {show(rate)}", task) for rate, task in KINDS[name].tries(options).items()]
+    _, settings = Comparison(lambda kappa: {}, eval_samples=256).lines(made[0].task, options)
+    return made, settings
+
+
+def told(finals: Sequence[Final]) -> str:
+    """Return where each learning rate ends."""
+    ends = [f"{final.label} {format_end('test loss', final.end('test loss'))}" for final in finals]
+    known = [(value, final.label) for final in finals if (value := final.end("test loss").value) is not None]
+    return f"validation loss at the end: {', '.join(ends)}; the lowest is that of {min(known)[1]}"
+
+
+_SOURCE = "Counting powers of the batch size in drift and noise"
+EXPERIMENTS = [
+    *(
+        Experiment(
+            name=f"{name}-lr",
+            title=f"{KINDS[name].title} on a GPT: the learning rate at the base batch",
+            claim="Not in the paper. Which of some learning rates is the best before anything is switched",
+            source=_SOURCE,
+            minutes=1,
+            defaults=Options(epochs=7 / 300, batch_sizes=(8,), seeds=2, model="gpt-6", points=4),
+            lines=partial(tried, name),
+            words=told,
+            place=f"momentum/{name}-lr",
+            smoke={"epochs": 1, "batch_sizes": (1024,)},
+            measure="test loss",
+        )
+        for name in ("muon", "lion")
+    ),
+    *(
+        Experiment(
+            name=f"{name}-switch",
+            title=f"{kind.title} on a GPT: a switch in mid-run",
+            claim="Not in the paper. The learning rate by kappa^((1+a)/2), 1 - mu by kappa^a and the buffer by "
+            "kappa^((a-1)/2) keep a run whose momentum is normalised; Adam's rule does not",
+            source=_SOURCE,
+            minutes=3,
+            defaults=Options(epochs=7 / 150, batch_sizes=(8, 32, 128), seeds=4, model="gpt-6", points=16),
+            lines=partial(switched, name),
+            words=partial(words, "test loss"),
+            place=f"momentum/{name}",
+            smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
+            measure="test loss",
+        )
+        for name, kind in KINDS.items()
+    ),
+]

@@ -1,0 +1,204 @@
+"""Folders of `torch.distributed.checkpoint` (DCP): every tensor, piece of one, and number is an item of a file.
+
+``.metadata`` says what there is and where. A key such as ``optimizer.state.layers.0.weight.exp_avg`` is of the state,
+``optimizer.param_groups.0.lr`` of a group, and ``optimizer.param_groups.layers.0.weight.lr`` of the group of one
+parameter, where the optimizer's ``state_dict`` was flattened. Items that change are written anew, all others are copied
+byte for byte, and the metadata gets their new places.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from rootscale.training.checkpoints.archive import Tell
+from rootscale.training.checkpoints.contents import Contents
+from rootscale.training.checkpoints.finding import Keys, has_norms
+from rootscale.training.checkpoints.items import Items, nest, unnest
+from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_scheduler
+from rootscale.training.checkpoints.sources import Folder
+
+__all__ = ["DcpFolder", "is_dcp_folder"]
+
+_GROUPS = re.compile(r"(?:(?P<prefix>.*?)\.)?param_groups\.(?P<owner>.+)\.(?P<name>[^.]+)")
+_STATE = re.compile(r"(?:(?P<prefix>.*?)\.)?state\.(?P<owner>.+)\.(?P<name>[^.]+)")
+
+
+def is_dcp_folder(path: Path) -> bool:
+    """Return whether a folder is one of DCP."""
+    return (path / ".metadata").is_file()
+
+
+class DcpFolder(Folder):
+    """A folder of `torch.distributed.checkpoint.save`."""
+
+    def __init__(self, path: Path, keys: Keys) -> None:
+        super().__init__(path, keys)
+        self.items = Items(path)
+        self._groups: dict[str, list[tuple[dict[str, Any], list[str]]]] = {}  # of each optimizer, with their owners
+        self._held: dict[str, dict[str, Any]] = {}  # the attributes of each scheduler
+        self._values: dict[str, Any] = {}  # of the items that are no tensors, as they were read
+
+    def _value(self, key: str) -> Any:
+        """Return the value of an item: a mapped tensor, for a tensor, or what was saved."""
+        item = self.items[key]
+        self._values[key] = root = item.archive.root
+        tensor = item.archive.tensor(root)
+        return root if tensor is None else tensor
+
+    @cached_property
+    def contents(self) -> Contents:
+        """What the folder holds."""
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for key in self.items.keys():  # noqa: SIM118
+            if match := _GROUPS.fullmatch(key):
+                owners = found.setdefault(match["prefix"] or "", {})
+                owners.setdefault(match["owner"], {})[match["name"]] = self._value(key)
+        found = {prefix: owners for prefix, owners in found.items() if all("lr" in one for one in owners.values())}
+        if self.keys.optimizer:
+            found = {prefix: found[prefix] for prefix in self.keys.optimizer if prefix in found}
+        if not found:
+            raise ValueError(
+                f"{self.path.name} has no optimizer (keys such as optimizer.param_groups.0.lr), so that there is no "
+                "run to convert: a model alone is the same at every batch size"
+            )
+        optimizers = []
+        for prefix, owners in found.items():
+            self._groups[prefix] = list(_merged(owners))
+            groups = [group for group, _ in self._groups[prefix]]
+            name = prefix or "the optimizer"
+            optimizers.append(SavedOptimizer(name, groups, self._state(prefix), _tensor, self.keys.kind))
+        schedulers = [
+            SavedScheduler(prefix or "the scheduler", held, _tensor, self.keys.interval)
+            for prefix, held in self._schedulers()
+        ]
+        names = self.items.keys()
+        averaged = any(key.rpartition(".")[2] == "n_averaged" for key in names)
+        return Contents(optimizers, schedulers, batchnorm=has_norms(names), averages=averaged)
+
+    def _state(self, prefix: str) -> dict[Any, dict[str, Any]]:
+        """Return the state of each parameter; of a tensor in pieces the first one stands for all."""
+        state: dict[Any, dict[str, Any]] = {}
+        for key in self.items.keys():  # noqa: SIM118
+            match = _STATE.fullmatch(key)
+            if match and (match["prefix"] or "") == prefix:
+                state.setdefault(match["owner"], {})[match["name"]] = self._value(key)
+        numbered = {int(owner): held for owner, held in state.items() if owner.isdigit()}
+        return {**state, **numbered}
+
+    def _schedulers(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        wanted = self.keys.scheduler
+        for key in self.items.keys():  # noqa: SIM118
+            prefix, _, name = key.rpartition(".")
+            if name != "last_epoch" or "._schedulers." in f".{key}" or (wanted and prefix not in wanted):
+                continue
+            start = f"{prefix}." if prefix else ""
+            under = [one for one in self.items.keys() if one.startswith(start)]  # noqa: SIM118
+            held = nest({self.items.path_of(one)[start.count(".") :]: self._value(one) for one in under})
+            if is_scheduler(held):
+                self._held[prefix] = held
+                yield prefix, held
+
+    def write(self, target: Path, factors: Mapping[int, float], tell: Tell) -> None:
+        """Write the files of the items anew, the metadata, and copy what else there is."""
+        changed = self._changed()
+        scaled = dict(self._scaled(factors))
+        for name in self.items.files():
+            with open(target / name, "wb") as file:
+                self._write_items(file, name, changed, scaled, tell)
+        first = self.items.files()[0]
+        with open(target / first, "ab") as file:
+            for key, value in changed.items():
+                if key not in self.items:
+                    start = file.tell()
+                    torch.save(value, data := io.BytesIO())
+                    file.write(data.getvalue())
+                    self.items.add(key, self._path(key), first, start, file.tell() - start)
+        known = {*self.items.files(), ".metadata"}
+        for path in self.files():
+            if path.as_posix() not in known:
+                (target / path).parent.mkdir(parents=True, exist_ok=True)
+                self.write_file(path, target / path, factors, tell)
+        (target / ".metadata").write_bytes(self.items.metadata())
+
+    def _scaled(self, factors: Mapping[int, float]) -> Iterator[tuple[str, float]]:
+        """Yield the tensors that are not copied as they are: factors of the state, and 1 for learning rates."""
+        for key, item in self.items.opened():
+            tensor = item.archive.tensor(self._values[key])
+            if tensor is not None and (id(tensor) in factors or not _STATE.fullmatch(key)):
+                yield key, factors.get(id(tensor), 1.0)
+
+    def _write_items(
+        self, file: BinaryIO, name: str, changed: Mapping[str, Any], scaled: Mapping[str, float], tell: Tell
+    ) -> None:
+        for key, item in self.items.of_file(name):
+            start = file.tell()
+            if key in changed:
+                item.archive.root = changed[key]
+                item.archive.write(file, {}, tell)
+            elif key in scaled:
+                tensor = item.archive.tensor(item.archive.root)
+                item.archive.write(file, {id(tensor): scaled[key]}, tell)
+            else:
+                for chunk in item.file.read(item.start, item.size):
+                    file.write(chunk)
+                    tell(len(chunk))
+            item.place(start, file.tell() - start)
+
+    def _changed(self) -> dict[str, Any]:
+        """Return the values of all items that are no tensors and have changed or are new; drop those that ended."""
+        now: dict[str, Any] = {}
+        for prefix, groups in self._groups.items():
+            for group, owners in groups:
+                for owner in owners:
+                    where = f"{prefix}.param_groups.{owner}" if prefix else f"param_groups.{owner}"
+                    now |= {f"{where}.{name}": value for name, value in group.items() if name != "params"}
+        for optimizer in self.contents.optimizers:
+            start = "" if optimizer.name == "the optimizer" else f"{optimizer.name}."
+            for owner, held in optimizer.state.items():
+                now |= {f"{start}state.{owner}.{name}": value for name, value in held.items()}
+        for prefix, held in self._held.items():
+            start = f"{prefix}." if prefix else ""
+            now |= {f"{start}{'.'.join(map(str, path))}": value for path, value in unnest(held)}
+        params = {key for key in self._values if key.endswith(".params")}
+        for key in self._values.keys() - now.keys() - params:
+            self.items.drop(key)
+        return {
+            key: value
+            for key, value in now.items()
+            if not isinstance(value, Tensor) and (key not in self._values or self._values[key] != value)
+        }
+
+    def _path(self, key: str) -> tuple[Any, ...]:
+        """Return the path of a new key, in the form of those beside it."""
+        stem, _, name = key.rpartition(".")
+        beside = next(one for one in self.items.keys() if one.rpartition(".")[0] == stem)  # noqa: SIM118
+        path = self.items.path_of(beside)
+        last = str(path[-1])
+        return (*path[:-1], f"{last.rpartition('.')[0]}.{name}" if "." in last else name)
+
+
+def _tensor(value: Any) -> Tensor | None:
+    return value if isinstance(value, Tensor) else None
+
+
+def _merged(owners: Mapping[str, dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield the groups, each with the owners that it is saved under: one, or all parameters that have these values."""
+    if all(owner.isdigit() for owner in owners):
+        for owner, group in sorted(owners.items(), key=lambda one: int(one[0])):
+            yield {"params": [], **group}, [owner]
+        return
+    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for owner, group in owners.items():
+        key = repr(sorted((name, repr(value)) for name, value in group.items()))
+        merged, same = found.setdefault(key, ({"params": [], **group}, []))
+        merged["params"].append(owner)
+        same.append(owner)
+    yield from found.values()

@@ -1,0 +1,158 @@
+"""Read a pickle without executing what is in it, and write it again with everything unknown as it was.
+
+A pickle is a program: it names classes and functions of any library and calls them. Here no name is looked up. Each
+becomes a `Kept` class of its own, whose objects remember what they would have been made of, and which is written as the
+same name again. So a file may hold a user's ``Namespace``, an enumeration or something hostile: it is neither run nor
+lost. Only dictionaries, lists, tuples, numbers and texts become what they are, and `collections.OrderedDict`.
+"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import io
+import pickle
+from typing import Any, BinaryIO, ClassVar
+
+__all__ = ["Kept", "Reference", "dump", "load", "name_of"]
+
+_NOTHING = object()
+
+
+class Kept:
+    """An object that is kept as the pickle describes it: a name of some library, and what it is called with."""
+
+    module: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    called: bool
+    state: Any
+    items: list[Any]
+    pairs: list[tuple[Any, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Kept:
+        """Remember the arguments."""
+        made = object.__new__(cls)
+        made.arguments, made.keywords, made.called = args, kwargs, False
+        made.state, made.items, made.pairs = _NOTHING, [], []
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.called = True  # a class whose __new__ alone is used does not come here
+
+    def __call__(self, *args: Any) -> Kept:
+        """Remember a call of what the pickle has made, such as a method."""
+        made = _Called(*args)
+        made.function = self
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        """Remember the state."""
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Remember an item of what is a mapping."""
+        self.pairs.append((key, value))
+
+    def append(self, item: Any) -> None:
+        """Remember an item of what is a list."""
+        self.items.append(item)
+
+    def extend(self, items: Any) -> None:
+        """Remember several of them."""
+        self.items.extend(items)
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes that the object would have, where its state is a plain dictionary."""
+        return self.state if isinstance(self.state, dict) else {}
+
+    def reduced(self) -> tuple[Any, ...]:
+        """Return what a pickler needs to write the object as it was read."""
+        cls = type(self)
+        if isinstance(self, _Called):
+            made: tuple[Any, Any] = (self.function, self.arguments)
+        elif self.called:
+            made = (cls, self.arguments)
+        elif self.keywords:
+            made = (copyreg.__newobj_ex__, (cls, self.arguments, self.keywords))  # type: ignore[attr-defined]
+        else:
+            made = (copyreg.__newobj__, (cls, *self.arguments))  # type: ignore[attr-defined]
+        state = None if self.state is _NOTHING else self.state
+        return (*made, state, iter(self.items) if self.items else None, iter(self.pairs) if self.pairs else None)
+
+
+class _Called(Kept):
+    function: Kept
+
+
+class Reference:
+    """Something that the pickle refers to and does not hold, such as torch's storages."""
+
+    def __init__(self, identity: Any) -> None:
+        self.identity = identity
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file, fix_imports=False, encoding="utf-8")
+        self.names: dict[tuple[str, str], type] = {("collections", "OrderedDict"): collections.OrderedDict}
+
+    def find_class(self, module: str, name: str) -> Any:
+        key = (module, name)
+        if key not in self.names:
+            self.names[key] = type(name.rpartition(".")[2], (Kept,), {"module": module, "name": name})
+        return self.names[key]
+
+    def persistent_load(self, identity: Any) -> Reference:
+        return Reference(identity)
+
+
+_Python: Any = pickle._Pickler  # the one that can write names which need not exist
+
+
+class _Pickler(_Python):  # type: ignore[misc]
+    def reducer_override(self, thing: Any) -> Any:
+        return thing.reduced() if isinstance(thing, Kept) else NotImplemented
+
+    def persistent_id(self, thing: Any) -> Any:
+        return thing.identity if isinstance(thing, Reference) else None
+
+    def save_global(self, thing: Any, name: str | None = None) -> None:
+        if not (isinstance(thing, type) and issubclass(thing, Kept)):
+            super().save_global(thing, name)
+            return
+        if self.proto >= 4:
+            self.save(thing.module)
+            self.save(thing.name)
+            self.write(pickle.STACK_GLOBAL)
+        else:
+            self.write(pickle.GLOBAL + f"{thing.module}\n{thing.name}\n".encode())
+        self.memoize(thing)
+
+    def save_type(self, thing: Any) -> None:
+        self.save_global(thing)
+
+    dispatch: ClassVar[dict[Any, Any]] = {**_Python.dispatch, type: save_type}
+
+
+def load(data: bytes) -> Any:
+    """Return what a pickle holds, with `Kept` objects for all that it would have called."""
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, TypeError, KeyError) as error:
+        raise ValueError(f"the pickle in it cannot be read ({error})") from None
+
+
+def dump(thing: Any, like: bytes) -> bytes:
+    """Return the pickle of what `load` returned, in the protocol of the pickle that it came from."""
+    protocol = like[1] if like[:1] == pickle.PROTO else 0
+    file = io.BytesIO()
+    _Pickler(file, protocol, fix_imports=False).dump(thing)
+    return file.getvalue()
+
+
+def name_of(thing: Any) -> str:
+    """Return the full name of what a kept object or class is of, or the type of another thing."""
+    cls = thing if isinstance(thing, type) else type(thing)
+    return f"{cls.module}.{cls.name}" if issubclass(cls, Kept) else cls.__name__

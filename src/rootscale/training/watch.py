@@ -1,0 +1,144 @@
+"""Notice a run that is half-converted, before it makes a step.
+
+Two moments are watched, with hooks that torch has for it. Loading a state into an optimizer that `rescale_` has
+converted is refused if the state is of other units. And an optimizer whose groups say that something beside it was
+converted too (a scheduler, BatchNorm, a parameter average) makes no step before that has been brought to the same
+units, by `rescale_` or `restore_` in this process.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from rootscale.format import show
+from rootscale.training import schedulers
+from rootscale.training.markers import KAPPA, PARTS, Carried, Part, same, units_of
+from rootscale.training.scheduler_state import FRAMES, frames_kappa
+
+__all__ = ["check_whole", "is_driven", "is_newly_loaded", "missing_parts", "restore_call", "save_watch", "settle"]
+
+
+class _Watch:
+    """What this process has done with an optimizer.
+
+    Attributes:
+        settled: how far the parts beside it have been converted here, by their argument; 1 where it is absent.
+        schedulers: that were converted or restored with it.
+        whole: whether it was found whole since its last loading.
+        arrived: whether its units came with a loading, and no step has been made since.
+    """
+
+    def __init__(self) -> None:
+        self.settled: dict[str, float] = {}
+        self.schedulers: list[weakref.ref[LRScheduler]] = []
+        self.whole = self.arrived = False
+
+
+_WATCHED: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Watch] = weakref.WeakKeyDictionary()
+
+
+def _watch(optimizer: torch.optim.Optimizer) -> _Watch:
+    """Compare the units of every state that is loaded into an optimizer from now on."""
+    if optimizer not in _WATCHED:
+        _WATCHED[optimizer] = _Watch()
+        optimizer.register_load_state_dict_pre_hook(_before_load, prepend=True)
+    return _WATCHED[optimizer]
+
+
+def settle(
+    optimizer: torch.optim.Optimizer, parts: Mapping[str, float], driving: Iterable[LRScheduler] | None = None
+) -> None:
+    """Note that parts beside an optimizer have been converted or restored here, by these factors in all."""
+    held = _watch(optimizer)
+    held.settled |= parts
+    held.arrived = held.whole = False
+    if driving is not None:
+        held.schedulers = [weakref.ref(one) for one in driving]
+
+
+def save_watch(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Return a function that forgets what is noted of an optimizer from now on."""
+    held = _WATCHED.get(optimizer)
+    before = None if held is None else {**vars(held), "settled": dict(held.settled)}
+
+    def restore() -> None:
+        if optimizer in _WATCHED:
+            vars(_WATCHED[optimizer]).update(vars(_Watch()) if before is None else before)
+
+    return restore
+
+
+def is_driven(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a scheduler of torch was made for an optimizer."""
+    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
+
+
+def is_newly_loaded(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer's units, other than its script's, came with a state that it has loaded."""
+    held = _WATCHED.get(optimizer)
+    return units_of(optimizer.param_groups).converted and (held is None or held.arrived)
+
+
+def missing_parts(optimizer: torch.optim.Optimizer) -> list[Part]:
+    """Return the parts that are in other units than the optimizer says."""
+    return [part for part in PARTS if not _is_settled(optimizer, part, units_of(optimizer.param_groups))]
+
+
+def _is_settled(optimizer: torch.optim.Optimizer, part: Part, carried: Carried) -> bool:
+    wanted, held = carried.parts.get(part.argument, 1.0), _WATCHED.get(optimizer)
+    if part.argument != "scheduler":
+        return same(wanted, 1.0 if held is None else held.settled.get(part.argument, 1.0))
+    if not is_driven(optimizer):
+        return True
+    alive = [one for one in (ref() for ref in held.schedulers) if one is not None] if held else []
+    if alive:
+        return any(same(frames_kappa(vars(one).get(FRAMES, ())), wanted) for one in alive)
+    return same(wanted, 1.0) or (held is not None and "scheduler" in held.settled)
+
+
+def restore_call(parts: Iterable[Part]) -> str:
+    """Return the line to type."""
+    words = "".join(f", {part.argument}={part.argument}" for part in parts)
+    return f"rootscale.training.restore_(optimizer{words})"
+
+
+def check_whole(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that says it was converted together with something that is still in other units."""
+    missing = missing_parts(optimizer)
+    if missing:
+        raise ValueError(
+            f"this {type(optimizer).__name__} is of a run that was converted to another batch size "
+            f"({units_of(optimizer.param_groups)}), and {' and '.join(part.what for part in missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not: after load_state_dict, call {restore_call(missing)} (an "
+            "empty list says that there is none any more; in Lightning, give the Trainer its RescaleCallback)"
+        )
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if torch.compiler.is_compiling() or not optimizer.param_groups or KAPPA not in optimizer.param_groups[0]:
+        return
+    held = _WATCHED.get(optimizer)
+    if held is None or not held.whole:
+        check_whole(optimizer)
+        held = _watch(optimizer)
+        held.whole, held.arrived = True, False
+
+
+def _before_load(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    here, there = units_of(optimizer.param_groups), units_of(state_dict["param_groups"])
+    held = _WATCHED[optimizer]
+    if here.converted and not same(here.kappa, there.kappa):
+        raise ValueError(
+            f"this {type(optimizer).__name__} was converted by kappa = {show(here.kappa)}, and the state was saved at "
+            f"kappa = {show(there.kappa)}: {schedulers.advice(here.kappa, there.kappa, 'optimizer')}"
+        )
+    held.whole, held.arrived = False, not same(here.kappa, there.kappa)
+
+
+register_optimizer_step_pre_hook(_before_step)

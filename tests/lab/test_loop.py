@@ -1,0 +1,309 @@
+"""A loop of the user's own in the check: a function, a command, checkpoints, what is stored and resumed."""
+
+import json
+import math
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from rootscale import Adam, AdamW, Plan
+from rootscale.cli import main
+from rootscale.integrations.logs import read_logs
+from rootscale.lab import Check, Command, Deadline, Forked, Here, Loop, Store, UnfinishedError, Variant, check
+from rootscale.lab.command import values_of
+from rootscale.lab.forking import can_fork
+from rootscale.lab.loop import Convert, is_train_function
+
+PLAN = Plan(Adam(eta=1e-3, beta1=0.98, beta2=0.999), batch_size=4, steps=200)
+
+
+def curve(samples, eta, seed):
+    """A loss that falls as fast as the learning rate is high, and a little otherwise for each seed."""
+    return 1 + math.exp(-samples * eta / 0.2) + 0.004 * math.sin(seed)
+
+
+def train(batch_size, seed, log, convert):
+    """As the rule wants it: eta over the square root of the batch size tells how fast the loss falls."""
+    eta = convert.plan(PLAN).optimizer.eta
+    start = json.loads(convert.checkpoint.read_text())["samples"] if convert.checkpoint else 0
+    for samples in range(start + batch_size, start + 801, batch_size):
+        log(samples=samples, loss=curve(samples, eta / math.sqrt(float(convert.kappa)), seed))
+
+
+def wrong(batch_size, seed, log, convert):
+    for samples in range(batch_size, 801, batch_size):
+        log(samples=samples, loss=curve(samples, 1e-3 * (1 + (batch_size > 4)), seed))
+
+
+HERE = Here()
+
+
+def run(function, variants=(4,), **more):
+    return check(Loop("mine", function, 4), variants, **{"seeds": 4, "execute": HERE, **more})
+
+
+# -- functions
+
+
+def test_a_loop_that_is_converted_is_the_same_and_one_that_is_not_differs():
+    assert run(train).verdict == "same"
+    found = run(wrong)
+    assert found.verdict == "different"
+    arm = found["B = 16"]
+    assert arm.comparison.paired
+    assert arm.comparison.gaps["loss"].parts_at(0.05) < 400
+    assert found.task == "mine"
+
+
+def test_rules_are_tried_by_their_names():
+    found = run(train, [Variant(4), Variant(4, "linear"), Variant(4, "none")])
+    assert {arm.label: arm.verdict for arm in found.others} == {
+        "B = 16": "same", "B = 16, linear": "different", "B = 16, none": "different",
+    }  # fmt: skip
+    assert any("'linear' does not keep the dynamics of adam" in text for text in found["B = 16, linear"].guards)
+
+
+def test_a_loop_with_a_plan_has_its_changes_in_the_report():
+    found = check(Loop("mine", train, 4, PLAN), [4], seeds=4, execute=HERE)
+    assert found["B = 16"].plan.optimizer.eta == pytest.approx(2e-3)
+    assert found["B = 16"].changes["kappa"] == 4
+
+
+def test_convert_changes_live_objects_as_rescale_does_and_nothing_at_the_base():
+    for size, lr in ((4, 1e-3), (16, 2e-3)):
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.Adam([weight], lr=1e-3, betas=(0.98, 0.999))
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+        convert = Convert(size, 4)
+        changes = convert(optimizer, scheduler=scheduler)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(lr)
+        assert changes["lr"].after == pytest.approx(lr)
+        assert convert.steps(100) == 100 * 4 // size
+
+
+def test_a_real_loop_of_torch_is_the_same_by_the_rule_from_a_checkpoint(tmp_path):
+    x = torch.randn(256, 6, generator=torch.Generator().manual_seed(0))
+    y = x.sum(1, keepdim=True) + torch.randn(256, 1, generator=torch.Generator().manual_seed(1))
+
+    def real(batch_size, seed, log, convert, until=3_000):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.98, 0.999))
+        start = 0
+        if convert.checkpoint:
+            saved = torch.load(convert.checkpoint)
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+            start = saved["samples"]
+        convert(optimizer)
+        order = torch.randint(256, (until,), generator=torch.Generator().manual_seed(100 + seed))
+        for place in range(start, until, batch_size):
+            rows = order[place : place + batch_size]
+            loss = (model(x[rows]) - y[rows]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if (place + batch_size) % 200 == 0:
+                with torch.no_grad():
+                    log(samples=place + batch_size, loss=(model(x) - y).square().mean())
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "samples": until}
+
+    class Silent:
+        def __call__(self, *args, **kwargs):
+            pass
+
+    for seed in range(6):
+        torch.save(real(2, seed, Silent(), Convert(2, 2), until=1_000), tmp_path / f"{seed}.pt")
+    rules = [Variant(4), Variant(4, "none", name="nothing")]
+    where = tmp_path / "{seed}.pt"
+    found = check(Loop("real", real, 2), rules, seeds=6, switch_at=where, execute=HERE, store=tmp_path / "kept")
+    assert found["B = 8"].verdict == "same"
+    assert found["nothing"].verdict == "different"
+    assert found.made["checkpoint"] == str(where)
+    assert found.base.trajectory.meta["samples"][0] >= 1_000
+
+
+def test_what_no_loop_can_be_is_refused():
+    with pytest.raises(ValueError, match="a variant with SVAG, a ramp or a zeroed state is for a Task"):
+        run(train, [Variant(ell=2)])
+    with pytest.raises(ValueError, match="a loop of your own switches where you saved it"):
+        run(train, switch_at=100)
+    with pytest.raises(ValueError, match="at least 4 different seeds"):
+        run(train, seeds=3)
+    with pytest.raises(ValueError, match=r"there is no checkpoint nowhere/0.pt, from which the run of seed 0"):
+        run(train, switch_at="nowhere/{seed}.pt")
+    with pytest.raises(ValueError, match=r"the run logged nothing: call log\(samples="):
+        run(lambda batch_size, seed, log, convert: None)
+    with pytest.raises(ValueError, match="it must be whole"):
+        run(train, [1.1])
+    with pytest.raises(TypeError, match=r"train must be a function train\(batch_size, seed, log, convert\)"):
+        Loop("a", 3, 4)
+    with pytest.raises(ValueError, match="the plan must have the batch size of the loop, 8, got 4"):
+        Loop("a", train, 8, PLAN)
+    assert not is_train_function(print)
+    assert not is_train_function(lambda seed: None)
+
+
+# -- the store
+
+
+def test_finished_runs_are_read_again_and_others_are_made(tmp_path):
+    made = []
+
+    def counted(batch_size, seed, log, convert):
+        made.append((batch_size, seed))
+        train(batch_size, seed, log, convert)
+
+    run(counted, store=tmp_path)
+    assert len(made) == 8
+    run(counted, store=tmp_path, seeds=5)
+    assert made[8:] == [(4, 4), (16, 4)]
+    assert Check.load(tmp_path).base.trajectory.replicas == 5
+
+
+def test_a_run_that_was_stopped_goes_on_in_its_folder(tmp_path):
+    def resumable(batch_size, seed, log, convert):
+        kept = log.folder / "state.json"
+        start = json.loads(kept.read_text()) if kept.exists() else 0
+        for samples in range(start + batch_size, 801, batch_size):
+            log(samples=samples, loss=curve(samples, 1e-3, seed))
+            kept.write_text(json.dumps(samples))
+            if seed == 2 and samples == 400 and not start:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(resumable, store=tmp_path)
+    (part,) = tmp_path.rglob("log.part.jsonl")
+    assert len(part.read_text().splitlines()) == 100
+    with pytest.raises(KeyboardInterrupt):  # that of B = 16
+        run(resumable, store=tmp_path)
+    found = run(resumable, store=tmp_path)
+    assert found.verdict == "same"
+    assert not any("resumed" in note for note in found.made["notes"])
+
+
+def test_a_deadline_ends_a_run_when_it_logs(tmp_path):
+    with pytest.raises(UnfinishedError):
+        run(train, store=tmp_path, execute=Here(deadline=Deadline.after(0.0)))
+
+
+def test_another_source_makes_new_runs(tmp_path):
+    notes = []
+    from rootscale.lab import Observer
+
+    for factor in (1.0, 1.5):
+        path = tmp_path / "mine.py"
+        path.write_text(
+            "import math\n# a comment does not count\n"
+            * int(factor * 2)
+            + f"def train(batch_size, seed, log, convert):\n"
+            f"    for s in range(batch_size, 401, batch_size):\n"
+            f"        log(samples=s, loss={factor} * math.exp(-s / 100) + 1e-3 * seed)\n"
+        )
+        from rootscale.lab.task import load_named
+
+        loop = Loop("mine", load_named(f"{path}:train"), 4)
+        found = check(loop, [4], seeds=4, execute=HERE, store=tmp_path / "kept", observe=Observer(note=notes.append))
+    assert found.base.trajectory["loss"].mean.max() > 1.2
+    assert "B = 4: the stored runs were made with another source; they are kept, and new ones are made" in notes
+
+
+@pytest.mark.skipif(not can_fork(), reason="no process can be forked here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_share_the_runs(tmp_path):
+    assert run(train, store=Store(tmp_path), execute=Forked(2)).verdict == "same"
+
+
+# -- commands
+
+SCRIPT = """
+import argparse, json, math
+parser = argparse.ArgumentParser()
+for name in ("batch-size", "seed"):
+    parser.add_argument("--" + name, type=int)
+parser.add_argument("--lr", type=float)
+parser.add_argument("--log")
+args = parser.parse_args()
+eta = args.lr / math.sqrt(args.batch_size / 4)
+with open(args.log, "w") as file:
+    for samples in range(args.batch_size, 801, args.batch_size):
+        loss = 1 + math.exp(-samples * eta / 0.2) + 0.004 * math.sin(args.seed)
+        print(json.dumps({"samples": samples, "loss": loss}), file=file)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return f"{sys.executable} -S {path} --batch-size {{batch_size}} --lr {{lr}} --seed {{seed}} --log {{log}}"
+
+
+def test_a_command_is_run_with_the_converted_values(script, tmp_path, capsys):
+    words = ["check", "--command", script, "--values", "optimizer=adam", "lr=1e-3", "betas=0.98,0.999", "steps=200"]
+    words += ["--batch-size", "4", "--to", "16", "--rule", "sqrt", "none", "--seeds", "4", "--workers", "1"]
+    assert main([*words, "--out", str(tmp_path / "kept")]) == 1
+    found = Check.load(tmp_path / "kept")
+    assert [arm.verdict for arm in found.others] == ["same", "different"]
+    out = capsys.readouterr().out
+    assert "train: runs from scratch, each compared with B = 4 (4 seeds each)" in out
+    assert found.others[0].plan.optimizer.eta == pytest.approx(2e-3)
+
+
+def test_a_function_is_checked_from_the_command_line(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        textwrap.dedent("""
+        import math
+
+        def train(batch_size=4, seed=0, log=None, convert=None):
+            for samples in range(batch_size, 401, batch_size):
+                log(step=samples // batch_size, loss=math.exp(-samples / 100) + 1e-3 * seed)
+
+        def bare(batch_size, seed, log, convert):
+            train(batch_size, seed, log, convert)
+        """)
+    )
+    out = ["--seeds", "4", "--workers", "1", "--out", str(tmp_path / "kept")]
+    assert main(["check", f"{path}:train", "--to", "16", *out]) == 0
+    assert "mine-train: runs from scratch" in capsys.readouterr().out
+    assert main(["check", f"{path}:bare", "--to", "16", *out]) == 2
+    assert "needs the batch size of the base: give --batch-size, or a default" in capsys.readouterr().err
+    assert main(["check", "--to", "16"]) == 2
+    assert "give TASK, or a command with --command; one of them" in capsys.readouterr().err
+    assert main(["check", f"{path}:train", "--to", "16", "--switch-at", "nowhere.pt", *out]) == 2
+    assert "there is no checkpoint nowhere.pt" in capsys.readouterr().err
+
+
+def test_a_command_that_cannot_be_filled_in_or_fails_says_so(script, tmp_path):
+    with pytest.raises(ValueError, match=r"has {lr}, which is not known; known are batch_size, seed, kappa, log"):
+        Command(script, None, read_logs)
+    with pytest.raises(ValueError, match=r"must have {batch_size}"):
+        Command("python a.py {seed}", None, read_logs)
+    with pytest.raises(ValueError, match=r"must have {seed}, so that runs differ"):
+        Command("python a.py {batch_size}", None, read_logs)
+    with pytest.raises(ValueError, match="where does the command log"):
+        Command("python a.py {batch_size} {seed}", None, read_logs)
+    fails = f"{sys.executable} -S -c 'import sys; print(\"oh\"); sys.exit({{batch_size}} + {{seed}})'"
+    loop = Loop("fails", Command(fails, None, read_logs, "{folder}/a.csv"), 4)
+    with pytest.raises(ValueError, match=r"the command failed with 4: (.|\n)*oh"):
+        check(loop, [4], seeds=4, execute=HERE)
+    silent = Command(f"{sys.executable} -S -c pass {{batch_size}} {{seed}}", None, read_logs, "{folder}/a.csv")
+    with pytest.raises(ValueError, match=r"ended without a log at .*a.csv"):
+        check(Loop("silent", silent, 4), [4], seeds=4, execute=HERE)
+    with pytest.raises(ValueError, match="cannot run 'no-such-program'"):
+        check(Loop("none", Command("no-such-program {batch_size} {seed} {log}", None, read_logs), 4), [4], seeds=4,
+              execute=HERE)  # fmt: skip
+
+
+def test_the_values_of_a_plan_are_named_as_options_are():
+    plan = Plan(AdamW(eta=1e-3), batch_size=8, steps=1000, clip=1.0, ema=0.99, intervals={"eval": 100})
+    found = values_of(plan.at(16))
+    assert found["steps"] == 500
+    assert found["every_eval"] == 50
+    assert found["lr"] == pytest.approx(1e-3 * math.sqrt(2))
+    assert {"beta1", "beta2", "eps", "weight_decay", "clip", "ema", "warmup_steps", "min_lr"} <= set(found)
+    assert np.isclose(found["ema"], 0.99**2)

@@ -1,0 +1,360 @@
+"""Runs that carry their units: what is saved, what is restored, what is refused, and what is left to the user."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from live import ADAM, Average, net, plain, train
+from torch import nn
+from torch.optim.lr_scheduler import LinearLR, StepLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from rootscale.training import rescale_, restore_, track_
+from rootscale.training.markers import units_of
+
+
+def adam(model=None):
+    return torch.optim.Adam((model or net()).parameters(), **ADAM)
+
+
+def carried(optimizer):
+    return {
+        key.removeprefix("rootscale_"): value
+        for key, value in optimizer.param_groups[0].items()
+        if key.startswith("rootscale_")
+    }
+
+
+# ---- what a run carries
+
+
+def test_units_are_plain_numbers_in_every_group():
+    model, ema = net(), Average(0.99)
+    groups = [{"params": [parameter]} for parameter in model.parameters()]
+    optimizer = torch.optim.Adam(groups, **ADAM)
+    scheduler = LinearLR(optimizer)
+    rescale_(optimizer, batch_size=(16, 64), scheduler=scheduler, model=model, ema=ema, forward_kappa=2)
+    rescale_(optimizer, 2, scheduler=scheduler)
+    wanted = {"kappa": 8.0, "batch_size": 128.0, "scheduler_kappa": 8.0, "forward_kappa": 2.0, "ema_kappa": 4.0}
+    assert carried(optimizer) == wanted
+    assert all(type(value) is float for value in carried(optimizer).values())
+    for group in optimizer.param_groups:
+        assert {key: group[f"rootscale_{key}"] for key in wanted} == wanted
+    assert "rootscale_kappa" not in optimizer.defaults  # from which tools make new optimizers
+
+
+def test_a_run_that_goes_back_to_the_units_of_its_script_carries_none():
+    model = net()
+    optimizer = adam(model)
+    before = plain(optimizer.state_dict())
+    rescale_(optimizer, 4, model=model)
+    rescale_(optimizer, 1 / 4, model=model)
+    assert carried(optimizer) == {}
+    assert plain(optimizer.state_dict())["param_groups"][0].keys() == before["param_groups"][0].keys()
+
+
+def test_what_is_refused_or_rolled_back_carries_nothing(monkeypatch):
+    model = net()
+    optimizer, scheduler = adam(model), object()
+    with pytest.raises(TypeError, match="scheduler must be"):
+        rescale_(optimizer, 4, scheduler=scheduler, model=model)
+    assert carried(optimizer) == {}
+
+    class Stubborn(Average):
+        def __setattr__(self, name, value):
+            if name == "decay" and value != 0.99:
+                raise RuntimeError("no")
+            super().__setattr__(name, value)
+
+    rescale_(optimizer, 2, model=model)
+    held = carried(optimizer)
+    with pytest.raises(RuntimeError, match="no"):
+        rescale_(optimizer, 2, model=model, ema=Stubborn(0.99))
+    assert carried(optimizer) == held
+    train(model, optimizer, 1)
+
+
+def test_a_dry_run_leaves_no_trace():
+    optimizer = adam()
+    rescale_(optimizer, 4, dry_run=True)
+    assert carried(optimizer) == {}
+
+
+# ---- the change of batch size
+
+
+def test_batch_sizes_are_kappa():
+    one, other = adam(), adam()
+    changes = rescale_(one, 4)
+    sizes = rescale_(other, batch_size=(16, 64))
+    assert [(row.name, row.after) for row in changes] == [(row.name, row.after) for row in sizes]
+    assert (sizes.kappa, sizes.steps_factor) == (4, 0.25)
+    assert units_of(other.param_groups).batch_size == 64
+
+
+def test_layouts_say_how_many_samples_a_forward_has():
+    model = net()
+    changes = rescale_(adam(model), batch_size=("16x1x1", "16x4x1"), model=model)
+    assert (changes.kappa, changes["BatchNorm momentum"].after) == (4, 0.1)
+
+
+def test_a_run_that_carries_its_batch_size_needs_only_the_new_one():
+    optimizer = adam()
+    track_(optimizer, 16)
+    assert rescale_(optimizer, batch_size=64).kappa == 4
+    assert rescale_(optimizer, batch_size=(64, 32)).kappa == 0.5
+    assert carried(optimizer)["batch_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, r"give either kappa or batch_size=\(before, after\), .* got neither"),
+        ({"kappa": 4, "batch_size": (16, 64)}, "got both"),
+        ({"batch_size": 64}, r"does not carry its batch size: give batch_size=\(before, 64\), or call track_"),
+        ({"batch_size": (16, 32, 64)}, "must be .before, after. or the new one alone, got 3 numbers"),
+        ({"batch_size": (16, 0)}, "batch_size must be a number above 0"),
+        ({"kappa": 0}, "kappa must be a finite number > 0"),
+        ({"kappa": 4, "clip": -1.0}, "clip must be a finite number > 0"),
+    ],
+)
+def test_a_change_that_is_not_clear_is_refused(change, message):
+    optimizer = adam()
+    with pytest.raises(ValueError, match=message):
+        rescale_(optimizer, **change)
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+
+
+def test_a_run_at_another_batch_size_is_not_converted_from_this_one():
+    optimizer = adam()
+    rescale_(optimizer, batch_size=(16, 64))
+    with pytest.raises(ValueError, match="the run is at batch size 64, not at 16"):
+        rescale_(optimizer, batch_size=(16, 64))
+
+
+def test_the_clip_and_the_steps_are_returned():
+    changes = rescale_(adam(), batch_size=(16, 64), clip=2.0)
+    assert (changes.clip, changes.steps_factor) == (1.0, 0.25)
+    assert changes["clip"].status == "heuristic"
+    assert rescale_(adam(), 4).clip is None
+    linear = rescale_(torch.optim.SGD(net().parameters(), lr=0.1), 4, clip=2.0)
+    assert linear.clip == 1.0
+
+
+def test_changes_are_a_flat_dictionary_for_loggers():
+    generator, critic = adam(), adam()
+    changes = rescale_([generator, critic], 4, clip=1.0)
+    flat = changes.flat()
+    assert flat["rootscale/kappa"] == 4.0
+    assert flat["rootscale/optimizer_1/lr"] == 2e-3
+    assert flat["rootscale/clip"] == 0.5
+    assert all(type(value) is float for value in flat.values())
+    assert set(changes.flat("")) == {name.removeprefix("rootscale/") for name in flat}
+
+
+# ---- what is left to the user
+
+
+def test_what_remains_is_named():
+    changes = rescale_(adam(), batch_size=(16, 64), clip=1.0)
+    assert list(changes.remaining) == [
+        "batch size of the data loader (or accumulation, or workers): 16 -> 64",
+        "steps left, and every interval in steps (logging, evaluation, checkpoints): divide by 4",
+        "gradient clip: 1 -> 0.5",
+        "BatchNorm, if there is any: model was not given, and its momentum is in no optimizer; give model=model",
+    ]
+    assert "left to you: gradient clip: 1 -> 0.5" in str(changes)
+    assert changes.to_dict()["remaining"] == list(changes.remaining)
+    unknown = rescale_(adam(), 4, model=net()).remaining
+    assert unknown[0].endswith("times 4")
+    assert unknown[-1] == "gradient clip, if there is one: times 0.5"
+    assert rescale_(adam(), 1).remaining == ()
+
+
+def test_an_average_that_can_be_seen_is_reminded_of():
+    class Teacher(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.student = net()
+            self.average = AveragedModel(self.student, multi_avg_fn=get_ema_multi_avg_fn(0.99))
+            self.ema = Average(0.9)
+
+    model = Teacher()
+    reminders = [text for text in rescale_(adam(model.student), 4, model=model).remaining if "average" in text]
+    assert reminders == [
+        "parameter average ema (Average): it was not given; give ema=model.ema",
+        "parameter average average (AveragedModel): it was not given; give ema=model.average",
+    ]
+    given = rescale_(adam(model.student), 4, model=model, ema=[model.ema, model.average])
+    assert not any("average" in text for text in given.remaining)
+
+
+# ---- restoring
+
+
+def saved_run():
+    model, ema = net(), Average(0.99)
+    optimizer = adam(model)
+    scheduler = LinearLR(optimizer, 0.5, total_iters=64)
+    rescale_(optimizer, 4, scheduler=scheduler, model=model, ema=ema)
+    return copy.deepcopy({"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()})
+
+
+def loaded_run(saved, *names):
+    model = net()
+    optimizer = adam(model)
+    scheduler = LinearLR(optimizer, 0.5, total_iters=64)
+    for name in names or ("optimizer", "scheduler"):
+        {"optimizer": optimizer, "scheduler": scheduler}[name].load_state_dict(copy.deepcopy(saved[name]))
+    return optimizer, {"scheduler": scheduler, "model": model, "ema": Average(0.99)}
+
+
+def test_restoring_is_done_once_however_often_it_is_called():
+    optimizer, parts = loaded_run(saved_run())
+    changes = restore_(optimizer, **parts)
+    assert changes.kappa == 4
+    assert {row.name: row.after for row in changes} == {
+        "LinearLR clock": 4, "BatchNorm momentum": pytest.approx(1 - 0.9**4), "EMA decay": pytest.approx(0.99**4),
+    }  # fmt: skip
+    for again in (optimizer, copy.deepcopy(optimizer)):
+        assert len(restore_(again, **(parts if again is optimizer else {**parts, "scheduler": []}))) == 0
+    assert parts["ema"].decay == pytest.approx(0.99**4)
+
+
+def test_a_run_that_was_never_converted_stays_as_it_is():
+    model = net()
+    optimizer = adam(model)
+    before = plain(optimizer.state_dict())
+    scheduler = StepLR(optimizer, 4)
+    assert len(restore_(optimizer, scheduler=scheduler, model=model, ema=Average(0.9))) == 0
+    assert type(scheduler) is StepLR
+    assert carried(optimizer) == {}
+    assert plain(optimizer.state_dict())["state"] == before["state"]
+
+
+@pytest.mark.parametrize("missing", ["scheduler", "model", "ema"])
+def test_what_was_converted_has_to_be_restored_with_the_optimizer(missing):
+    optimizer, parts = loaded_run(saved_run())
+    parts[missing] = None
+    with pytest.raises(ValueError, match=rf"has to be restored with it: call .*{missing}={missing}.* \(an empty list"):
+        restore_(optimizer, **parts)
+    model = parts["model"]
+    assert model is None or model[1].momentum == 0.1
+    parts[missing] = []
+    restore_(optimizer, **parts)  # there is none any more
+    optimizer.step()
+
+
+@pytest.mark.parametrize(("name", "other"), [("optimizer", "scheduler"), ("scheduler", "optimizer")])
+def test_a_state_that_was_not_loaded_is_noticed(name, other):
+    optimizer, parts = loaded_run(saved_run(), name)
+    with pytest.raises(ValueError, match=f"load both of their states .* that of the {other} seems to be missing"):
+        restore_(optimizer, **parts)
+    assert parts["model"][1].momentum == 0.1
+
+
+def test_optimizers_of_different_units_are_restored_apart():
+    saved = saved_run()
+    optimizer, parts = loaded_run(saved)
+    with pytest.raises(ValueError, match="in different units, kappa = 4 and 1; restore each"):
+        restore_([optimizer, adam()], **parts)
+
+
+def test_a_change_can_follow_once_the_run_is_restored():
+    optimizer, parts = loaded_run(saved_run())
+    with pytest.raises(ValueError, match="if this is another one, let it follow restore_"):
+        rescale_(optimizer, 2, **parts)
+    restore_(optimizer, **parts)
+    rescale_(optimizer, 2, **parts)
+    assert carried(optimizer)["kappa"] == 8
+    assert parts["model"][1].momentum == pytest.approx(1 - 0.9**8)
+
+
+def test_a_loaded_run_that_needs_nothing_else_goes_on_and_is_known_after_a_step():
+    model = net()
+    optimizer = adam(model)
+    rescale_(optimizer, 4)
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer = adam(model)
+    optimizer.load_state_dict(saved)
+    with pytest.raises(ValueError, match="converted already, to kappa = 4"):
+        rescale_(optimizer, 4)
+    train(model, optimizer, 1)
+    rescale_(optimizer, 4)
+    assert carried(optimizer)["kappa"] == 16
+
+
+def test_a_checkpoint_of_two_changes_is_not_loaded_into_a_run_of_one():
+    model = net()
+    optimizer = adam(model)
+    rescale_(optimizer, 16)
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer = adam(model)
+    rescale_(optimizer, 4)
+    with pytest.raises(ValueError, match=r"saved at kappa = 16: leave rescale_ out: .* and then restore_\(optimizer"):
+        optimizer.load_state_dict(saved)
+
+
+def test_tracking_is_for_a_run_that_starts():
+    optimizer = adam()
+    scheduler = StepLR(optimizer, 4)
+    track_(optimizer, 16, scheduler=scheduler)
+    track_(optimizer, 16, scheduler=scheduler)  # a script may say it again
+    assert isinstance(scheduler, StepLR)
+    with pytest.raises(
+        ValueError, match=r"track_ is for a run that starts; this Adam is at kappa = 1 \(batch size 16\)"
+    ):
+        track_(optimizer, 32)
+    with pytest.raises(ValueError, match="batch_size must be"):
+        track_(adam(), 0)
+
+
+def test_a_tracked_scheduler_restores_itself_and_goes_there_and_back():
+    saved = saved_run()
+    model = net()
+    optimizer = adam(model)
+    scheduler = LinearLR(optimizer, 0.5, total_iters=64)
+    track_(optimizer, 16, scheduler=scheduler)
+    optimizer.load_state_dict(saved["optimizer"])
+    scheduler.load_state_dict(saved["scheduler"])
+    restore_(optimizer, model=model, ema=[])
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(2e-3 * (0.5 + 0.5 * 4 / 64))
+
+
+def test_a_compiled_step_is_not_disturbed():
+    model = net()
+    optimizer = adam(model)
+    train(model, optimizer, 1)
+    rescale_(optimizer, 4)
+    torch.compile(optimizer.step, backend="eager")()
+
+
+SCRIPT = """
+import sys, torch
+state = torch.load(sys.argv[1], weights_only=True)
+optimizer = torch.optim.Adam([torch.ones(1, requires_grad=True)], lr=1e-3)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4)
+optimizer.load_state_dict(state["optimizer"])
+scheduler.load_state_dict(state["scheduler"])
+optimizer.step()
+assert not any(name.startswith("rootscale") for name in sys.modules)
+try:
+    scheduler.step()
+except TypeError:
+    print(scheduler.last_epoch)
+"""
+
+
+def test_a_program_without_rootscale_loads_it_and_does_not_go_on_in_other_units(tmp_path):
+    optimizer = torch.optim.Adam([torch.ones(1, requires_grad=True)], lr=1e-3)
+    scheduler = StepLR(optimizer, 4)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    torch.save({"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, tmp_path / "run.pt")
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "run.pt")], check=True, capture_output=True, text=True
+    )
+    assert "call rootscale.training.restore_(optimizer, scheduler=scheduler, ...)" in found.stdout

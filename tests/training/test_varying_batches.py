@@ -1,0 +1,189 @@
+"""Batches of 1 to 32 samples: which optimizers keep the trajectory of the constant batch.
+
+All runs go on from the state that a run with the constant batch has reached. Numbers are largest gaps of the mean loss.
+"""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rootscale.gap import gaps
+from rootscale.training import rescale_
+from rootscale.training.sample_clock import Adam, RMSprop
+from rootscale.trajectory import Trajectory
+
+BASE, LARGEST = 4, 32
+MEAN = (1 + LARGEST) / 2
+LOSS = "loss"
+
+
+class Quadratic:
+    """A noisy quadratic with eight coordinates of other curvatures and noises; replicas are rows of the parameter."""
+
+    warm, samples = 6_000, 9_000
+
+    def __init__(self, make, replicas, seed=0):
+        self.theta = nn.Parameter(torch.full((replicas, 8), 2.0, dtype=torch.float64))
+        self.parameters = [self.theta]
+        self.generator = torch.Generator().manual_seed(seed)
+        self.curvature = torch.logspace(-1.7, -0.3, 8, dtype=torch.float64)
+        self.noise = torch.linspace(1, 3, 8, dtype=torch.float64)
+        self.optimizer = make(self.parameters)
+
+    def backward(self, batch):
+        xi = torch.randn(self.theta.shape, dtype=torch.float64, generator=self.generator)
+        self.theta.grad = self.curvature * self.theta.detach() + self.noise * xi / math.sqrt(batch)
+
+    def losses(self):
+        return ((self.curvature * self.theta.detach().square()).sum(1) / 2).numpy()
+
+
+class Digits:
+    """A small net on the images of digits, in float32; replicas are slices of the parameters."""
+
+    warm, samples = 12_000, 30_000
+
+    def __init__(self, make, replicas, seed=0):
+        from rootscale.paper.experiments.replicas import Net, data
+
+        torch.manual_seed(seed)
+        self.net, (self.x, self.y) = Net(replicas, None), data()
+        self.parameters = list(self.net.parameters())
+        self.generator = torch.Generator().manual_seed(seed)
+        self.optimizer = make(self.parameters)
+
+    def backward(self, batch):
+        i = torch.randint(len(self.x), (self.net.replicas, batch), generator=self.generator)
+        self.net.zero_grad()
+        self._losses(self.x[i], self.y[i]).sum().backward()
+
+    def _losses(self, x, y):
+        return F.cross_entropy(self.net(x).transpose(1, 2), y, reduction="none").mean(1)
+
+    @torch.no_grad()
+    def losses(self):
+        replicas = self.net.replicas
+        return self._losses(self.x.expand(replicas, -1, -1), self.y.expand(replicas, -1)).double().numpy()
+
+
+def plainly(optimizer, batch):
+    optimizer.step()
+
+
+def by_root(optimizer, batch):
+    (group,) = optimizer.param_groups
+    rate = group["lr"]
+    group["lr"] = rate * math.sqrt(batch / BASE)
+    optimizer.step()
+    group["lr"] = rate
+
+
+def with_samples(optimizer, batch):
+    optimizer.step(samples=batch)
+
+
+def keep(run):
+    pass
+
+
+def convert_for_mean(run):
+    rescale_(run.optimizer, MEAN / BASE)
+
+
+def move_to_clock(run):
+    cls = RMSprop if isinstance(run.optimizer, torch.optim.RMSprop) else Adam
+    clock = cls(run.parameters, reference_batch=BASE)
+    clock.load_state_dict(run.optimizer.state_dict())
+    run.optimizer = clock
+
+
+#: What is done once, and at each step.
+METHODS = {
+    "sample clock": (move_to_clock, with_samples),
+    "converted for the mean batch": (convert_for_mean, plainly),
+    "learning rate by the root": (keep, by_root),
+    "nothing": (keep, plainly),
+}
+
+
+def losses(start, method, sizes, seed, points=40):
+    """Return the loss of each replica at equal numbers of samples, ``[R, points]``."""
+    run = copy.deepcopy(start)
+    run.generator.manual_seed(seed)
+    once, each = method
+    once(run)
+    times = np.linspace(0, start.samples, points + 1)[1:]
+    seen, before, found = 0, run.losses(), []
+    while len(found) < points:
+        batch = sizes()
+        run.backward(batch)
+        each(run.optimizer, batch)
+        seen += batch
+        if seen >= times[len(found)]:
+            after = run.losses()
+            share = 1 - (seen - times[len(found)]) / batch
+            found.append(before + share * (after - before))
+        if len(found) < points and seen + LARGEST >= times[len(found)]:
+            before = run.losses()  # the next step may reach the time
+    return np.stack(found, 1)
+
+
+def trajectory(start, method, seeds, sizes=None):
+    """Return the runs of some sequences of batch sizes, the constant one without ``sizes``."""
+    rows = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        rows.append(losses(start, method, (lambda r=rng: sizes(r)) if sizes else lambda: BASE, seed))
+    points = rows[0].shape[1]
+    return Trajectory(np.linspace(0, start.samples, points + 1)[1:], {LOSS: np.concatenate(rows)})
+
+
+def uniform(rng):
+    return int(rng.integers(1, LARGEST + 1))
+
+
+def found_gaps(problem, make, replicas, sequences):
+    """Return the largest gap of each method with varying batches, and of the constant batch with other seeds."""
+    start = problem(make, replicas)
+    for _ in range(start.warm // BASE):
+        start.backward(BASE)
+        start.optimizer.step()
+    base, null = (trajectory(start, METHODS["nothing"], [seed]) for seed in (100, 200))
+    runs = {name: trajectory(start, method, range(sequences), uniform) for name, method in METHODS.items()}
+    return {name: gaps(base, run)[LOSS].largest for name, run in {"null": null, **runs}.items()}
+
+
+def assert_only_the_clock_keeps_it(found):
+    kept = found.pop("null"), found.pop("sample clock")
+    for gap in kept:
+        assert abs(gap.gap) < min(4 * gap.se, 0.03)
+    for gap in found.values():
+        assert abs(gap.gap) > max(10 * gap.se, 0.08)
+
+
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+def test_batches_of_1_to_32_keep_the_trajectory_on_the_sample_clock_alone():
+    found = found_gaps(Quadratic, lambda ps: torch.optim.Adam(ps, lr=0.004, betas=(0.9, 0.999)), 384, 1)
+    assert_only_the_clock_keeps_it(found)
+
+
+SLOW = {
+    "long averages": (Quadratic, lambda ps: torch.optim.Adam(ps, lr=0.004, betas=(0.98, 0.999)), 512, 4),
+    "short averages": (Quadratic, lambda ps: torch.optim.Adam(ps, lr=0.004, betas=(0.9, 0.95)), 512, 4),
+    "RMSprop": (Quadratic, lambda ps: torch.optim.RMSprop(ps, lr=0.004, alpha=0.999), 512, 4),
+    "digits": (Digits, lambda ps: torch.optim.Adam(ps, lr=5e-4, betas=(0.9, 0.999)), 32, 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
+@pytest.mark.parametrize("case", SLOW.values(), ids=SLOW)
+def test_other_runs_are_kept_by_the_sample_clock_alone(case):
+    if case[0] is Digits:
+        pytest.importorskip("sklearn")
+    assert_only_the_clock_keeps_it(found_gaps(*case))
