@@ -87,7 +87,7 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_temporary(folder: str | os.PathLike[str], all_processes: bool = False) -> None:
-    """Remove the temporary files that processes left when they were killed while they wrote.
+    """Remove the temporary files and folders that processes left when they were killed while they wrote.
 
     Args:
         folder: where; folders in it are not looked at.
@@ -96,7 +96,9 @@ def remove_temporary(folder: str | os.PathLike[str], all_processes: bool = False
     for path in Path(folder).glob(".*.tmp"):
         owner = re.fullmatch(r"\..+-(\w*)-(\d+)-\w+\.tmp", path.name)
         dead = owner is not None and owner[1] == _node() and not _alive(int(owner[2]))
-        if all_processes or dead:
+        if (all_processes or dead) and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif all_processes or dead:
             path.unlink(missing_ok=True)
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "ScaleCurve",
     "advise",
     "dominated_share",
+    "noise_at_start",
     "noise_cause",
     "noise_of",
     "scale_curve",
@@ -43,6 +44,8 @@ Mask = NDArray[np.bool_]
 
 #: The test function that holds the noise scale.
 NOISE_SCALE = "noise scale"
+#: The one that holds the trace of the covariance of the gradient's noise.
+TRACE = "Tr Sigma"
 #: A noise scale above this says that no gradient was seen in the noise of its measurement.
 NO_GRADIENT = 1e10
 #: A cause is looked for in the noise where it does not dominate by this factor.
@@ -160,6 +163,15 @@ class Advice:
 
     def __str__(self) -> str:
         return f"up to kappa = {show(self.kappa)} (batch size {show(self.batch_size)}): {self.limit}"
+
+
+def noise_at_start(base: Trajectory) -> Noise | None:
+    """Return the noise of the gradient at the first time of runs that measured it; None where they did not."""
+    if NOISE_SCALE not in base.names or TRACE not in base.names or base.replicas < 2:
+        return None
+    trace = base.values[TRACE][:, 0]
+    pairs = np.stack([trace, trace / base.values[NOISE_SCALE][:, 0]], 1)  # |grad f|^2 without bias
+    return noise_of(pairs[np.isfinite(pairs).all(1)])
 
 
 def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:

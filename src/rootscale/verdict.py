@@ -83,7 +83,10 @@ class Comparison:
         """
         if min(self.seeds) < FEWEST:
             return None
-        verdicts = {gap.verdict for gap in self.decisive} | {self.divergence}
+        verdicts = {gap.verdict for gap in self.decisive}
+        if not verdicts or None in verdicts:  # stored without bands
+            return None
+        verdicts.add(self.divergence)
         return "different" if "different" in verdicts else "undecided" if "undecided" in verdicts else "same"
 
     @property

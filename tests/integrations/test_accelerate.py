@@ -4,6 +4,7 @@ import math
 import os
 import runpy
 import socket
+import warnings
 from pathlib import Path
 
 import pytest
@@ -206,21 +207,51 @@ def _two(rank, port, out):
         run = prepared()
         rescale(run[2], kappa, scheduler=run[3], processes_before=before, lengths="fixed")
         found.append(steps(*run, 6))
+    accelerator = Accelerator(cpu=True)
+    net = torch.nn.Linear(3, 1)
+    bare, seen = on_the_clock(net.parameters(), 4)
+    net, optimizer, scheduler = accelerator.prepare(net, bare, follow_samples(CosineAnnealingLR(bare, 10)))
+    for n in (2, 7):
+        accelerator.backward(net(torch.ones(n, 3)).square().mean())
+        add_samples(accelerator, optimizer, n)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    try:
+        add_samples(accelerator, optimizer, 3 + rank)
+        refused = ""
+    except ValueError as error:
+        refused = str(error)
     if rank == 0:
-        torch.save(found, out)
+        torch.save((found, seen, scheduler.scheduler.last_epoch, refused), out)
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12, where there are threads
-def test_two_processes_step_the_scheduler_twice_and_a_change_in_their_number_is_counted_once(tmp_path):
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory):
+    """What two processes found."""
+    file = tmp_path_factory.mktemp("two") / "found.pt"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # Forked: importing torch and accelerate anew would take longer than all the rest.
-    mp.start_processes(_two, (port, tmp_path / "rates.pt"), nprocs=2, start_method="fork")
-    for (_, kappa, ticks), rates in zip(CASES, torch.load(tmp_path / "rates.pt", weights_only=True), strict=True):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)  # of Python 3.12, where there are threads
+        mp.start_processes(_two, (port, file), nprocs=2, start_method="fork")
+    return torch.load(file, weights_only=True)
+
+
+def test_two_processes_step_the_scheduler_twice_and_a_change_in_their_number_is_counted_once(of_two):
+    for (_, kappa, ticks), rates in zip(CASES, of_two[0], strict=True):
         wanted = [math.sqrt(kappa) * 1e-3 * half(math.floor(2 * ticks * k)) for k in range(6)]
         assert rates == pytest.approx(wanted, rel=1e-9)
+
+
+def test_samples_of_two_processes_are_counted_once_and_unequal_ones_are_refused(of_two):
+    _, seen, ticks, refused = of_two
+    assert seen == [4, 18]
+    assert ticks == 18 // 4  # accelerate steps it twice, which changes nothing
+    assert refused.startswith("the processes have unequal samples (3, 4), but their gradients are averaged with equal")
 
 
 def stretched(before, now, steps_done=24):

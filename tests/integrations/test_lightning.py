@@ -235,8 +235,8 @@ def test_rescale_on_request_waits_for_a_step_that_begins_in_both_countings(tmp_p
                 callback.rescale(trainer, 4)
                 with pytest.raises(ValueError, match=r"kappa=0.5 would accumulate 0.5 batches, which must be a whole"):
                     callback.rescale(trainer, 0.5)
-                with pytest.raises(ValueError, match=r"kappa=1,000 gives beta1=-9; need kappa < 100"):
-                    callback.rescale(trainer, 1000)
+                with pytest.raises(ValueError, match=r"kappa must be a finite number > 0, got 0"):
+                    callback.rescale(trainer, 0)
 
     callback = RescaleCallback()
     spy = fit(tmp_path, 4, callbacks=[callback, Ask()], epochs=1)

@@ -313,7 +313,7 @@ REFUSED = {
         {"accelerator_config": {"split_batches": True}},
         "split_batches=True: per_device_train_batch_size then is the batch of all devices",
     ),
-    "beta": ({"adam_beta1": 0.5}, "kappa=4 gives beta1=-1; need kappa < 2"),
+    "beta": ({"adam_beta1": 1.5}, r"beta1 must be in \[0, 1\), got 1.5"),
 }
 
 
@@ -519,7 +519,7 @@ def test_a_checkpoint_younger_than_a_step_of_the_new_size_is_converted_too(tmp_p
     assert callback.changes is not None
     for group in stop.state["param_groups"]:
         assert group["initial_lr"] == pytest.approx(4e-3)
-        assert group["betas"] == pytest.approx((0.68, 0.84))
+        assert group["betas"] == pytest.approx((0.8, 0.9))  # their floors
         assert group["eps"] == pytest.approx(2.5e-9)
     assert {float(state["step"]) for state in stop.state["state"].values()} == {0.5}
     assert stop.scheduler.last_epoch == 1
@@ -705,6 +705,39 @@ def test_the_example_runs(capsys, monkeypatch, tmp_path):
     assert "noise_scale" in capsys.readouterr().out
 
 
+def test_the_folder_of_a_run_is_not_a_checkpoint(run, tmp_path):
+    args, checkpoint, *_ = run
+    made = trainer(larger(args, tmp_path / "new"), data=DATA)
+    with pytest.raises(ValueError, match=r"is the folder of a run, not a checkpoint: .* the latest is .*checkpoint-128"):
+        resume(made, checkpoint.parent)
+    with pytest.raises(ValueError, match=r"must be a folder that the Trainer has saved, got .*: there is no such folder"):
+        resume(made, tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"must be a folder that the Trainer has saved, got .*: it has no trainer_state"):
+        resume(made, tmp_path)
+
+
+def test_a_checkpoint_of_the_model_only_has_nothing_to_convert(run, tmp_path):
+    args, checkpoint, *_ = run
+    only = tmp_path / "checkpoint-64"
+    only.mkdir()
+    for item in checkpoint.iterdir():
+        if not item.name.startswith(("optimizer", "scheduler")):
+            (only / item.name).symlink_to(item)
+    made = trainer(larger(args, tmp_path / "new"), data=DATA)
+    with pytest.raises(ValueError, match=r"has no state of the optimizer \(it was saved with save_only_model=True\)"):
+        resume(made, only)
+
+
+def test_a_rule_that_is_given_at_one_place_only_is_named(run, tmp_path):
+    args, checkpoint, *_ = run
+    new = scale_training_arguments(args, to=16, rule="with power")
+    new.output_dir = str(tmp_path / "new")
+    made = trainer(new, RescaleCallback(), data=DATA)
+    with pytest.raises(ValueError, match=r"converted with rule='sqrt with power' .* RescaleCallback\(rule='sqrt with"):
+        resume(made, checkpoint)
+    other = trainer(larger(args, tmp_path / "newer"), RescaleCallback(rule="with power"), data=DATA)
+    with pytest.raises(ValueError, match=r"converted with rule='sqrt.* and RescaleCallback has rule='with power'"):
+        resume(other, checkpoint)
 # ---- the sample clock
 
 

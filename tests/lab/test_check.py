@@ -14,7 +14,7 @@ from torch import nn
 
 from rootscale import SGD, Adam, Plan
 from rootscale.cli import main
-from rootscale.cli.run_check import _folder_name
+from rootscale.cli.run_check import folder_name
 from rootscale.lab import (
     Check,
     Forked,
@@ -121,7 +121,8 @@ def test_a_check_without_a_known_cause_says_how_far_one_may_go(scratch):
 
 def test_causes_name_batchnorm_few_steps_and_guards():
     plan = Plan(Adam(2e-3, 0.96, 0.99), batch_size=4, steps=300, batchnorm_momentum=0.1)
-    found = check(make(plan, mlp_batchnorm), [16], seeds=4, **points(5), judge=Judge(tolerance=1e-3))
+    variant = Variant(16, "with paper", name="B = 64")
+    found = check(make(plan, mlp_batchnorm), [variant], seeds=4, **points(5), judge=Judge(tolerance=1e-3))
     text = "\n".join(found["B = 64"].causes)
     assert "BatchNorm normalises with the statistics of the batch: those of 4 samples make another model" in text
     assert "only 19 steps are left after the change" in text
@@ -171,7 +172,7 @@ def test_mistakes_are_explained_before_anything_is_run(monkeypatch):
     for variants, options, message in (
         ([], {}, r"nothing to compare: give a batch size that is not the plan's \(a kappa, or a Variant\)"),
         ([1], {}, "nothing to compare"),
-        ([2], {"seeds": 3}, "at least 4 seeds are needed for a verdict, got 3"),
+        ([2], {"seeds": 1}, "at least 2 seeds are needed for a verdict, got 1"),
         ([2], {"switch_at": 600}, "switch_at must lie in the run of 600 samples, got 600"),
         ([2], {"stop": 700}, "stop must lie in the run of 600 samples, got 700"),
         ([2], {"judge": Judge(decide_by=["loss"])}, "the verdict cannot rest on 'loss'; there are 'train loss'"),
@@ -357,7 +358,7 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("mnist --to 64", "there is no folder to read MNIST from: set the environment variable ROOTSCALE_DATA"),
         ("{file}:task --to 8 --switch-at soon", "--switch-at takes samples or a share such as 25%, got 'soon'"),
         ("{file}:task --to 8 --keep nothing", "rule 'sqrt' has no row 'nothing' to leave out"),
-        ("{file}:task --to 8 --seeds 2", "at least 4 seeds are needed"),
+        ("{file}:task --to 8 --seeds 1", "at least 2 seeds are needed"),
         ("{file}:task --to 8 --eval-samples 0", "eval_samples must be at least 1, got 0"),
         ("{file}:task --to 8 --micro -1", "micro must be at least 1, got -1"),
         ("{file}:task --to 8 --points 0", "points must be at least 1, got 0"),
@@ -394,7 +395,7 @@ def test_ready_made_tasks_have_short_names():
 
 @pytest.mark.parametrize("name", ["..", "../outside", "/tmp/outside", "a/../../b", ".hidden", "...", ""])
 def test_the_folder_of_a_task_lies_in_the_folder_of_runs(name):
-    place = (Path("/base/runs") / _folder_name(name)).resolve()
+    place = (Path("/base/runs") / folder_name(name)).resolve()
     assert place.parent == Path("/base/runs")
 
 

@@ -12,7 +12,20 @@ import torch
 from rootscale import Adam, AdamW, Plan
 from rootscale.cli import main
 from rootscale.integrations.logs import read_logs
-from rootscale.lab import Check, Command, Deadline, Forked, Here, Loop, Store, UnfinishedError, Variant, check
+from rootscale.lab import (
+    Check,
+    Command,
+    Deadline,
+    Forked,
+    Here,
+    Loop,
+    Search,
+    Store,
+    UnfinishedError,
+    Variant,
+    check,
+    find_largest,
+)
 from rootscale.lab.command import values_of
 from rootscale.lab.forking import can_fork
 from rootscale.lab.loop import Convert, is_train_function
@@ -307,3 +320,98 @@ def test_the_values_of_a_plan_are_named_as_options_are():
     assert found["lr"] == pytest.approx(1e-3 * math.sqrt(2))
     assert {"beta1", "beta2", "eps", "weight_decay", "clip", "ema", "warmup_steps", "min_lr"} <= set(found)
     assert np.isclose(found["ema"], 0.99**2)
+
+
+# -- the largest batch
+
+
+def drifting(batch_size, seed, log, convert):
+    """A gap that grows with the batch size, and shrinks with what was seen before: 1 % of the range at B = 8."""
+    start = json.loads(convert.checkpoint.read_text())["samples"] if convert.checkpoint else 0
+    gap = 0.01 * (float(convert.kappa) - 1) * 200 / (200 + start)
+    for samples in range(32, 1601, 32):
+        falls = math.exp(-samples / 400) + 1e-4 * math.sin(7 * seed)
+        log(samples=start + samples, loss=1 + falls + gap * samples / 1600)
+
+
+def test_the_search_ends_at_the_first_batch_that_is_different(tmp_path):
+    made = []
+
+    def counted(batch_size, seed, log, convert):
+        made.append(batch_size)
+        drifting(batch_size, seed, log, convert)
+
+    search = Search(kappas=(2, 4, 8, 16, 32), seeds=16)
+    found = find_largest(Loop("mine", counted, 4), search, store=Store(tmp_path), execute=HERE)
+    (branch,) = found.branches
+    assert branch.same == 16  # a gap of 3 %; 8 times the batch has 7 %
+    assert branch.different == 32
+    assert sorted(set(made)) == [4, 8, 16, 32]
+    assert len(made) == 16  # four seeds of each decide
+    assert str(branch) == "after 32 samples B = 16 is the same; 32 is different"
+    assert Check.load(tmp_path / "start-0")["B = 32"].verdict == "different"
+
+
+def test_an_undecided_batch_gets_more_seeds(tmp_path):
+    def noisy(batch_size, seed, log, convert):
+        for samples in range(batch_size, 1601, batch_size):
+            wander = 0.06 * (batch_size > 4) * math.cos(2.4 * seed)
+            log(samples=samples, loss=1 + math.exp(-samples / 400) + wander)
+
+    search = Search(kappas=(2,), seeds=16)
+    assert search.looks == [4, 8, 16]
+    assert search.strict.level == pytest.approx(1 - 0.05 / 3)
+    found = find_largest(Loop("mine", noisy, 4), search, store=Store(tmp_path), execute=HERE)
+    assert found.branches[0].runs > 4
+    assert found.branches[0].same == 8
+
+
+def test_several_checkpoints_make_a_ramp(tmp_path, capsys):
+    for samples in (0, 200, 3_000):
+        (tmp_path / f"{samples}.json").write_text(json.dumps({"samples": samples}))
+    starts = [tmp_path / f"{samples}.json" for samples in (0, 200, 3_000)]
+    loop = Loop("mine", drifting, 4)
+    search = Search(kappas=(2, 4, 8, 16), seeds=4)
+    found = find_largest(loop, search, starts=starts, store=Store(tmp_path / "kept"), execute=HERE)
+    assert [branch.same for branch in found.branches] == [16, 32, 64]
+    assert found.branches[2].different is None
+    assert [size for _, size in found.ramp] == [16, 32, 64]
+    assert found.to_dict()["branches"][0]["arms"][0] == {"batch_size": 8, "verdict": "same", "seeds": 4}
+
+
+def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        textwrap.dedent("""
+        import torch
+        from rootscale import Adam, Plan
+        from rootscale.lab import Task
+
+        x = torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
+        y = x[:, :3].argmax(1)
+        task = Task(
+            "mine", Plan(Adam(eta=5e-3, beta1=0.98), batch_size=4, steps=200), lambda: torch.nn.Linear(5, 3),
+            lambda outputs, y: torch.nn.functional.cross_entropy(outputs, y, reduction="none"), (x, y),
+        )
+        """)
+    )
+    words = ["check", f"{path}:task", "--find-largest", "--switch-at", "200", "25%", "--points", "8", "--workers", "1"]
+    assert main([*words, "--seeds", "4", "--rule", "none", "--out", str(tmp_path / "kept")]) in (0, 3)
+    captured = capsys.readouterr()
+    found = json.loads((tmp_path / "kept" / "largest.json").read_text())
+    assert [branch["samples"] for branch in found["branches"]] == [200, 200]
+    assert all(branch["noise_scale_allows"] > 0 for branch in found["branches"])
+    assert all(branch["arms"][-1]["verdict"] == "different" for branch in found["branches"])
+    assert "the noise scale allows" in captured.out
+    assert "batches above 75 samples are left out: they have less than a step a point" in captured.err
+    assert main(["check", f"{path}:task", "--to", "8", "--switch-at", "10%", "20%"]) == 2
+    assert "several --switch-at are for --find-largest" in capsys.readouterr().err
+    assert main([*words, "--to", "512", "--out", str(tmp_path / "kept")]) == 2
+    assert "no batch size is left: a step must not be longer" in capsys.readouterr().err
+
+
+def test_a_search_needs_larger_batches_and_seeds_for_a_verdict():
+    with pytest.raises(ValueError, match="must be larger than that of the base"):
+        Search(kappas=(0.5, 2))
+    with pytest.raises(ValueError, match="need at least 4 seeds"):
+        Search(seeds=3)

@@ -314,7 +314,7 @@ def test_a_rule_as_an_object_is_the_rule_of_its_text():
     assert variant == Variant(4, "sqrt with power without v, step_counter")
     assert variant.the_rule(PLANS["adam"]) == rule
     assert Variant(4, "") == Variant(4)
-    with pytest.raises(ValueError, match=r"must be one of rootscale.RULES, .*; got 'sqrt', which is another one"):
+    with pytest.raises(ValueError, match=r"must be one of rootscale.RULES, .*; got 'sqrt with paper', which is another one"):
         Variant(4, replace(rule, averaging="paper", left_out=()))
 
 
@@ -340,4 +340,4 @@ def test_a_variant_that_an_older_version_stored_is_read():
     stored = {"kappa": "4", "rule": None, "keep": ["v"], "ell": 1.0, "averaging": "power", "ramp": [[64, "8"]],
               "zero_state": False}  # fmt: skip
     assert Variant.from_dict(stored) == Variant(4, "with power without v", ramp=((64, 8),))
-    assert Variant.from_dict({**stored, "keep": [], "averaging": "paper"}) == Variant(4, ramp=((64, 8),))
+    assert Variant.from_dict({**stored, "keep": [], "averaging": "paper"}) == Variant(4, "with paper", ramp=((64, 8),))

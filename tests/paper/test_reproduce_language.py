@@ -139,7 +139,7 @@ def test_gpt_smoke_learns_and_its_perplexities_are_told(tmp_path, monkeypatch, c
     results.build(tmp_path / "results", None)
     page = (out / "README.md").read_text()
     assert f"| B = 4 | 1 | 0 | {train[-1]:.3f} | {test[-1]:.3f} | base |" in page
-    assert f" | {other:.3f} | {other - test[-1]:+.3f}, one seed | none: fewer than 4 seeds |" in page
+    assert f" | {other:.3f} | {other - test[-1]:+.3f}, one seed | none: one seed |" in page
     assert "One seed: what a rerun would change is not known." in page
     assert "validation log-perplexity at the end (less the base's) " + words in page
     assert "images" not in page

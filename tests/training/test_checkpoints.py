@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
+from rootscale.changes import ScalingWarning
 from rootscale.integrations.checkpoints import Keys, convert_checkpoint
 from rootscale.training import rescale_, restore_
 from rootscale.training.checkpoints import archive as archives
@@ -168,11 +169,13 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_optimizers_and_schedulers_are_found_wherever_people_put_them(write, tmp_path, place):
     _, optimizer, scheduler = started()
-    alone = place == "the optimizer alone"
-    convert_checkpoint(
-        write(PLACES[place](optimizer.state_dict(), scheduler.state_dict())), 16, 64, tmp_path / "out.pt"
-    )
-    rescale_(optimizer, batch_size=(16, 64), scheduler=None if alone else scheduler)
+    path = write(PLACES[place](optimizer.state_dict(), scheduler.state_dict()))
+    convert_checkpoint(path, 16, 64, tmp_path / "out.pt")
+    if place == "the optimizer alone":
+        with pytest.warns(ScalingWarning, match="a scheduler drives this optimizer but was not given"):
+            rescale_(optimizer, batch_size=(16, 64))
+    else:
+        rescale_(optimizer, batch_size=(16, 64), scheduler=scheduler)
     found = torch.load(tmp_path / "out.pt", weights_only=True)
     assert plain(found) == plain(PLACES[place](optimizer.state_dict(), scheduler.state_dict()))
 

@@ -238,7 +238,7 @@ def test_a_run_that_was_never_converted_stays_as_it_is():
 def test_what_was_converted_has_to_be_restored_with_the_optimizer(missing):
     optimizer, parts = loaded_run(saved_run())
     parts[missing] = None
-    with pytest.raises(ValueError, match=rf"has to be restored with it: call .*{missing}={missing}.* \(an empty list"):
+    with pytest.raises(ValueError, match=rf"to be restored with it: call .*{missing}={missing}.* \(an empty list"):
         restore_(optimizer, **parts)
     model = parts["model"]
     assert model is None or model[1].momentum == 0.1
@@ -349,6 +349,7 @@ except TypeError:
 """
 
 
+@pytest.mark.slow
 def test_a_program_without_rootscale_loads_it_and_does_not_go_on_in_other_units(tmp_path):
     optimizer = torch.optim.Adam([torch.ones(1, requires_grad=True)], lr=1e-3)
     scheduler = StepLR(optimizer, 4)

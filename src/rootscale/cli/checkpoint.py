@@ -73,7 +73,7 @@ def _show(converted: ConvertedCheckpoint, console: Any) -> None:
     console.print(f"{converted.format.title}", style="dim", markup=False)
     console.print(render_changes(converted.changes))
     console.print("left to you:", style="bold")
-    for line in converted.remaining:
+    for line in converted.changes.remaining:
         console.print(f"  {line}", soft_wrap=True, markup=False)
     if converted.written is not None:
         console.print(f"written to {converted.written}", soft_wrap=True, markup=False)

@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rootscale.bands import LOOKS
 from rootscale.cli.scale import averaging
 from rootscale.rules import AVERAGINGS, RULES
+from rootscale.tolerance import Tolerance, parse_tolerance
 
 __all__ = ["TASKS", "add_parsers"]
 
@@ -56,8 +58,13 @@ def _add_check(subparsers: Any) -> None:
         "--ell", type=float, nargs="+", default=[], metavar="ELL", help="SVAG, which simulates the SDE, at these ell"
     )
     what.add_argument(
-        "--switch-at", default="0", metavar="SAMPLES", help="switch in mid-run, after so many samples or a share such "
-        "as 25%%; of your own loop, the path of its checkpoint ({seed} is the seed); default: from scratch",
+        "--switch-at", nargs="+", default=["0"], metavar="SAMPLES",
+        help="switch in mid-run, after so many samples or a share such as 25%%; of your own loop, the path of its "
+        "checkpoint ({seed} is the seed); default: from scratch",
+    )  # fmt: skip
+    what.add_argument(
+        "--find-largest", action="store_true", help="find the largest batch size that is the same, of --to (default: 2 "
+        "to 64 times the base's), from each --switch-at: smallest first, with few seeds at first, until one differs",
     )  # fmt: skip
     what.add_argument(
         "--stop", metavar="SAMPLES", help="end the runs there, samples or a share; default: the plan's end"
@@ -88,11 +95,23 @@ def _add_loop(own: Any) -> None:
 
 
 def _add_verdict(how: Any) -> None:
-    how.add_argument("--seeds", type=int, default=16, help="runs of each kind; default: %(default)s")
     how.add_argument(
-        "--tolerance", type=float, default=0.05, help="share of the base curve's range; default: %(default)s"
-    )
-    how.add_argument("--level", type=float, default=0.95, help="of the bands; default: %(default)s")
+        "--seeds", type=_seeds, default="auto", metavar="N", help="runs of each kind; auto takes 4, and more until all "
+        "verdicts are decided; default: %(default)s",
+    )  # fmt: skip
+    how.add_argument(
+        "--budget", type=_duration, metavar="TIME", help="with --seeds auto: add no more seeds after so long, such as "
+        "90s, 30m or 2h; default: none",
+    )  # fmt: skip
+    how.add_argument(
+        "--tolerance", type=_tolerance, default="0.05", help="share of the base curve's range (0.05, 5%%), or a "
+        "difference in its own units ('0.02 loss', '0.5 points' of an accuracy, '0.02 absolute'); default: %(default)s",
+    )  # fmt: skip
+    how.add_argument("--level", type=float, default=0.95, help="of the verdicts; default: %(default)s")
+    how.add_argument(
+        "--looks", choices=list(LOOKS), default="any", help="how often you will ask with more seeds: at any number of "
+        "them, each time after doubling, or once, which has the narrowest bands; default: %(default)s",
+    )  # fmt: skip
     how.add_argument("--points", type=int, default=40, help="of the time grid; default: %(default)s")
     how.add_argument(
         "--eval-samples", type=int, default=2048, metavar="N",
@@ -134,7 +153,42 @@ def _add_demo(subparsers: Any) -> None:
     demo.set_defaults(handler=_demo)
 
 
+def _seeds(text: str) -> int | str:
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"seeds are a number or auto, got {text!r}") from None
+
+
+def _duration(text: str) -> float:
+    """Return the seconds of a time such as 90s, 30m or 2h.
+
+    >>> _duration("90s"), _duration("30m"), _duration("1.5h")
+    (90.0, 1800.0, 5400.0)
+    """
+    try:
+        seconds = float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1:]]
+    except (KeyError, ValueError):
+        seconds = 0.0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"a time is given as 90s, 30m or 2h, got {text!r}")
+    return seconds
+
+
+def _tolerance(text: str) -> Tolerance:
+    try:
+        return parse_tolerance(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _check(args: argparse.Namespace) -> int:
+    if args.find_largest:
+        from rootscale.cli.run_largest import handle_largest
+
+        return handle_largest(args)
     from rootscale.cli.run_check import handle_check
 
     return handle_check(args)

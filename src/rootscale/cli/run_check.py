@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
@@ -39,12 +38,14 @@ from rootscale.lab.execute import Execute
 from rootscale.lab.loop import is_train_function
 from rootscale.lab.task import as_task, load_named
 from rootscale.logs import Alignment
-from rootscale.noise import advise, noise_of
+from rootscale.noise import advise, noise_at_start
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
 from rootscale.rules import rule_text
 
-__all__ = ["handle_check", "handle_demo"]
+__all__ = [
+    "folder_name", "handle_check", "handle_demo", "make_executor", "observing", "samples_at", "start_of", "subject_of",
+]  # fmt: skip
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
 DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
@@ -52,27 +53,26 @@ DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
 
 def handle_check(args: argparse.Namespace) -> int:
     """Run `rootscale check`."""
-    task = _subject(args)
+    task = subject_of(args)
     variants = _variants(args, task)
     total = 0 if isinstance(task, Loop) else int(task.plan.samples or 0)
-    folder = args.out or Path("runs") / _folder_name(task.name)
+    folder = args.out or Path("runs") / folder_name(task.name)
     if args.report is not None:
         need_folder(args.report, "report", "--report")
     console = make_console()
-    with _observer(console, args.tensorboard) as observe:
+    with observing(console, args.tensorboard) as observe:
         found = check(
             task,
             variants,
             seeds=args.seeds,
-            switch_at=loop_start(args.switch_at)
-            if isinstance(task, Loop)
-            else _samples("--switch-at", args.switch_at, total),
-            stop=None if args.stop is None else _samples("--stop", args.stop, total),
+            budget=args.budget,
+            switch_at=_one_start(args, task, total),
+            stop=None if args.stop is None else samples_at("--stop", args.stop, total),
             measure=Measure(args.points, args.eval_samples),
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
-            judge=Judge(args.tolerance, args.level, args.decide_by),
+            judge=Judge(args.tolerance, args.level, args.decide_by, args.looks),
             alignment=Alignment(clock=args.clock, window=args.window),
-            execute=_executor(args),
+            execute=make_executor(args),
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
             observe=observe,
         )
@@ -99,7 +99,7 @@ def handle_demo(args: argparse.Namespace) -> int:
         Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
         Variant(ell=2),
     ]
-    with _observer(console) as observe:
+    with observing(console) as observe:
         found = check(
             task,
             variants,
@@ -120,7 +120,7 @@ def handle_demo(args: argparse.Namespace) -> int:
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _subject(args: argparse.Namespace) -> Task | Loop:
+def subject_of(args: argparse.Namespace) -> Task | Loop:
     """Return what is checked: the command, or the task or training function that TASK leads to."""
     text = args.task
     if (text is None) == (args.own_command is None):
@@ -132,6 +132,16 @@ def _subject(args: argparse.Namespace) -> Task | Loop:
     where = text if ":" in text else f"rootscale.paper.tasks:{text}"
     found = load_named(where)
     return loop_of_function(where, found, args) if is_train_function(found) else as_task(where, found)
+
+
+def start_of(text: str, task: Task | Loop, total: int) -> int | str:
+    return loop_start(text) if isinstance(task, Loop) else samples_at("--switch-at", text, total)
+
+
+def _one_start(args: argparse.Namespace, task: Task | Loop, total: int) -> int | str:
+    if len(args.switch_at) > 1:
+        raise ValueError(f"several --switch-at are for --find-largest; got {' '.join(args.switch_at)}")
+    return start_of(args.switch_at[0], task, total)
 
 
 def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
@@ -147,7 +157,7 @@ def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
     return found
 
 
-def _executor(args: argparse.Namespace) -> Execute | None:
+def make_executor(args: argparse.Namespace) -> Execute | None:
     if args.engine == "ray":
         from rootscale.integrations.ray import OnRay
 
@@ -157,16 +167,16 @@ def _executor(args: argparse.Namespace) -> Execute | None:
     return Forked(args.workers, args.together)
 
 
-def _folder_name(name: str) -> str:
+def folder_name(name: str) -> str:
     """Return the name of a task as that of a folder: no path, and nothing that leads elsewhere.
 
-    >>> _folder_name("../my task"), _folder_name("..")
+    >>> folder_name("../my task"), folder_name("..")
     ('my-task', 'task')
     """
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "task"
 
 
-def _samples(flag: str, text: str, total: int) -> int:
+def samples_at(flag: str, text: str, total: int) -> int:
     """Return a number of samples, given as such or as a share of the run."""
     try:
         return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
@@ -179,9 +189,8 @@ def _samples(flag: str, text: str, total: int) -> int:
 
 def show_noise(found: Check, plan: Plan, console: Console) -> None:
     """Print the noise scale when the runs begin, and how far it allows to go."""
-    values = found.base.trajectory.values
-    trace = values["Tr Sigma"][:, 0]
-    noise = noise_of(np.stack([trace, trace / values["noise scale"][:, 0]], 1))  # |grad f|^2 without bias
+    noise = noise_at_start(found.base.trajectory)
+    assert noise is not None
     advice = advise(plan, noise)
     console.print(
         f"At the start of the comparison the noise scale is {escape(str(noise.scale))} samples, with its 95 % interval "
@@ -194,7 +203,8 @@ def show_check(found: Check, console: Console) -> None:
     start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
     if "checkpoint" in found.made:
         start = f"from {found.made['checkpoint']}"
-    seeds = f"{found.base.trajectory.replicas} seeds each"
+    numbers = sorted({arm.trajectory.replicas for arm in (found.base, *found.others)})
+    seeds = f"{' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds each"
     console.print(
         f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
     )
@@ -211,7 +221,7 @@ def _explain(arm: Arm, console: Console) -> None:
 
 
 @contextmanager
-def _observer(console: Console, tensorboard: bool = False) -> Iterator[Observer]:
+def observing(console: Console, tensorboard: bool = False) -> Iterator[Observer]:
     """Show a bar for all runs together; without a terminal, a line for each finished job."""
     shares: dict[int, float] = {}
     measured = None

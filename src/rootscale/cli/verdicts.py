@@ -12,6 +12,7 @@ from rich.table import Table
 from rootscale.format import percent
 from rootscale.gap import Gap
 from rootscale.lab import Check
+from rootscale.tolerance import tolerance_text
 
 __all__ = ["EXIT", "print_verdicts", "write_report"]
 
@@ -38,10 +39,11 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
         )
     console.print(table)
-    tolerance, level = found.made["tolerance"], found.made["level"]
+    comparison = next(arm.comparison for arm in found.others if arm.comparison)
+    often = "" if comparison.looks == "once" else ", however often you add seeds and ask again"
     console.print(
-        f"\nSame: within {percent(tolerance)} of the base curve's range at all times; bands at {percent(level)}, "
-        "for all times and test functions at once."
+        f"\nSame: within {escape(tolerance_text(comparison.tolerance))} at all times. A verdict is wrong in at most "
+        f"{percent(1 - comparison.level)} of such checks{often}."
     )
 
 

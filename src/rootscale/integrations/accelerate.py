@@ -21,6 +21,7 @@ from rootscale.hparams import positive
 from rootscale.rules import RULES
 from rootscale.training import rescale_, restore_, schedulers, track_
 from rootscale.training.sample_clock import SampleClock
+from rootscale.training.scheduler_changes import rescale_scheduler, ticks
 from rootscale.training.targets import several
 from rootscale.units import UNITS
 
@@ -213,10 +214,10 @@ def _convert_place(scheduler: Any, factor: float, prefix: str) -> Change:
 
 def _convert_clock(scheduler: Any, factor: float, prefix: str) -> Change:
     """Convert the clock of a scheduler and nothing else: there and back, but back without the clock."""
-    before = schedulers.ticks(scheduler, 1, "step")
-    schedulers.rescale(scheduler, RULES["none"], factor, "step")()
-    schedulers.rescale(scheduler, RULES["none"], 1 / factor, "epoch")()
-    after = schedulers.ticks(scheduler, 1, "step")
+    before = ticks(scheduler, 1, "step")
+    rescale_scheduler(scheduler, RULES["none"], factor, "step")()
+    rescale_scheduler(scheduler, RULES["none"], 1 / factor, "epoch")()
+    after = ticks(scheduler, 1, "step")
     note = "accelerate steps it once for each process, and their number has changed"
     return Change(f"{prefix}{schedulers.own_name(scheduler)} clock", before, after, UNITS["steps"], note=note)
 

@@ -5,6 +5,7 @@ from rootscale.lab.checks import Judge
 from rootscale.lab.command import Command
 from rootscale.lab.comparing import compare
 from rootscale.lab.execute import Forked, Here
+from rootscale.lab.largest import Largest, Search, find_largest
 from rootscale.lab.loop import Convert, Loop, RunLog
 from rootscale.lab.result import Arm, Check
 from rootscale.lab.run import Run
@@ -16,7 +17,7 @@ from rootscale.lab.task import Data, Task, Tensors, load_task
 from rootscale.lab.variant import Variant
 
 __all__ = [
-    "Arm", "BusyError", "Check", "Command", "Convert", "Data", "Deadline", "Forked", "Here", "Judge", "Loop", "Measure",
-    "Observer", "Run", "RunLog", "Settings", "Setup", "Store", "Sweep", "Task", "Tensors", "UnfinishedError", "Variant",
-    "check", "compare", "finished", "grid", "load_task", "sweep",
+    "Arm", "BusyError", "Check", "Command", "Convert", "Data", "Deadline", "Forked", "Here", "Judge", "Largest", "Loop",
+    "Measure", "Observer", "Run", "RunLog", "Search", "Settings", "Setup", "Store", "Sweep", "Task", "Tensors",
+    "UnfinishedError", "Variant", "check", "compare", "find_largest", "finished", "grid", "load_task", "sweep",
 ]  # fmt: skip

@@ -65,9 +65,10 @@ def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: S
 
 def _advice(variant: Variant, comparison: Comparison) -> Iterator[str]:
     """Yield the kappa that is probably within the tolerance: without a known cause, the step is too long."""
-    largest, kappa = max(abs(gap.largest.gap) for gap in comparison.decisive), float(max(variant.kappas))
-    if kappa > 1 and largest > comparison.tolerance:
-        safe = 1 + (kappa - 1) * comparison.tolerance / largest
+    kappa = float(max(variant.kappas))
+    excess = max(abs(gap.largest.gap) / comparison.limit(gap) for gap in comparison.decisive)
+    if kappa > 1 and excess > 1:
+        safe = 1 + (kappa - 1) / excess
         yield (
             "none of the known causes is seen: the steps may be too large for the curvature of the loss; the error of "
             f"a discretisation grows as kappa - 1, so kappa = {show(float(f'{safe:.2g}'))} may be within the tolerance"

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, Literal
 
 from rootscale.lab.checks import Judge, as_variants, check_task
-from rootscale.lab.execute import Execute
+from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_check import check_loop
-from rootscale.lab.result import Check
+from rootscale.lab.result import Arm, Check
+from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Measure, Setup
+from rootscale.lab.stopping import Deadline
 from rootscale.lab.store import Store, as_store
-from rootscale.lab.sweeps import Observer
+from rootscale.lab.sweeps import Observer, kept
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment
@@ -29,7 +32,8 @@ def check(
     task: Task | Loop,
     variants: Sequence[float | Fraction | Variant],
     *,
-    seeds: int | Sequence[int] = 16,
+    seeds: int | Sequence[int] | Literal["auto"] = "auto",
+    budget: float | None = None,
     switch_at: int | str | Path = 0,
     stop: int | None = None,
     measure: Measure = _MEASURE,
@@ -47,7 +51,9 @@ def check(
     Args:
         task: what is learned; or a `Loop`, whose runs are compared by what they log.
         variants: what it is compared with; a number is a batch size over the base's, kappa.
-        seeds: how many replicas of each run, or their seeds.
+        seeds: how many replicas of each run, or their seeds; ``"auto"`` adds seeds until all verdicts are decided
+            (`rootscale.lab.rounds`).
+        budget: seconds after which no more seeds are added.
         switch_at: samples seen before the switch in mid-run; 0 compares runs from scratch. Of a loop: the path of the
             checkpoint from which its runs start, in which ``{seed}`` stands for the seed.
         stop: samples seen at the end; None is the whole plan (of a loop, all that its runs have in common).
@@ -61,21 +67,43 @@ def check(
         observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
     """
     if isinstance(task, Loop):
-        numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-        if len(numbers) < FEWEST or len(set(numbers)) < len(numbers):
-            raise ValueError(f"at least {FEWEST} different seeds are needed for a verdict, got {numbers}")
         how = replace(alignment, metrics=tuple(judge.decide_by or alignment.metrics), points=measure.points)
         how = how if stop is None else replace(how, stop=float(stop))
-        return check_loop(
-            task, as_variants(variants), numbers, checkpoint=_checkpoint(switch_at), alignment=how, judge=judge,
-            execute=execute, store=as_store(store), observe=observe or Observer(),
-        )  # fmt: skip
+        options = {"checkpoint": _checkpoint(switch_at), "alignment": how, "judge": judge}
+        return _check_loop(task, as_variants(variants), Rounds.of(seeds, budget), execute, store, observe, options)
     if not isinstance(switch_at, int):
         raise ValueError(f"switch_at of a Task is a number of samples, got {switch_at!r}; a path is for a Loop")
     return check_task(
-        task, variants, seeds=seeds, switch_at=switch_at, stop=stop, measure=measure, setup=setup, judge=judge,
+        task, variants, seeds=seeds, budget=budget, switch_at=switch_at, stop=stop, measure=measure, setup=setup, judge=judge,
         execute=execute, store=store, observe=observe,
     )  # fmt: skip
+
+
+def _check_loop(
+    loop: Loop,
+    variants: Sequence[Variant],
+    rounds: Rounds,
+    execute: Execute | None,
+    store: Store | str | Path | None,
+    observe: Observer | None,
+    options: dict[str, Any],
+) -> Check:
+    """Check a loop, with more and more seeds where they are to be added until all verdicts are decided."""
+    numbers = rounds.first
+    if len(numbers) < FEWEST or len(set(numbers)) < len(numbers):
+        raise ValueError(f"at least {FEWEST} different seeds are needed for a verdict, got {list(numbers)}")
+    watcher = observe or Observer()
+    with kept(as_store(store)) as place:
+
+        def compared(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Check, list[Arm]]:
+            workers = limited(execute or default_executor("cpu"), within)
+            found = check_loop(loop, some, seeds, execute=workers, store=place, observe=watcher, **options)
+            return found, list(found.others)
+
+        found, arms = rounds.run(variants, compared, watcher.note)
+        result = replace(found, others=tuple(arms))
+        result.save(place.folder)
+    return result
 
 
 def _checkpoint(switch_at: int | str | Path) -> str | None:

@@ -8,24 +8,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.causes import causes_of
-from rootscale.lab.execute import Execute
+from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES, Arm, Check
+from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Measure, Settings, Setup, grid
+from rootscale.lab.stopping import Deadline
 from rootscale.lab.store import Store, as_store
-from rootscale.lab.sweeps import Observer, Sweep, sweep
+from rootscale.lab.sweeps import Observer, Sweep, kept, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
+from rootscale.tolerance import Tolerance, tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "as_variants", "check_task"]
+__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -33,18 +36,21 @@ class Judge:
     """What makes two runs the same.
 
     Args:
-        tolerance: the share of the range of the base's mean curve within which a gap counts as none.
-        level: of the confidence bands.
+        tolerance: within which a gap counts as none: a share of the range of the base's mean curve, or an
+            `rootscale.verdict.Absolute` difference.
+        level: the chance that a verdict is right.
         decide_by: the test functions on which the verdict rests; None is the losses. All others are compared as well,
             but for the noise scale, and shown with verdicts of their own.
+        looks: at which numbers of seeds the verdict may be asked for, as for `rootscale.verdict.compare`.
     """
 
-    tolerance: float = 0.05
+    tolerance: Tolerance = 0.05
     level: float = 0.95
     decide_by: Sequence[str] | None = None
+    looks: str = "any"
 
     def __post_init__(self) -> None:
-        need_levels(self.tolerance, self.level)
+        need_levels(self.tolerance, self.level, self.looks)
 
 
 _MEASURE, _SETUP, _JUDGE = Measure(), Setup(), Judge()
@@ -54,7 +60,8 @@ def check_task(
     task: Task,
     variants: Sequence[float | Fraction | Variant],
     *,
-    seeds: int | Sequence[int] = 16,
+    seeds: int | Sequence[int] | Literal["auto"] = "auto",
+    budget: float | None = None,
     switch_at: int = 0,
     stop: int | None = None,
     measure: Measure = _MEASURE,
@@ -71,7 +78,9 @@ def check_task(
     Args:
         task: what is learned.
         variants: what the task is compared with; a number is a batch size over the plan's, kappa.
-        seeds: how many replicas of each run, or their seeds.
+        seeds: how many replicas of each run, or their seeds; ``"auto"`` adds seeds until all verdicts are decided
+            (`rootscale.lab.rounds`).
+        budget: seconds after which no more seeds are added.
         switch_at: samples seen before the switch in mid-run; 0 compares runs from scratch.
         stop: samples seen at the end; None is the whole plan.
         measure: what is measured along the runs.
@@ -83,27 +92,34 @@ def check_task(
         observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
     """
     tried = as_variants(variants)
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    _refuse(task, tried, numbers, judge)
-    settings = _settings(task, tried, switch_at, stop, measure, setup)
-    place = as_store(store)
-    runs = None if place is None else replace(place, folder=place.folder / "runs")
-    swept = sweep(
-        task, [Variant(), *tried], seeds=numbers, settings=settings, store=runs, execute=execute, observe=observe
-    )
+    rounds = Rounds.of(seeds, budget)
+    _refuse(task, tried, rounds.first, judge)
+    settings = settings_of(task, tried, switch_at, stop, measure, setup)
+    observe = observe or Observer()
+    with kept(as_store(store)) as place:
+        runs = replace(place, folder=place.folder / "runs")
+
+        def compared(some: Sequence[Variant], numbers: Sequence[int], within: Deadline) -> tuple[Sweep, list[Arm]]:
+            workers = limited(execute or default_executor(setup.device), within)
+            swept = sweep(
+                task, [Variant(), *some], seeds=numbers, settings=settings, store=runs, execute=workers, observe=observe
+            )
+            return swept, [compared_arm(task, variant, swept, settings, judge) for variant in some]
+
+        swept, arms = rounds.run(tried, compared, observe.note)
     base = swept.trajectories[Variant()]
-    arms = tuple(_compared(task, variant, swept, settings, judge) for variant in tried)
+    trajectories = [base, *(arm.trajectory for arm in arms), *([] if swept.warm is None else [swept.warm])]
     made = {
-        "command": (place and place.command) or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+        "command": place.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
         **environment(setup.device),
-        "seeds": numbers,
-        "seconds": round(sum(float(one.meta["seconds"]) for one in _all(swept)), 1),
+        "seeds": list(base.meta["seeds"]),
+        "seconds": round(sum(float(one.meta["seconds"]) for one in trajectories), 1),
         "date": time.strftime("%Y-%m-%d"),
-        "tolerance": judge.tolerance,
+        "tolerance": tolerance_to_json(judge.tolerance),
         "level": judge.level,
     }
-    result = Check(task.name, arm_of(task, Variant(), base), arms, settings.switch_at, made, swept.warm)
-    if place is not None:
+    result = Check(task.name, arm_of(task, Variant(), base), tuple(arms), settings.switch_at, made, swept.warm)
+    if store is not None:
         result.save(place.folder)
     return result
 
@@ -148,7 +164,7 @@ def _refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: J
         variant.plans(task.plan)
 
 
-def _settings(
+def settings_of(
     task: Task, tried: Sequence[Variant], switch_at: int, stop: int | None, measure: Measure, setup: Setup
 ) -> Settings:
     """Return the settings of all runs, on a grid that suits every batch size."""
@@ -164,16 +180,14 @@ def _settings(
     return Settings(grid(stop, measure.points, switch_at, sizes), switch_at, measure, setup)
 
 
-def _compared(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
+def compared_arm(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
     """Return the arm of a variant with its comparison, and the causes where it is different."""
     base, trajectory = swept.trajectories[Variant()], swept.trajectories[variant]
     deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in base.names if name in LOSSES]
-    comparison = compare(base, trajectory, tolerance=judge.tolerance, level=judge.level, deciding=deciding)
+    comparison = compare(
+        base, trajectory, tolerance=judge.tolerance, level=judge.level, looks=judge.looks, deciding=deciding
+    )
     arm = replace(arm_of(task, variant, trajectory), comparison=comparison)
     if comparison.verdict == "different":
         arm = replace(arm, causes=causes_of(task, variant, arm, base, settings))
     return arm
-
-
-def _all(swept: Sweep) -> list[Any]:
-    return [*swept.trajectories.values(), *([] if swept.warm is None else [swept.warm])]

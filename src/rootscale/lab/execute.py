@@ -15,6 +15,7 @@ To add another one, write a class with the attributes and methods of `Execute` a
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ import torch
 from rootscale.lab.forking import Pool, can_fork
 from rootscale.lab.stopping import Deadline, Job, OnProgress, Stop, held_interrupts
 
-__all__ = ["TOGETHER", "Execute", "Forked", "Here", "default_executor"]
+__all__ = ["TOGETHER", "Execute", "Forked", "Here", "default_executor", "limited"]
 
 #: Most seeds that are trained in one program, if nothing else is asked for.
 TOGETHER = 16
@@ -143,6 +144,15 @@ class Forked:
 def default_executor(device: str) -> Execute:
     """Return what runs jobs where nobody says: a process for each core, or this process where a GPU computes."""
     return Forked() if torch.device(device).type == "cpu" and can_fork() else Here()
+
+
+def limited(execute: Execute, deadline: Deadline) -> Execute:
+    """Return the executor with an earlier deadline, where that is one."""
+    if deadline.at >= execute.deadline.at:
+        return execute
+    if not dataclasses.is_dataclass(execute) or isinstance(execute, type):
+        raise TypeError(f"a budget needs an executor that is a dataclass with a deadline, got {type(execute).__name__}")
+    return dataclasses.replace(execute, deadline=deadline)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
 
-__all__ = ["Observer", "Sweep", "finished", "sweep"]
+__all__ = ["Observer", "Sweep", "finished", "kept", "sweep"]
 
 #: Progress is reported this often, or when this much more is done: a run may take thousands of steps a second.
 REPORT_SECONDS, REPORT_SHARE = 0.1, 0.01
@@ -102,7 +102,7 @@ def sweep(
     """
     _refuse(task, variants, seeds, as_store(store))
     execute, observe = execute or default_executor(settings.setup.device), observe or Observer()
-    with _opened(store) as place, held_interrupts() as interrupted:
+    with kept(as_store(store)) as place, held_interrupts() as interrupted:
         warm, arms = _specs(task, variants, settings)
         everything = _Work(place, execute, observe, tuple(seeds), warm, arms)
         first, second = everything.jobs()
@@ -151,11 +151,10 @@ def _refuse_diverged(warm: Trajectory, spec: Spec) -> None:
 
 
 @contextmanager
-def _opened(store: Store | str | Path | None) -> Iterator[Store]:
+def kept(store: Store | None) -> Iterator[Store]:
     """Give the store, or one that is removed at the end."""
-    given = as_store(store)
-    if given is not None:
-        yield given
+    if store is not None:
+        yield store
         return
     with tempfile.TemporaryDirectory() as folder:
         yield Store(Path(folder), checkpoint_every=math.inf, temporary=True)

@@ -97,7 +97,7 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
             _curve(axes[0], arm.trajectory, name, colour, dash, _text(arm.label))
     axes[0].set_ylabel(_text(name))
     if gaps:
-        _draw_gaps(axes[1], gaps, words.tolerance(check))
+        _draw_gaps(axes[1], gaps, words.tolerance(check, name))
     axes[-1].set_xlabel(words.clock_name(check.base.trajectory))
     if words.clock_unit(check.base.trajectory) in ("samples", "tokens"):
         axes[-1].xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
@@ -111,7 +111,8 @@ def _draw_gaps(axis: Any, gaps: list[tuple[tuple[str, Any], Arm, Gap]], toleranc
     """Draw the gaps with their bands, if they have any, against the tolerance of the verdicts."""
     for (colour, dash), arm, gap in gaps:
         x = words.clock_of_gap(gap, arm.trajectory)
-        axis.fill_between(x, 100 * gap.low, 100 * gap.high, color=colour, alpha=0.17, linewidth=0)
+        for low, high in ((gap.low, gap.high), (gap.gap - gap.margin, gap.gap + gap.margin)):
+            axis.fill_between(x, 100 * low, 100 * high, color=colour, alpha=0.13, linewidth=0)
         axis.plot(x, 100 * gap.gap, color=colour, linestyle=dash, linewidth=1.4)
     axis.axhline(0, color=SOFT, linewidth=0.7)
     axis.set_ylabel("gap (% of range)")

@@ -141,7 +141,7 @@
     const ends = [];
     const percent = (value) => (value === null ? "?" : `${(100 * value).toFixed(1)} %`);
     for (const [arm, i] of compared) {
-      const { x, gap, low, high } = arm.gaps[number];
+      const { x, gap, low, high, inner_low, inner_high } = arm.gaps[number];
       const line = {
         x, y: gap, type: "scatter", mode: "lines", name: plain(arm.label), line: { color: colour(i), dash: dash(i), width: 2.2 },
         hovertemplate: "%{y:.1%} (not judged)",
@@ -149,13 +149,13 @@
       ends.push(...gap);
       if (low) { // else it was not judged, and there is no band
         ends.push(...low, ...high);
-        traces.push(band(x, low, high, colour(i)));
+        traces.push(band(x, low, high, colour(i)), band(x, inner_low, inner_high, colour(i)));
         line.customdata = low.map((value, j) => `${percent(value)} to ${percent(high[j])}`);
         line.hovertemplate = "%{y:.1%} (%{customdata})";
       }
       traces.push(line);
     }
-    const { tolerance } = data;
+    const tolerance = data.tolerances[number];
     const layout = axes("gap / range", runs(), { tickformat: ".2~%" });
     const [strip, soft] = [variable("--strip"), variable("--soft")];
     const across = { type: "line", xref: "paper", x0: 0, x1: 1, layer: "below" };

@@ -27,6 +27,7 @@ from rootscale.lab import Arm, Check
 from rootscale.report import words
 from rootscale.report.payload import make_payload, script_json
 from rootscale.report.styles import STYLES, style_of
+from rootscale.tolerance import tolerance_text
 from rootscale.verdict import Comparison
 
 __all__ = ["need_plotly", "render_page", "write_page"]
@@ -184,10 +185,14 @@ def _bands(check: Check) -> Html:
     if comparison is None:
         return Html(alone if check.others else "")
     return fill(
-        "A band holds the true gap at all times and of all test functions at once, at $level. <b>Same</b>: the band "
-        "lies within the tolerance. <b>Different</b>: it leaves the tolerance entirely at some time. "
-        "<b>Undecided</b>: neither. $alone",
-        level=words.percent(comparison.level),
+        "The wide band holds the true gap at all times and of all test functions that decide at once; the narrow one at "
+        "each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. <b>Same</b>: "
+        "the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is wrong in at "
+        "most $error of such comparisons$often. $alone",
+        error=words.percent(1 - comparison.level),
+        often=""
+        if comparison.looks == "once"
+        else ", however often seeds are added and the verdict is asked for again",
         alone=alone if any(arm.verdict is None for arm in check.others) else "",
     )
 
@@ -205,8 +210,8 @@ def _setting(check: Check) -> list[Html]:
         facts.append(f"switch after {listed(places)} samples" if places else "runs from scratch")
     if comparison is not None:
         facts.append(f"decided by {listed(words.deciding(check))}")
-        facts.append(f"tolerance {words.percent(comparison.tolerance)} of the base curve’s range")
-        facts.append(f"{words.percent(comparison.level)} bands, for all times and test functions at once")
+        facts.append(f"tolerance {typeset(tolerance_text(comparison.tolerance))}")
+        facts.append(f"verdicts at {words.percent(comparison.level)}")
     if words.diverged(check.base):
         facts.append(f"base: {words.diverged(check.base)}")
     return [fill("<li>$fact</li>", fact=fact) for fact in facts]
@@ -243,7 +248,7 @@ def _card(i: int, arm: Arm, check: Check) -> Html:
 
 def _worst(arm: Arm, comparison: Comparison) -> Html:
     found = words.worst(comparison)
-    return Html("") if found is None else _gap(found, comparison.tolerance, arm)
+    return Html("") if found is None else _gap(found, comparison.limit(found), arm)
 
 
 def _unjudged(arm: Arm, check: Check) -> Html:
@@ -270,7 +275,7 @@ def _all_functions(arm: Arm, comparison: Comparison, check: Check) -> Html:
     gaps = sorted(comparison.gaps.values(), key=lambda gap: gap.name not in first)
     other, base = comparison.seeds
     runs = f"{other} pairs of runs with equal seeds" if comparison.paired else f"{other} runs against {base}"
-    width = f", bands of ± {words.number(comparison.critical)} standard errors" if comparison.critical else ""
+    width = f", wide bands of ± {words.number(comparison.critical)} standard errors" if comparison.critical else ""
     caption = f"Gaps to {typeset(check.base.label)}, as shares of the range of its curve: {runs}{width}"
     rows = [_gap_row(gap, gap.name in first) for gap in gaps]
     table = _table(("test function", "largest gap, band", "verdict"), rows, caption)

@@ -42,7 +42,7 @@ def make_payload(check: Check) -> dict[str, Any]:
         if scale_curve(base)
         else None,
         "sizes": [{"arm": i, "size": size} for i, size in batch_sizes(check)],
-        "tolerance": words.tolerance(check),
+        "tolerances": [words.tolerance(check, name) for name in names],
         "warm": None if check.warm is None else _curves(check.warm, names),
         "arms": [
             {"label": arm.label, "gaps": [_gap(arm, name) for name in names]} | _curves(arm.trajectory, names)
@@ -52,12 +52,13 @@ def make_payload(check: Check) -> dict[str, Any]:
 
 
 def _gap(arm: Arm, name: str) -> dict[str, Any] | None:
-    """Return the gap with its band, without one where there was no verdict; None where there is no gap."""
+    """Return the gap with its bands, without them where there was no verdict; None where there is no gap."""
     gap = None if arm.comparison is None else arm.comparison.gaps.get(name)
     if gap is None:
         return None
     parts = {"x": clock_of_gap(gap, arm.trajectory), "gap": gap.gap, "low": gap.low, "high": gap.high}
-    bare = () if gap.verdict else ("low", "high")
+    parts |= {"inner_low": gap.gap - gap.margin, "inner_high": gap.gap + gap.margin}
+    bare = () if gap.verdict else ("low", "high", "inner_low", "inner_high")
     return {key: None if key in bare else _finite(part) for key, part in parts.items()}
 
 

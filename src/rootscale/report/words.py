@@ -17,6 +17,7 @@ from rootscale.lab.result import LOSSES, Arm, Check
 from rootscale.lab.settings import Measure
 from rootscale.noise import NO_GRADIENT, NOISE_SCALE, Dominance, scale_curve
 from rootscale.pairing import Array
+from rootscale.tolerance import tolerance_text
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, Comparison
 
@@ -83,9 +84,13 @@ def deciding(check: Check) -> tuple[str, ...]:
     return tuple(name for name in names if name in LOSSES) or tuple(names[:1])
 
 
-def tolerance(check: Check) -> float | None:
-    """Return the tolerance of the verdicts; None where there is none."""
-    return max((arm.comparison.tolerance for arm in check.others if arm.comparison and arm.verdict), default=None)
+def tolerance(check: Check, name: str) -> float | None:
+    """Return the tolerance of the verdicts on a test function, as a share of its range; None where there is none."""
+    for arm in check.others:
+        gap = arm.comparison.gaps.get(name) if arm.comparison and arm.verdict else None
+        if arm.comparison and gap is not None and math.isfinite(arm.comparison.limit(gap)):
+            return arm.comparison.limit(gap)
+    return None
 
 
 def worst(comparison: Comparison) -> Gap | None:
@@ -108,14 +113,14 @@ def decide(comparison: Comparison) -> str:
 
 
 def settles(arm: Arm) -> str:
-    """Return from when on the band stays within the tolerance, for a run that left it and came back; else nothing."""
+    """Return from when on the gap stays within the tolerance, for a run that left it and came back; else nothing."""
     comparison = arm.comparison
     if comparison is None or comparison.verdict in (None, "same") or comparison.settled_after is None:
         return ""
     time = comparison.settled_after
     if all(time <= gap.times[0] for gap in comparison.decisive):
         return ""
-    return f"from {place(time, arm.trajectory)} on the band stays within the tolerance"
+    return f"from {place(time, arm.trajectory)} on the gap stays within the tolerance"
 
 
 def parts(arm: Arm) -> str:
@@ -184,12 +189,13 @@ def sentences(check: Check) -> list[Sentence]:
 
 def _sentence(check: Check, verdict: str, arms: Sequence[tuple[int, Arm]]) -> Sentence:
     base, names = typeset(check.base.label), deciding(check)
-    limit = percent(tolerance(check) or 0.0)
+    limit = next((tolerance_text(arm.comparison.tolerance) for _, arm in arms if arm.comparison), "")
+    limit = typeset(limit).replace("the base curve's range", "its range")
     what = listed(names) if len(names) <= 3 else f"{len(names)} test functions"
     texts = {
-        "same": f" as {base}, within {limit} of its range ({what})",
-        "different": f" from {base}, by more than {limit} of its range ({what})",
-        "undecided": f" whether the same as {base} within {limit} of its range ({what})",
+        "same": f" as {base}, within {limit} ({what})",
+        "different": f" from {base}, by more than {limit} ({what})",
+        "undecided": f" whether the same as {base} within {limit} ({what})",
         "unjudged": f": {too_few(arm for _, arm in arms)}",
     }
     return Sentence(

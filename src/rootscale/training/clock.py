@@ -11,9 +11,10 @@ A step with ``n`` samples is ``k = n / reference_batch`` steps of the reference 
 
 A large ``k`` stops at a floor: ``w = min(k (1 - beta), max(1 - floor, 1 - beta))``. ``m`` then holds the displacement
 that past gradients are still owed, in units of ``eta / (1 - beta1)``: a gradient adds what is due to it,
-``k (1 - beta1) g``, and a step pays out the share ``w1``. So each gradient moves the parameters by
-``eta k g / sqrt(v)`` in all, whatever the batches after it are. At a constant ``k`` this is Adam with
-``beta1' = 1 - w1`` and the learning rate ``eta k^(1/2)``, exactly.
+``k (1 - beta1) g``, and a step pays out the share ``w1``. So a gradient moves the parameters by
+``eta k g / sqrt(v)`` in all, on average over the batches after it. At a constant ``k`` this is Adam with
+``beta1' = 1 - w1`` and the learning rate ``eta k^(1/2)``, exactly. (To average ``g`` itself with the weight ``w1`` and
+to step with ``k`` would move too far where a large batch follows small ones.)
 
 ``m_hat = m / (1 - prod(1 - w1))`` and ``v_hat = v / (1 - prod(1 - w2))``: the weights that the averages have so far.
 A beta of 0 means that nothing is averaged, at any ``k``.

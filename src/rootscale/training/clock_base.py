@@ -88,7 +88,7 @@ class SampleClock(torch.optim.Optimizer):
             closure: evaluates the loss again; it is called first.
             samples: how many samples the gradient is the mean of, over all ranks; a list has a number for each group. A
                 group with 0 is left alone. With ``capturable`` a tensor is read when the step is made, so a CUDA graph
-                follows it.
+                follows it; that of the first step must be above 0.
         """
         loss = None
         if closure is not None:
@@ -127,8 +127,10 @@ class SampleClock(torch.optim.Optimizer):
     def _ratio(self, group: dict[str, Any], count: float | Tensor) -> float | Tensor:
         reference = group["reference_batch"]
         if group["capturable"]:
-            device = group["params"][0].device
-            return torch.as_tensor(count, dtype=torch.float64, device=device) / float(reference)
+            like: Any = {"dtype": torch.float64, "device": group["params"][0].device}
+            if not isinstance(count, Tensor):  # it is filled in, which a graph that is being made allows
+                count = torch.full((), nonnegative("samples", count), **like)
+            return count.to(**like) / float(reference)
         k: float = nonnegative("samples", count.item() if isinstance(count, Tensor) else count) / reference
         limits = [largest_ratio(*pair) for pair in zip(self._betas(group), group["floors"], strict=True)]
         if k >= min(limits):
@@ -149,10 +151,10 @@ class SampleClock(torch.optim.Optimizer):
     # The step of a group.
 
     def _step_known(self, group: dict[str, Any], k: float) -> None:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("a CUDA graph would repeat the samples of this step for ever: make it capturable=True")
         beta1, beta2 = self._betas(group)
         for clock, states, bucket in self._buckets(group):
+            if bucket.params[0].is_cuda and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("a CUDA graph would repeat this number of samples for ever: give capturable=True")
             after, move = advance(clock, k, beta1, beta2, tuple(group["floors"]), "betas" in group)
             fuse = bool(bucket.m) and not bucket.largest and group["fused"] is not False
             make = clock_kernels.fused_ if fuse and clock_kernels.can_fuse(bucket.params[0]) else clock_kernels.foreach_
@@ -168,7 +170,8 @@ class SampleClock(torch.optim.Optimizer):
             clock = Clock(*torch.stack(clocks, 1))
             after, move = advance(clock, k, beta1, beta2, tuple(group["floors"]), "betas" in group)
             clock_kernels.graphed_(bucket, group, after, move, k)
-            torch._foreach_copy_(clocks, torch.stack([torch.as_tensor(one) for one in after], 1).unbind())
+            numbers: Any = tuple(after)
+            torch._foreach_copy_(clocks, torch.stack(numbers, 1).unbind())
             torch._foreach_copy_([state["step"] for state in states], list(after.steps))  # type: ignore[arg-type]
 
     def _buckets(self, group: dict[str, Any]) -> Iterator[tuple[Clock, list[dict[str, Any]], Bucket]]:

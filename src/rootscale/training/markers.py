@@ -43,7 +43,7 @@ class Part:
 
 
 PARTS = (
-    Part("scheduler", "rootscale_scheduler_kappa", "the scheduler's clock and learning rates"),
+    Part("scheduler", "rootscale_scheduler_kappa", "the scheduler"),
     Part("model", "rootscale_forward_kappa", "BatchNorm's momentum"),
     Part("ema", "rootscale_ema_kappa", "the decay of the parameter average"),
 )

@@ -11,20 +11,12 @@ import torch
 from rootscale.changes import Change, Changes
 from rootscale.hparams import positive
 from rootscale.rules import Rule
-from rootscale.training import schedulers
-from rootscale.training.edits import (
-    Edit,
-    averaging_layers,
-    ema_edits,
-    group_edits,
-    norm_edits,
-    scheduler_edit,
-    tag_of,
-    units_edit,
-)
+from rootscale.training.averages import averaging_layers, ema_edits, norm_edits, tag_of
+from rootscale.training.edits import Edit, group_edits, scheduler_edit, units_edit
 from rootscale.training.guards import conversion_warnings
 from rootscale.training.live import Live, Switch
 from rootscale.training.reminders import remaining
+from rootscale.training.scheduler_changes import check_scheduler
 from rootscale.training.scheduler_state import FRAMES, frames_kappa
 from rootscale.training.state import Scaled, StateScaling, centered_edits, number_edits, scaled_state
 from rootscale.training.targets import Rules, Target, blaming, common_rule, find_targets, match_schedulers
@@ -146,7 +138,7 @@ def _find(target: Target, driven: Sequence[tuple[Any, str]], kappa: float, state
     optimizer, family, rule, part = target.optimizer, target.family, target.rule, target.part
     messages = rule.check(family.name)
     for scheduler, _ in driven:
-        schedulers.check(scheduler, optimizer, rule, kappa)
+        check_scheduler(scheduler, optimizer, rule, kappa)
     if not driven and target.leads and is_driven(optimizer):
         messages.append("a scheduler drives this optimizer but was not given: it will set the old learning rates again")
     groups = list(group_edits(part, family, rule, kappa, state))

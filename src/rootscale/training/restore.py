@@ -13,10 +13,12 @@ from rootscale.changes import Change, Changes
 from rootscale.format import show
 from rootscale.hparams import positive
 from rootscale.training import schedulers
-from rootscale.training.edits import Edit, averaging_layers, ema_edits, norm_edits, units_edit
+from rootscale.training.averages import averaging_layers, ema_edits, norm_edits
+from rootscale.training.edits import Edit, units_edit
 from rootscale.training.live import Live
 from rootscale.training.markers import PARTS, Carried, same, units_of
 from rootscale.training.prepared import Prepared
+from rootscale.training.scheduler_changes import check_scheduler, save_scheduler, ticks
 from rootscale.training.scheduler_state import FRAMES, frames_kappa, unseal
 from rootscale.training.state import StateScaling
 from rootscale.training.targets import common_rule, find_targets, match_schedulers
@@ -107,9 +109,9 @@ def _scheduler_edit(scheduler: Any, carried: Carried) -> Edit:
             f"{show(wanted)}: load both of their states before restore_; that of the {which} seems to be missing"
         )
     if not schedulers.is_loaded(scheduler):
-        return Edit((), lambda: None, partial(schedulers.save, scheduler))
-    clock = Change(f"{name} clock", 1.0, schedulers.ticks(scheduler, 1, "step"), UNITS["steps"])
-    return Edit((clock,), partial(schedulers.wrap, scheduler), partial(schedulers.save, scheduler))
+        return Edit((), lambda: None, partial(save_scheduler, scheduler))
+    clock = Change(f"{name} clock", 1.0, ticks(scheduler, 1, "step"), UNITS["steps"])
+    return Edit((clock,), partial(schedulers.wrap, scheduler), partial(save_scheduler, scheduler))
 
 
 def _settled(live: Live, optimizer: torch.optim.Optimizer, carried: Carried, driving: Sequence[Any]) -> Edit:
@@ -118,9 +120,9 @@ def _settled(live: Live, optimizer: torch.optim.Optimizer, carried: Carried, dri
     if missing:
         given = [part for part in PARTS if getattr(live, part.argument) is not None]
         raise ValueError(
-            f"{' and '.join(part.what for part in missing)} was converted with this {type(optimizer).__name__} "
-            f"({carried}) and has to be restored with it: call {restore_call([*given, *missing])} (an empty list says "
-            "that there is none any more)"
+            f"this {type(optimizer).__name__} was converted ({carried}) together with "
+            f"{' and '.join(part.what for part in missing)}, to be restored with it: call "
+            f"{restore_call([*given, *missing])} (an empty list says that there is none any more)"
         )
     parts = {part.argument: carried.parts.get(part.argument, 1.0) for part in PARTS}
     return Edit((), partial(settle, optimizer, parts, driving), partial(save_watch, optimizer))
@@ -159,7 +161,7 @@ def track_(
                 f"track_ is for a run that starts; this {type(target.optimizer).__name__} is at {carried} already"
             )
         for one, _ in driven:
-            schedulers.check(one, target.optimizer, target.rule, 1.0)
+            check_scheduler(one, target.optimizer, target.rule, 1.0)
     for target, driven in ((one, by) for one, by in zip(targets, driving, strict=True) if one.leads):
         for one, _ in driven:
             schedulers.wrap(one)

@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.optimizers import Family
 from rootscale.rules import Rule, get_rule
-from rootscale.training import schedulers
 from rootscale.training.adapters import families_of
+from rootscale.training.scheduler_changes import check_scheduler
 
 __all__ = [
     "Rules",
@@ -200,7 +200,7 @@ def match_schedulers(targets: Sequence[Target], given: list[Any], interval: Any)
         owner = owners[0] if owners else None
         if owner is None:
             if len(targets) == 1 or not isinstance(scheduler, LRScheduler):
-                schedulers.check(scheduler, targets[0].optimizer, targets[0].rule, 1)  # says what is wrong with it
+                check_scheduler(scheduler, targets[0].optimizer, targets[0].rule, 1)  # says what is wrong with it
             raise ValueError(f"{type(scheduler).__name__} belongs to none of the {len(targets)} optimizers given")
         _check_one_rate(scheduler, [targets[i] for i in owners])
         driving[owner].append((scheduler, one))

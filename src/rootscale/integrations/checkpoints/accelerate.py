@@ -12,7 +12,8 @@ from rootscale.training.checkpoints import Contents, Folder, Keys
 from rootscale.training.checkpoints.archive import Archive, MappedFile
 from rootscale.training.checkpoints.dcp import DcpFolder
 from rootscale.training.checkpoints.finding import has_norms
-from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_optimizer, is_scheduler
+from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 
 __all__ = ["AccelerateFolder", "is_accelerate_folder"]
 

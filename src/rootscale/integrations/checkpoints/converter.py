@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes
-from rootscale.files import whole, whole_folder
+from rootscale.files import remove_temporary, whole, whole_folder
 from rootscale.integrations.checkpoints.formats import FORMATS, CheckpointFormat, find_format
 from rootscale.rules import Rule, get_rule
 from rootscale.training.adapters import family_of
@@ -29,14 +29,12 @@ class ConvertedCheckpoint:
 
     Args:
         format: what kind of checkpoint it is.
-        changes: every quantity that changed, with its reason, and the warnings.
-        remaining: what is in no checkpoint and left to the user, in words.
+        changes: every quantity that changed, with its reason, the warnings, and what is left to the user.
         written: where it was written; None if it was not.
     """
 
     format: CheckpointFormat
     changes: Changes
-    remaining: tuple[str, ...]
     written: Path | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +92,8 @@ def convert_checkpoint(
         raise ValueError(str(error)) from error
     if target is not None:
         _write(source, target, converted.factors, progress)
-    return ConvertedCheckpoint(row, converted.changes, tuple(source.remaining(request, common)), target)
+    changes = replace(converted.changes, remaining=tuple(source.remaining(request, common)))
+    return ConvertedCheckpoint(row, changes, target)
 
 
 def _rule(source: Source, request: Request) -> Rule:
@@ -126,5 +125,6 @@ def _write(source: Source, target: Path, factors: Any, progress: Progress) -> No
         done += size
         progress(f"writing {target.name}", min(1.0, done / total))
 
+    remove_temporary(target.parent)
     with (whole_folder if source.path.is_dir() else whole)(target) as temporary:
         source.write(temporary, factors, tell)

@@ -20,7 +20,8 @@ from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.training.checkpoints import Contents, Folder, Keys, Request
 from rootscale.training.checkpoints.finding import has_norms
-from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_scheduler
+from rootscale.training.checkpoints.saved import SavedOptimizer
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 from rootscale.units import UNITS
 
 __all__ = ["UniversalFolder", "is_deepspeed_folder"]

@@ -16,7 +16,8 @@ from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.training.checkpoints import Contents, Keys, Request, TorchFile
 from rootscale.training.checkpoints.finding import has_norms
-from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_optimizer
+from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler
 from rootscale.units import UNITS
 
 __all__ = ["LightningFile", "is_lightning_file"]

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from rootscale.rules import Rule
 from rootscale.training.checkpoints import Contents, Folder, Keys, Request
-from rootscale.training.checkpoints.archive import MappedFile, Tell, chunks
-from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_scheduler
+from rootscale.training.checkpoints.archive import MappedFile, Tell
+from rootscale.training.checkpoints.saved import SavedOptimizer
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 
 __all__ = ["SafetensorsFile", "SafetensorsFolder", "is_safetensors_folder"]
 
@@ -74,7 +75,10 @@ class SafetensorsFile:
                 first, last = self.header[key]["data_offsets"]
                 factor = factors.get(id(self.tensors.get(key)), 1.0)
                 parts: Any = self.file.read(self.start + first, last - first)
-                for chunk in parts if factor == 1 else chunks(self.tensors[key], factor):
+                if factor != 1:
+                    dtype = self.tensors[key].dtype
+                    parts = self.file.multiplied(self.start + first, last - first, dtype, factor)
+                for chunk in parts:
                     file.write(chunk)
                     tell(len(chunk))
 

@@ -64,8 +64,11 @@ def _is_known(path: str, paths: frozenset[str]) -> bool:
 
 
 def _sounds(path: str, table: str) -> bool:
-    """Whether what a table of the file holds sounds like a part of the optimizer; an eps may be that of a layer."""
+    """Whether what a table of the file holds sounds like a part of the optimizer.
+
+    An eps may be that of a layer, and what is counted in epochs stays.
+    """
     if table and not path.startswith(f"{table}."):
         return False
     name = path.removeprefix(f"{table}." if table else "").partition(".")[0].lower()
-    return bool(_SOUNDS.search(name)) and "norm_eps" not in name
+    return bool(_SOUNDS.search(name)) and "norm_eps" not in name and not name.endswith("_epochs")

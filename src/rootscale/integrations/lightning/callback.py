@@ -23,7 +23,7 @@ from rootscale.integrations.lightning.noise import NoiseLog
 from rootscale.noise import Noise
 from rootscale.rules import Rule, get_rule
 from rootscale.training import rescale_
-from rootscale.training.edits import tag_of
+from rootscale.training.averages import tag_of
 from rootscale.training.live import Live, Switch
 from rootscale.training.markers import KAPPA, TAG, units_of
 from rootscale.training.norms import norm_layers

@@ -170,7 +170,7 @@ class _Converter:
             return type(state)(children.values()) if isinstance(state, tuple | list) else state
         rows, new = STATES.get(_kind(state), {}), {}
         if HYPERPARAMETERS in rows.values() and "b1" in state.hyperparams:
-            inner = replace(self, b1=float(state.hyperparams["b1"]))
+            inner = replace(self, b1=float(_number(state.hyperparams["b1"])))
         else:
             inner = self
         for name, unit in rows.items():

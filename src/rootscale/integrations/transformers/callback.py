@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings as python_warnings
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -18,7 +19,7 @@ from rootscale.integrations.transformers.arguments import global_batch_size, rea
 from rootscale.integrations.transformers.noise import NoiseLog
 from rootscale.integrations.transformers.scheduler import scheduler_at
 from rootscale.optimizers import FAMILIES
-from rootscale.rules import get_rule
+from rootscale.rules import AVERAGINGS, get_rule
 from rootscale.training import rescale_
 from rootscale.training.edits import units_edit
 from rootscale.training.watch import settle
@@ -158,14 +159,23 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         for name, held in FAMILIES[wanted.name].torch.values.items():
             values = {held: loaded.get(name)} if isinstance(held, str) else dict(zip(held, loaded[name], strict=True))
             has |= {field: float(value) for field, value in values.items() if value is not None}
-        converted: Any = get_rule(self.rule, wanted.name).convert_record(replace(wanted, **has), kappa)
-        for name, old in has.items():
-            got, should = getattr(converted, name), getattr(wanted, name)
-            if not math.isclose(got, should, rel_tol=1e-6, abs_tol=1e-15):
+        loaded_record = replace(wanted, **has)
+        found = _difference(get_rule(self.rule, wanted.name).convert_record(loaded_record, kappa), wanted, has)
+        if found is None:
+            return
+        name, got, should = found
+        message = (
+            f"the checkpoint's {name}={show(has[name])} becomes {show(got)} at kappa = {show(kappa)}, but the "
+            f"arguments have {show(should)}: "
+        )
+        for averaging in AVERAGINGS:
+            rule = get_rule(self.rule, wanted.name).averaged(averaging)
+            if _difference(rule.convert_record(loaded_record, kappa), wanted, has) is None:
                 raise ValueError(
-                    f"the checkpoint's {name}={show(old)} becomes {show(got)} at kappa = {show(kappa)}, but the "
-                    f"arguments have {show(should)}: take them from scale_training_arguments(the old ones, to=...)"
+                    f"{message}they were converted with rule={rule.name!r} and RescaleCallback has rule={self.rule!r}; "
+                    f"give both the same, RescaleCallback(rule={rule.name!r})"
                 )
+        raise ValueError(f"{message}take them from scale_training_arguments(the old ones, to=...)")
 
     def _convert_averages(self, model: Any, optimizer: Any, start: BatchSize, size: BatchSize) -> None:
         """Bring averages to the batch size of now, and note in the optimizer that they have to be."""
@@ -202,6 +212,15 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         if self._noise is not None:
             self._noise.remove()
             self._noise = None
+
+
+def _difference(converted: Any, wanted: Any, fields: Iterable[str]) -> tuple[str, float, float] | None:
+    """The first field in which two records differ, with both values; None if there is none."""
+    for name in fields:
+        got, should = getattr(converted, name), getattr(wanted, name)
+        if not math.isclose(got, should, rel_tol=1e-6, abs_tol=1e-15):
+            return name, got, should
+    return None
 
 
 def started_at(attributes: dict[str, Any]) -> int | str | None:

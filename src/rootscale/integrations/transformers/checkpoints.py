@@ -46,11 +46,13 @@ def resume(trainer: Any, checkpoint: str | os.PathLike[str], *, batch_size: Batc
     path = Path(checkpoint)
     found = [one for one in trainer.callback_handler.callbacks if isinstance(one, RescaleCallback)]
     callback = found[0] if found else RescaleCallback()
+    _check_folder(path)
     state = json.loads((path / "trainer_state.json").read_text())
     attributes = state["stateful_callbacks"].setdefault(type(callback).__name__, callback.state())["attributes"]
     old, new = _written_at(path, attributes, state, callback, batch_size), global_batch_size(trainer.args)
     if old.total != new.total:
         check_live(trainer.args)
+        _check_optimizer(path)
         if path.resolve().parent == Path(trainer.args.output_dir).resolve():
             raise ValueError(
                 f"output_dir must be another folder than that of {path.name}: steps of the new batch size are numbered "
@@ -73,6 +75,29 @@ def resume(trainer: Any, checkpoint: str | os.PathLike[str], *, batch_size: Batc
                 os.symlink(item, Path(folder, item.name), target_is_directory=item.is_dir())
         Path(folder, "trainer_state.json").write_text(json.dumps(state))
         return trainer.train(resume_from_checkpoint=folder)
+
+
+def _check_folder(path: Path) -> None:
+    """Check that a folder is a checkpoint, and not that of a run, which has several."""
+    if (path / "trainer_state.json").is_file():
+        return
+    steps = [int(one.name.rpartition("-")[2]) for one in path.glob("checkpoint-*") if one.name[11:].isdigit()]
+    if steps:
+        raise ValueError(
+            f"{path} is the folder of a run, not a checkpoint: give one of its checkpoints, the latest is "
+            f"{path / f'checkpoint-{max(steps)}'}"
+        )
+    reason = "it has no trainer_state.json" if path.is_dir() else "there is no such folder"
+    raise ValueError(f"checkpoint must be a folder that the Trainer has saved, got {path}: {reason}")
+
+
+def _check_optimizer(path: Path) -> None:
+    """Check that a checkpoint has the optimizer's state: without one, the Trainer would start with a fresh one."""
+    if not any(next(path.glob(pattern), None) for pattern in ("optimizer*", "global_step*", "*optim_states*")):
+        raise ValueError(
+            f"{path.name} has no state of the optimizer (it was saved with save_only_model=True), so there is nothing "
+            "to convert: start a new run from its weights, with arguments from scale_training_arguments"
+        )
 
 
 def _written_at(

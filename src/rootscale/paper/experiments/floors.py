@@ -150,7 +150,7 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         ),
         "convnet-ema": Problem(
             "conv net with BatchNorm on digits, average of the weights",
-            partial(_convnet, ema=0.999),
+            partial(_convnet, ema=0.98),
             "test accuracy",
             "test loss",
             Options(epochs=12, batch_sizes=(16, 64, 256), seeds=8, model="convnet", points=16),

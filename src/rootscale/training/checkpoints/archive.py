@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rootscale.training.checkpoints.pickled import Kept, Reference, dump, load, name_of
 
-__all__ = ["Archive", "MappedFile", "Tell", "bytes_of", "chunks"]
+__all__ = ["Archive", "MappedFile", "Tell", "bytes_of"]
 
 #: Bytes that are held in memory at once.
 CHUNK = 16 * 2**20
@@ -58,6 +58,13 @@ class MappedFile:
         """Return a part of the file as a contiguous tensor."""
         return torch.empty(0, dtype=torch.uint8).set_(self.storage(start, size)).view(dtype).reshape(tuple(shape))
 
+    def multiplied(self, start: int, size: int, dtype: torch.dtype, factor: float) -> Iterator[memoryview]:
+        """Yield a part of the file as numbers times a factor, in chunks; as `rootscale.training.state` multiplies."""
+        for chunk in self.read(start, size):
+            numbers = torch.frombuffer(bytearray(chunk), dtype=dtype)
+            torch._foreach_mul_([numbers], [factor])
+            yield bytes_of(numbers)
+
     def read(self, start: int, size: int) -> Iterator[bytes]:
         """Yield a part of the file as it is, in chunks."""
         with open(self.path, "rb") as file:
@@ -71,15 +78,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of a tensor."""
     data: Any = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return memoryview(data)
-
-
-def chunks(tensor: Tensor, factor: float = 1.0) -> Iterator[memoryview]:
-    """Yield the bytes of a contiguous tensor times a factor, multiplied as `rootscale.training.state` does."""
-    for part in torch.split(tensor.detach().reshape(-1), CHUNK // tensor.element_size()):
-        if factor != 1:
-            part = part.clone()
-            torch._foreach_mul_([part], [factor])
-        yield bytes_of(part)
 
 
 class _Part(io.RawIOBase):
@@ -228,21 +226,19 @@ class Archive:
 
     def _data(self, record: zipfile.ZipInfo, factors: Mapping[int, float]) -> Iterator[Any]:
         views, place = self._views.get(record.filename), self._places[record.filename]
-        if not views:
-            return self.file.read(place, record.file_size)
-        scaled = [(view, factors[id(view)]) for view in views if id(view) in factors]
-        whole = views[0].is_contiguous() and views[0].numel() * views[0].element_size() == record.file_size
-        if whole and len(views) == 1:
-            return chunks(views[0], factors.get(id(views[0]), 1.0))
-        held = torch.empty(0, dtype=torch.uint8).set_(self.file.storage(place, record.file_size))
-        if scaled:
-            held = held.clone()
-        for view, factor in scaled:
-            place_in = torch.empty(0, dtype=view.dtype).set_(
+        size = record.file_size
+        if not views or not any(id(view) in factors or view.numel() == 1 for view in views):
+            return self.file.read(place, size)  # only single numbers, such as learning rates, are changed in memory
+        view, *others = views
+        if id(view) in factors and not others and view.numel() * view.element_size() == size:
+            return self.file.multiplied(place, size, view.dtype, factors[id(view)])
+        held = torch.empty(0, dtype=torch.uint8).set_(self.file.storage(place, size)).clone()
+        for view in views:
+            part = torch.empty(0, dtype=view.dtype).set_(
                 held.untyped_storage(), view.storage_offset(), view.shape, view.stride()
             )
-            torch._foreach_mul_([place_in], [factor])
-        return chunks(held)
+            torch._foreach_mul_([part], [factors.get(id(view), 1.0)])
+        return iter([bytes_of(held)])
 
 
 def _data_start(file: BinaryIO, start: int, record: zipfile.ZipInfo) -> int:

@@ -14,7 +14,8 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
 from rootscale.format import show
 from rootscale.rules import Rule
-from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler
+from rootscale.training.checkpoints.saved import SavedOptimizer
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler
 from rootscale.training.live import Live, Switch
 from rootscale.training.markers import TAG, units_of
 from rootscale.training.prepared import prepare

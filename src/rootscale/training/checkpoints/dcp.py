@@ -22,7 +22,8 @@ from rootscale.training.checkpoints.archive import Tell
 from rootscale.training.checkpoints.contents import Contents
 from rootscale.training.checkpoints.finding import Keys, has_norms
 from rootscale.training.checkpoints.items import Items, nest, unnest
-from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_scheduler
+from rootscale.training.checkpoints.saved import SavedOptimizer
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 from rootscale.training.checkpoints.sources import Folder
 
 __all__ = ["DcpFolder", "is_dcp_folder"]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rootscale.training.checkpoints.contents import Contents
 from rootscale.training.checkpoints.pickled import Kept, name_of
-from rootscale.training.checkpoints.saved import SavedOptimizer, SavedScheduler, is_optimizer, is_scheduler
+from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 
 __all__ = ["Keys", "find_contents", "has_norms"]
 

@@ -36,7 +36,7 @@ LLAMAFACTORY = replace(
             Refusal(
                 path,
                 "the run is trained by Megatron or another trainer, whose optimizer is not this file's",
-                (None, False, 1),
+                (None, False),
             )
             for path in _OTHER_TRAINERS
         ),

@@ -80,7 +80,7 @@ MEGATRON = Format(
         "use_distributed_optimizer", "norm_epsilon", "layernorm_epsilon", "override_opt_param_scheduler",
         "use_checkpoint_opt_param_scheduler", "accumulate_allreduce_grads_in_fp32", "overlap_param_gather",
         "use_precision_aware_optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction",
-        "num_distributed_optimizer_instances", "apply_layernorm_1p", "ckpt_fully_parallel_save_optimizer",
+        "num_distributed_optimizer_instances", "apply_layernorm_1p", "no_gradient_accumulation_fusion", "gradient_accumulation_fusion", "ckpt_fully_parallel_save_optimizer",
         "no_weight_decay_cond_type", "exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "main_params_dtype",
         "finetune", "log_learning_rate_to_tensorboard", "no_log_learning_rate_to_tensorboard",
     ),

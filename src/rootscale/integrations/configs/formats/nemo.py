@@ -109,6 +109,7 @@ NEMO = Format(
                                       "contiguous_grad_buffer", "contiguous_param_buffer", "grad_sync_dtype",
                                       "capturable", "master_weights")),
         *(f"{_S}.{name}" for name in _SHARES),
+        "model.gradient_accumulation_fusion",
     ),
     aliases=(
         (f"{_O}._target_", f"{_O}.name"),

@@ -1,0 +1,76 @@
+"""What `rootscale check --find-largest` does, and how it prints it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from rootscale.cli.console import make_console
+from rootscale.cli.run_check import folder_name, make_executor, observing, samples_at, start_of, subject_of
+from rootscale.cli.verdicts import EXIT, write_report
+from rootscale.files import command_line, write_json
+from rootscale.format import few_digits, listed, percent, show
+from rootscale.lab import Judge, Largest, Loop, Measure, Search, Setup, Store, find_largest
+from rootscale.lab.largest import KAPPAS
+from rootscale.logs import Alignment
+from rootscale.rules import rule_text
+
+__all__ = ["handle_largest"]
+
+
+def handle_largest(args: argparse.Namespace) -> int:
+    """Run `rootscale check --find-largest`."""
+    task = subject_of(args)
+    total = 0 if isinstance(task, Loop) else int(task.plan.samples or 0)
+    size = Fraction(task.batch_size if isinstance(task, Loop) else task.plan.batch_size.total)
+    if len(args.rule) > 1 or args.ell:
+        raise ValueError("--find-largest takes one --rule, and no --ell")
+    kappas = [to / size for to in args.to] or KAPPAS
+    rule = rule_text(args.rule[0], args.averaging, args.keep)
+    folder = args.out or Path("runs") / f"{folder_name(task.name)}-largest"
+    console = make_console()
+    with observing(console, args.tensorboard) as observe:
+        found = find_largest(
+            task,
+            Search(kappas, rule, args.seeds, judge=Judge(args.tolerance, args.level, args.decide_by)),
+            starts=[start_of(text, task, total) for text in args.switch_at],
+            stop=None if args.stop is None else samples_at("--stop", args.stop, total),
+            measure=Measure(args.points, args.eval_samples),
+            setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
+            alignment=Alignment(clock=args.clock, window=args.window, points=args.points),
+            execute=make_executor(args),
+            store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
+            observe=observe,
+        )
+    write_json(folder / "largest.json", found.to_dict())
+    _show(found, args.tolerance, console)
+    for number, branch in enumerate(found.branches):
+        write_report(branch.check, folder / f"start-{number}" / "report.html", console)
+    return EXIT["same" if found.ramp else "undecided"]
+
+
+def _show(found: Largest, tolerance: float, console: Console) -> None:
+    """Print the largest batch from each start, next to what the noise scale allows, and the ramp."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("start, samples", "largest that is the same", "different from", "the noise scale allows", "runs"):
+        table.add_column(column, overflow="fold")
+    for branch in found.branches:
+        table.add_row(
+            show(branch.samples),
+            f"[bold green]{show(branch.same)}[/]" if branch.same > branch.base else "[yellow]none[/]",
+            "not seen" if branch.different is None else show(branch.different),
+            "not measured" if branch.advice is None else few_digits(branch.advice.batch_size),
+            str(branch.runs),
+        )
+    console.print(table)
+    console.print(
+        f"\nThe largest batch size that is the same within {percent(tolerance)} lies between the second column and the "
+        "third. It is assumed that larger batches are further away."
+    )
+    stages = [f"{show(size)} from {show(at)} samples on" for at, size in found.ramp]
+    console.print(f"A ramp: {listed(stages)}." if stages else "No larger batch is the same: switch later.")

@@ -1,0 +1,289 @@
+"""How large may the batch be? Branches from checkpoints over a grid of batch sizes, as far as is needed.
+
+From each start (a place in the run of a task, or a checkpoint of a user's loop) batch sizes are tried from the smallest
+up. An arm begins with few seeds and gets twice as many as long as it is undecided. An arm that is different ends the
+search: larger batches, which are further away, are not run. Each arm is looked at several times, so that each look has
+its share of the error: at level ``1 - (1 - level) / looks`` the chance that an arm is misjudged at any of its looks
+stays ``1 - level`` (Bonferroni's inequality).
+
+Branches of a checkpoint measured the critical batch size of language models in the same way in arXiv 2505.23971.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from rootscale.format import show
+from rootscale.lab.checks import Judge, arm_of, compared_arm, settings_of
+from rootscale.lab.execute import Execute
+from rootscale.lab.loop import Loop
+from rootscale.lab.loop_check import check_loop
+from rootscale.lab.result import Arm, Check
+from rootscale.lab.settings import Measure, Setup
+from rootscale.lab.store import Store
+from rootscale.lab.sweeps import Observer, sweep
+from rootscale.lab.task import Task
+from rootscale.lab.variant import Variant
+from rootscale.logs import Alignment
+from rootscale.noise import Advice, advise, noise_at_start
+from rootscale.verdict import FEWEST
+
+__all__ = ["KAPPAS", "Branch", "Largest", "Search", "find_largest"]
+
+#: The batch sizes that are tried, over that of the base.
+KAPPAS = (2, 4, 8, 16, 32, 64)
+#: Compares a variant with the base at so many seeds, by this judge: the arms of both.
+Look = Callable[[Variant, int, Judge], tuple[Arm, Arm]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the largest batch is looked for.
+
+    Args:
+        kappas: the batch sizes that are tried, over that of the base.
+        rule: by which they are converted, as text; None is the optimizer's own.
+        seeds: most seeds of an arm.
+        first: seeds of its first look; each further one has twice as many.
+        judge: what makes runs the same.
+    """
+
+    kappas: Sequence[float | Fraction] = KAPPAS
+    rule: str | None = None
+    seeds: int = 16
+    first: int = FEWEST
+    judge: Judge = field(default_factory=Judge)
+
+    def __post_init__(self) -> None:
+        if not FEWEST <= self.first <= self.seeds:
+            raise ValueError(f"need at least {FEWEST} seeds, and no more at first than at last; got {self.seeds}")
+        if not self.kappas or min(self.kappas) <= 1:
+            raise ValueError(f"the batch sizes must be larger than that of the base; got kappa {list(self.kappas)}")
+
+    @property
+    def looks(self) -> list[int]:
+        """The seeds of each look."""
+        found = [self.first]
+        while found[-1] < self.seeds:
+            found.append(min(self.seeds, 2 * found[-1]))
+        return found
+
+    @property
+    def strict(self) -> Judge:
+        """The judge of a single look."""
+        return replace(self.judge, level=1 - (1 - self.judge.level) / len(self.looks))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What was found from one start.
+
+    Args:
+        samples: seen at the start.
+        base: the batch size of the base.
+        check: the base and the arms that were run, each with the seeds that it needed.
+        sizes: the batch size of each arm.
+        advice: what the noise scale at the start allows; None where it was not measured.
+    """
+
+    samples: float
+    base: int
+    check: Check
+    sizes: tuple[int, ...]
+    advice: Advice | None
+
+    @property
+    def same(self) -> int:
+        """The largest batch size up to which all arms are the same; that of the base where none is."""
+        found = self.base
+        for size, arm in zip(self.sizes, self.check.others, strict=True):
+            if arm.verdict != "same":
+                break
+            found = size
+        return found
+
+    @property
+    def different(self) -> int | None:
+        """The smallest batch size that is different; None where none was seen to be."""
+        pairs = zip(self.sizes, self.check.others, strict=True)
+        return next((size for size, arm in pairs if arm.verdict == "different"), None)
+
+    @property
+    def runs(self) -> int:
+        """How many runs the arms needed, without those of the base."""
+        return sum(arm.trajectory.replicas for arm in self.check.others)
+
+    def __str__(self) -> str:
+        """Return the answer in words."""
+        upper = f"{show(self.different)} is different" if self.different else "no larger one was seen to be different"
+        most = f"B = {show(self.same)} is the same" if self.same > self.base else "no larger batch is the same"
+        return f"after {show(self.samples)} samples {most}; {upper}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in JSON's types."""
+        return {
+            "samples": self.samples,
+            "same": self.same,
+            "different": self.different,
+            "noise_scale_allows": None if self.advice is None else self.advice.batch_size,
+            "runs": self.runs,
+            "arms": [
+                {"batch_size": size, "verdict": arm.verdict, "seeds": arm.trajectory.replicas}
+                for size, arm in zip(self.sizes, self.check.others, strict=True)
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest batch from each start."""
+
+    branches: tuple[Branch, ...]
+
+    @property
+    def ramp(self) -> tuple[tuple[float, int], ...]:
+        """The samples seen, and the batch size from there on: it grows where a later start allows more."""
+        found: list[tuple[float, int]] = []
+        for branch in sorted(self.branches, key=lambda branch: branch.samples):
+            if branch.same > (found[-1][1] if found else branch.base):
+                found.append((branch.samples, branch.same))
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in JSON's types."""
+        return {
+            "branches": [branch.to_dict() for branch in self.branches],
+            "ramp": [list(stage) for stage in self.ramp],
+        }
+
+
+def find_largest(
+    task: Task | Loop,
+    search: Search | None = None,
+    *,
+    starts: Sequence[int | str | Path] = (0,),
+    stop: int | None = None,
+    measure: Measure | None = None,
+    setup: Setup | None = None,
+    alignment: Alignment | None = None,
+    execute: Execute | None = None,
+    store: Store,
+    observe: Observer | None = None,
+) -> Largest:
+    """Find the largest batch size with which a run stays the same, from each of some starts.
+
+    It is assumed that a larger batch is no closer to the base than a smaller one.
+
+    Args:
+        task: what is learned, or a loop of the user's own.
+        search: the batch sizes, the seeds and the judge.
+        starts: samples seen at the switches; of a loop, the paths of its checkpoints.
+        store: of the runs and results: ``start-0``, ``start-1`` and so on hold a check each.
+        stop, measure, setup, alignment, execute, observe: as for `rootscale.lab.check`.
+    """
+    how = search or Search()
+    observe = observe or Observer()
+    branches = []
+    for number, start in enumerate(starts):
+        place = replace(store, folder=store.folder / f"start-{number}")
+        if isinstance(task, Loop):
+            look = _loop_look(task, str(start) if start else None, alignment or Alignment(), execute, place, observe)
+        else:
+            how = _fitting(task, how, int(start), stop, measure or Measure(), observe)
+            look = _task_look(
+                task, how, int(start), stop, measure or Measure(), setup or Setup(), execute, place, observe
+            )
+        branches.append(_branch(task, how, look, place, observe))
+    return Largest(tuple(branches))
+
+
+def _fitting(task: Task, search: Search, start: int, stop: int | None, measure: Measure, observe: Observer) -> Search:
+    """Return the search without batches of which a step is longer than the distance of two points."""
+    total = task.plan.samples
+    assert total is not None
+    longest = (float(total if stop is None else stop) - start) / measure.points
+    size = Fraction(task.plan.batch_size.total)
+    kept = [kappa for kappa in search.kappas if kappa * size <= longest]
+    if not kept:
+        raise ValueError(
+            f"no batch size is left: a step must not be longer than the distance of two points, {show(int(longest))} "
+            "samples; ask for fewer points (--points), or smaller batches (--to)"
+        )
+    if len(kept) < len(search.kappas):
+        observe.note(f"batches above {show(int(longest))} samples are left out: they have less than a step a point")
+    return replace(search, kappas=kept)
+
+
+def _branch(task: Task | Loop, search: Search, look: Look, place: Store, observe: Observer) -> Branch:
+    """Try batch sizes from the smallest up until one is different."""
+    size = task.batch_size if isinstance(task, Loop) else int(task.plan.batch_size.total)
+    bases, arms, sizes = list[Arm](), list[Arm](), list[int]()
+    for kappa in sorted(Fraction(kappa) for kappa in search.kappas):
+        variant = Variant(kappa, search.rule)
+        for seeds in search.looks:
+            base, arm = look(variant, seeds, search.strict)
+            observe.note(f"{arm.label}: {arm.verdict or 'not judged'} with {seeds} seeds")
+            if arm.verdict in ("same", "different"):
+                break
+        bases.append(base)
+        arms.append(arm)
+        sizes.append(int(kappa * size))
+        if arm.verdict == "different":
+            break
+    base = max(bases, key=lambda one: one.trajectory.replicas)
+    noise = noise_at_start(base.trajectory)
+    judge = search.judge
+    made = {"date": time.strftime("%Y-%m-%d"), "tolerance": judge.tolerance, "level": search.strict.level}
+    made["seeds"] = base.trajectory.meta.get("seeds", [])
+    if place.command:
+        made["command"] = place.command
+    samples = base.trajectory.meta["samples"][0]
+    switch = int(base.trajectory.meta.get("switch_at", 0))
+    check = Check(task.name, base, tuple(arms), switch, made)
+    check.save(place.folder)
+    advice = None if noise is None or task.plan is None else advise(task.plan, noise)
+    return Branch(float(samples), size, check, tuple(sizes), advice)
+
+
+def _task_look(
+    task: Task, search: Search, start: int, stop: int | None, measure: Measure, setup: Setup,
+    execute: Execute | None, place: Store, observe: Observer,
+) -> Look:  # fmt: skip
+    """Return how a task is looked at; all arms are measured on one grid, so that they share the runs of the base."""
+    variants = [Variant(Fraction(kappa), search.rule) for kappa in search.kappas]
+    settings = settings_of(task, variants, start, stop, measure, setup)
+    runs = replace(place, folder=place.folder / "runs")
+
+    def look(variant: Variant, seeds: int, judge: Judge) -> tuple[Arm, Arm]:
+        swept = sweep(
+            task,
+            [Variant(), variant],
+            seeds=range(seeds),
+            settings=settings,
+            store=runs,
+            execute=execute,
+            observe=observe,
+        )
+        base = arm_of(task, Variant(), swept.trajectories[Variant()])
+        return base, compared_arm(task, variant, swept, settings, judge)
+
+    return look
+
+
+def _loop_look(
+    loop: Loop, start: str | None, alignment: Alignment, execute: Execute | None, place: Store, observe: Observer
+) -> Look:
+    def look(variant: Variant, seeds: int, judge: Judge) -> tuple[Arm, Arm]:
+        found = check_loop(
+            loop, [variant], range(seeds), checkpoint=start,
+            alignment=replace(alignment, metrics=tuple(judge.decide_by or alignment.metrics)), judge=judge,
+            execute=execute, store=place, observe=observe,
+        )  # fmt: skip
+        return found.base, found.others[0]
+
+    return look

@@ -1,0 +1,90 @@
+"""How many seeds a check takes: so many, or more and more until all verdicts are decided.
+
+Adding seeds until a verdict is decided is valid: verdicts hold however often one looks (`rootscale.bands.LOOKS`). A
+variant that is decided gets no more seeds; the base and the others do.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from rootscale.lab.result import Arm
+from rootscale.lab.stopping import Deadline, UnfinishedError
+from rootscale.lab.variant import Variant
+
+__all__ = ["FIRST", "MOST", "Rounds"]
+
+#: Seeds of the first look, and of the last.
+FIRST, MOST = 4, 64
+
+Made = TypeVar("Made")
+#: Runs and compares some variants with these seeds, until a deadline.
+Compare = Callable[[Sequence[Variant], Sequence[int], Deadline], tuple[Made, list[Arm]]]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The seeds of a check.
+
+    Args:
+        first: those of the first round.
+        most: how many there may be in the last.
+        budget: seconds after which no round is begun, and one that is under way is stopped.
+    """
+
+    first: tuple[int, ...]
+    most: int
+    budget: float | None = None
+
+    @classmethod
+    def of(cls, seeds: int | Sequence[int] | Literal["auto"], budget: float | None = None) -> Rounds:
+        """Return the rounds that people ask for: a number of seeds, the seeds themselves, or ``"auto"``."""
+        if seeds == "auto":
+            if budget is not None and not 0 < budget < math.inf:
+                raise ValueError(f"budget must be a number of seconds above 0, got {budget}")
+            return cls(tuple(range(FIRST)), MOST, budget)
+        if isinstance(seeds, str):
+            raise ValueError(f"seeds must be a number, a list of seeds, or 'auto', got {seeds!r}")
+        if budget is not None:
+            raise ValueError("a budget is for seeds that are added until the verdict decides: give seeds='auto'")
+        numbers = tuple(range(seeds) if isinstance(seeds, int) else seeds)
+        return cls(numbers, len(numbers))
+
+    def run(
+        self, variants: Sequence[Variant], compare: Compare[Made], note: Callable[[str], object]
+    ) -> tuple[Made, list[Arm]]:
+        """Return what the last round made, and the arm of each variant as it was when it was decided, or at the end."""
+        deadline, seeds = Deadline.after(self.budget), self.first
+        arms: dict[Variant, Arm] = {}
+        left, begun = list(variants), time.monotonic()
+        swept, found = compare(left, seeds, deadline)
+        while True:
+            arms |= zip(left, found, strict=True)
+            spent, left = time.monotonic() - begun, [one for one in variants if arms[one].verdict == "undecided"]
+            more = self._next(len(seeds), [arms[one] for one in left])
+            if more is None:
+                break
+            needed = spent / len(seeds) * (more - len(seeds))
+            if needed > deadline.left:
+                note(f"{more - len(seeds)} more seeds take about {needed:.0f} s, more than is left of the budget")
+                break
+            note(f"{len(left)} of {len(variants)} undecided with {len(seeds)} seeds: taking {more}")
+            seeds = tuple(range(more))
+            try:
+                swept, found = compare(left, seeds, deadline)
+            except UnfinishedError:
+                note(f"the budget was spent before {more} seeds were done; the same command goes on with them")
+                break
+        return swept, [arms[variant] for variant in variants]
+
+    def _next(self, seeds: int, undecided: Sequence[Arm]) -> int | None:
+        """Return how many seeds to take next: what would decide the first arm, if that is 2 more to twice as many."""
+        if not undecided or seeds >= self.most:
+            return None
+        needs = [arm.comparison.seeds_needed for arm in undecided if arm.comparison is not None]
+        known = [need for need in needs if need is not None]
+        return min(self.most, max(seeds + 2, min([2 * seeds, *known])))
