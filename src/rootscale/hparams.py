@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any, ClassVar
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants", "SDEOptimizer"]
@@ -122,6 +123,9 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         validate(self)
+        for f in fields(self):  # steps that were divided
+            if isinstance(getattr(self, f.name), Fraction):
+                object.__setattr__(self, f.name, float(getattr(self, f.name)))
 
     def constants(self, batch_size: float = 1) -> SDEConstants:
         """Return the constants of the SDE that this optimizer follows at this batch size.

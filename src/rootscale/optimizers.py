@@ -19,12 +19,12 @@ from rootscale.units import LI, PAPER, SCALES
 
 __all__ = ["FAMILIES", "OPTIMIZERS", "Family", "Spelling", "add_family", "family"]
 
-_MOMENTS: Mapping[str, str] = MappingProxyType({"m": "m", "v": "v", "step": "step_counter"})
+_MOMENTS: Mapping[str, str] = MappingProxyType({"m": "m", "v": "v", "v_max": "v", "step": "step_counter"})
 _ADAM_VALUES: Mapping[str, Fields] = MappingProxyType(
     {"lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps", "weight_decay": "weight_decay"}
 )
 _ADAM_STATE: Mapping[str, str] = MappingProxyType(
-    {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v", "step": "step"}
+    {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "step": "step"}
 )
 _RMS_VALUES: Mapping[str, Fields] = MappingProxyType(
     {"lr": "eta", "alpha": "beta", "eps": "eps", "weight_decay": "weight_decay"}
@@ -111,10 +111,10 @@ def _adam_like() -> Iterator[Family]:
 
 def _beyond_adam() -> Iterator[Family]:
     yield Family(
-        "adafactor", records.Adafactor, _SQRT, {"v": "v", "m": "m_steps", "step": "step_counter"},
+        "adafactor", records.Adafactor, _SQRT, {"v": "v", "row": "v", "column": "v", "m": "m_steps", "step": "step_counter"},
         Spelling(
             "Adafactor", {"lr": "eta", "weight_decay": "weight_decay"},
-            {"row_var": "v", "col_var": "v", "variance": "v", "step": "step"},
+            {"row_var": "row", "col_var": "column", "variance": "v", "step": "step"},
             {"beta2_decay": "beta2_decay", "d": "clip"},
         ),
         "derived", SCALES,
@@ -245,7 +245,7 @@ def _degree_0() -> Iterator[Family]:
         "The sign of momentum is on average its mean over its noise: as Muon, by coordinates.",
     )  # fmt: skip
     yield Family(
-        "lamb", records.LAMB, ("normalized-linear", "normalized-half", "normalized-sqrt"), _MOMENTS,
+        "lamb", records.LAMB, ("normalized-half", "normalized-linear", "normalized-sqrt"), _MOMENTS,
         Spelling(
             "Lamb", {**_ADAM_VALUES, "max_grad_norm": "max_grad_norm"},
             {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"}, group_state={"step": "step"},

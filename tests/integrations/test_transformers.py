@@ -708,11 +708,17 @@ def test_the_example_runs(capsys, monkeypatch, tmp_path):
 def test_the_folder_of_a_run_is_not_a_checkpoint(run, tmp_path):
     args, checkpoint, *_ = run
     made = trainer(larger(args, tmp_path / "new"), data=DATA)
-    with pytest.raises(ValueError, match=r"is the folder of a run, not a checkpoint: .* the latest is .*checkpoint-128"):
+    with pytest.raises(
+        ValueError, match=r"is the folder of a run, not a checkpoint: .* the latest is .*checkpoint-128"
+    ):
         resume(made, checkpoint.parent)
-    with pytest.raises(ValueError, match=r"must be a folder that the Trainer has saved, got .*: there is no such folder"):
+    with pytest.raises(
+        ValueError, match=r"must be a folder that the Trainer has saved, got .*: there is no such folder"
+    ):
         resume(made, tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"must be a folder that the Trainer has saved, got .*: it has no trainer_state"):
+    with pytest.raises(
+        ValueError, match=r"must be a folder that the Trainer has saved, got .*: it has no trainer_state"
+    ):
         resume(made, tmp_path)
 
 
@@ -738,6 +744,8 @@ def test_a_rule_that_is_given_at_one_place_only_is_named(run, tmp_path):
     other = trainer(larger(args, tmp_path / "newer"), RescaleCallback(rule="with power"), data=DATA)
     with pytest.raises(ValueError, match=r"converted with rule='sqrt.* and RescaleCallback has rule='with power'"):
         resume(other, checkpoint)
+
+
 # ---- the sample clock
 
 

@@ -86,7 +86,7 @@ def _unknown(optimizer: torch.optim.Optimizer) -> str:
     name = type(optimizer).__name__
     if name in REFUSED:
         return f"{name} has no rule that keeps its dynamics: {REFUSED[name]}"
-    known = sorted({one.cls.__name__ for one in ADAPTERS if isinstance(one.cls, type)})
+    known = sorted({one.cls.__name__ for one in ADAPTERS if isinstance(one.cls, type) and not one.refused})
     known += [
         f"{one.cls[0]} ({one.package})" if one.package else one.cls[0]
         for one in LIBRARIES
@@ -104,12 +104,12 @@ def _unknown(optimizer: torch.optim.Optimizer) -> str:
 def _nearest(optimizer: torch.optim.Optimizer) -> tuple[Family, str]:
     """Return the family with most in common with an optimizer, and what it has that the optimizer lacks."""
     keys = {key for group in optimizer.param_groups for key in group}
-    keys |= {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
+    held = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
 
-    def score(row: Family) -> tuple[float, float]:
-        names = {*row.torch.values, *row.torch.state}
+    def score(row: Family) -> float:
+        values, pieces = set(row.torch.values), set(row.torch.state) if held else set()
         alike = difflib.SequenceMatcher(None, type(optimizer).__name__.lower(), row.name).ratio()
-        return 2 * len(names & keys) - len(names - keys) + alike, alike
+        return 2 * len(values & keys) - 3 * len(values - keys) + 2 * len(pieces & held) - len(pieces - held) + 3 * alike
 
     near = max(FAMILIES.values(), key=score)
     return near, ", ".join(sorted(set(near.torch.values) - keys))

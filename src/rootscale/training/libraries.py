@@ -141,7 +141,7 @@ _ADAMS = MappingProxyType({"adam": _FUSED, "adamw": _FUSED})  # the step counter
 _MUONS = MappingProxyType(
     {"muon": Spelling("Muon", _values("muon", beta2="beta2"), FAMILIES["muon"].torch.state), "adamw": _FUSED}
 )
-_ROWS = {"exp_avg_sq_row": "v", "exp_avg_sq_col": "v", "exp_avg_sq": "v", "exp_avg": "m", "step": "step"}
+_ROWS = {"exp_avg_sq_row": "row", "exp_avg_sq_col": "column", "exp_avg_sq": "v", "exp_avg": "m", "step": "step"}
 _FREE = {"r": 0, "weight_lr_power": 2}
 _OWN_RATE = "its relative step has constants of its own, which cannot be converted; give lr and relative_step=False"
 _WEIGHTS = "the sum of its weights is known to scale only where step k weighs lr^2"
