@@ -1,16 +1,18 @@
 """How often the verdict errs, and how often it decides, on runs that look like those of a GPT and of a BatchNorm net.
 
-    python benchmarks/verdict.py [--repetitions 200] [--out results/verdict]
+    python benchmarks/verdict.py [--repetitions 100] [--out results/verdict]
 
 Runs are drawn from processes fitted to stored curves (`resampled.py`). Three numbers for each case, at 4, 8 and 16
 seeds: how often null pairs are called different, how often runs with a gap of twice the tolerance are called the same,
-and which share of both is decided. The same under repeated looks: seeds are added one by one, or doubled, from 2 to 32
-until the verdict decides. A benchmark that was stopped goes on where it was; a few minutes on one core.
+and which share of both is decided. The same under repeated looks: seeds are added from 2 to 32 until the verdict
+decides. A gap that lies on the tolerance all the time has no right answer: there, either verdict counts as wrong. A
+benchmark that was stopped goes on where it was; about five minutes on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import math
@@ -27,8 +29,6 @@ from rich.progress import track
 from rich.table import Table
 
 import rootscale.bands
-import rootscale.verdict
-from rootscale.bands import LOOKS
 from rootscale.files import write_json
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES
@@ -38,7 +38,8 @@ from rootscale.verdict import compare
 Array = NDArray[np.float64]
 TOLERANCE, RESAMPLES = 0.05, 1000
 SEEDS = (4, 8, 16)
-WAYS = {"once": (4, 8, 16), "doubling": (2, 4, 8, 16, 32), "any": tuple(range(2, 33))}
+WAYS = ("any", "once")
+ADDED = (*range(2, 17), *range(18, 33, 2))
 NULL, LASTING, HUMP, EDGE = "null pairs", "twice the tolerance", "twice, for a fifth of the run", "on the tolerance"
 
 
@@ -62,23 +63,21 @@ def at_once(process: Process, kind: str, seeds: int, looks: str, rng: np.random.
 
 def until_decided(process: Process, kind: str, looks: str, rng: np.random.Generator) -> tuple[str, int]:
     """Return the first verdict that is not "undecided", and the number of seeds that it took."""
-    numbers = WAYS[looks]
-    base, other = trajectories(process, truth(kind, process.curve.shape[1]), numbers[-1], rng)
-    for seeds in numbers:
-        parts = (first_seeds(one, seeds) for one in (base, other))
-        verdict = compare(*parts, looks=looks, resamples=RESAMPLES, deciding=LOSSES).verdict
+    base, other = trajectories(process, truth(kind, process.curve.shape[1]), ADDED[-1], rng)
+    for seeds in ADDED:
+        first, second = first_seeds(base, seeds), first_seeds(other, seeds)
+        verdict = compare(first, second, looks=looks, resamples=RESAMPLES, deciding=LOSSES).verdict
         if verdict != "undecided":
             return str(verdict), seeds
-    return "undecided", numbers[-1]
+    return "undecided", ADDED[-1]
 
 
 def cells() -> Iterator[tuple[str, str, str, int]]:
     """Yield case, truth, looks, and seeds; 0 adds seeds until the verdict decides."""
     for case in CASES:
         for kind in (NULL, LASTING, HUMP, EDGE):
-            for looks in LOOKS:
-                yield from ((case, kind, looks, seeds) for seeds in SEEDS)
-            yield from ((case, kind, looks, 0) for looks in ("doubling", "any"))
+            yield from ((case, kind, looks, seeds) for looks in WAYS for seeds in SEEDS)
+            yield case, kind, "any", 0
 
 
 def measure(process: Process, kind: str, looks: str, seeds: int, repetitions: int, entropy: int) -> dict[str, Any]:
@@ -102,10 +101,14 @@ def stored(path: Path, made: dict[str, Any]) -> dict[str, Any]:
 
 
 def code() -> str:
-    """Return a digest of what gives the verdicts and draws the runs."""
-    files = [Path(str(module.__file__)) for module in (rootscale.bands, rootscale.verdict)]
-    text = b"".join(path.read_bytes() for path in [*files, Path(__file__), Path(__file__).with_name("resampled.py")])
-    return hashlib.sha256(text).hexdigest()[:12]
+    """Return a digest of what makes the bands and draws the runs."""
+    here = Path(__file__)
+    files = [Path(str(rootscale.bands.__file__)), here, here.with_name("resampled.py")]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
+    for node in [node for tree in trees for node in ast.walk(tree)]:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""  # words may change
+    return hashlib.sha256("".join(map(ast.dump, trees)).encode()).hexdigest()[:12]
 
 
 def share(found: dict[str, Any], *verdicts: str) -> float:
@@ -116,7 +119,7 @@ def share(found: dict[str, Any], *verdicts: str) -> float:
 def show(found: dict[str, Any], console: Console) -> dict[str, float]:
     """Print the tables; return the worst rates and the smallest shares that are decided."""
     worst: dict[str, float] = {}
-    for looks in LOOKS:
+    for looks in WAYS:
         for seeds in (*SEEDS, 0) if looks != "once" else SEEDS:
             when = f"at {seeds} seeds" if seeds else "adding seeds, 2 to 32, until decided"
             table = Table("in %", box=box.MARKDOWN, title=f"looks: {looks}, {when}", title_justify="left")
@@ -157,7 +160,7 @@ def show(found: dict[str, Any], console: Console) -> dict[str, float]:
 def main() -> None:
     """Measure what is missing, print the tables, and the three numbers last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--repetitions", type=int, default=100)
     parser.add_argument("--out", type=Path, default=Path("results/verdict"))
     args = parser.parse_args()
     made = {"repetitions": args.repetitions, "tolerance": TOLERANCE, "resamples": RESAMPLES, "code": code()}
@@ -178,7 +181,7 @@ def main() -> None:
                 f"{args.repetitions} repetitions: 0 is below {limit:.1f} at 95 %; the worst of the cases above"
             )
             for seeds in SEEDS:
-                for looks in LOOKS:
+                for looks in WAYS:
                     key = f"{looks}, at {seeds} seeds: "
                     numbers = [worst[key + name] for name in ("false different", "false same")]
                     decided = min(worst[key + name] for name in ("null decided", "twice decided"))

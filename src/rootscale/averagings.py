@@ -41,7 +41,7 @@ def _averaging(text: str, beta1: Form, beta2: Form, m: Form, why: str = "") -> A
 #: The forms of averaging by name; the first is the default.
 AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(
     {
-        "floor": _averaging("1 - kappa (1 - beta) down to floors of .8 and .9", AVERAGE_1, AVERAGE_2, MOMENT),
+        "floor": _averaging("1 - kappa (1 - beta) down to floors of .9", AVERAGE_1, AVERAGE_2, MOMENT),
         "paper": _averaging("1 - kappa (1 - beta) as in the paper, up to its largest kappa", AVERAGE, AVERAGE, KEPT),
         "power": _averaging(
             "beta^kappa", AVERAGE_POWER, AVERAGE_POWER, KEPT,

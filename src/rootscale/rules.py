@@ -5,11 +5,14 @@ numbers of samples. A rule can be written as text, ``[NAME] [with AVERAGING] [wi
 text: ``"sqrt"``, ``"with power"`` (the optimizer's own rule, with ``beta^kappa``), ``"sqrt without beta2, v"``.
 
 **Averaging.** The paper turns ``beta`` into ``1 - kappa (1 - beta)``, which ends at ``kappa = 1 / (1 - beta)``: 10 for
-beta1 = .9. Long before that the average is so short that single steps, which have become ``sqrt(kappa)`` times as long,
-are not damped any more. Adam is linear in ``m``: as long as the memory of beta1 is short beside the time in which the
-loss changes, drift and diffusion of the SDE do not depend on beta1. So beta1 may stop at a floor, if ``m`` gets the
-noise level that an average of that length has. By default the betas follow the paper down to floors, and nothing is
-refused for its kappa.
+beta1 = .9. Long before that the average is too short to damp single steps, and they have become longer: along a
+direction in which the loss has the curvature ``h`` (over ``sqrt(v)``), Adam is stable while
+``eta h < 2 (1 + beta1) / (1 - beta1)`` (Cohen et al. 2022, arXiv 2207.14484). The rule multiplies ``eta h`` by kappa,
+as ``sqrt(v)`` shrinks, and the paper's form divides the bound by about as much. Adam is linear in ``m``: as long as the
+memory of beta1 is short beside the time in which the loss changes, drift and diffusion of the SDE do not depend on
+beta1. So beta1 may stop at a floor, if ``m`` gets the noise level that an average of that length has. By default the
+betas follow the paper down to floors of .9, and nothing is refused for its kappa. results/floors has the measurements
+that chose .9: on a GPT at 16 times the batch a floor of .8 threw the loss up, and .9 did not.
 """
 
 from __future__ import annotations

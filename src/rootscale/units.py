@@ -161,7 +161,7 @@ WINDOW = Form("1 - kappa * (1 - x), for x above 0", _window, _average_limit)
 #: The same average, exact over ``kappa`` steps: agrees with `AVERAGE` to first order in ``1 - x`` and stays in (0, 1).
 AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa))
 #: The forms for beta1 and beta2 by default: short averages stop where steps become too coarse (`rootscale.rules`).
-AVERAGE_1, AVERAGE_2 = floored(0.8), floored(0.9)
+AVERAGE_1 = AVERAGE_2 = floored(0.9)
 #: The first moment where beta1 stops at its floor. An average with weight beta1 of gradients of variance ``s`` has the
 #: variance ``s r(beta1)``, ``r(b) = (1 - b) / (1 + b)``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by
 #: ``sqrt(r(beta1') / (kappa r(beta1)))``.

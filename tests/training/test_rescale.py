@@ -285,7 +285,7 @@ def test_a_wrapped_optimizer_is_pointed_at():
         (
             {"kappa": 100, "rule": "with paper"},
             ValueError,
-            r"kappa=100 gives beta1=-1; need kappa < 50, or floors, which give beta1=0\.8",
+            r"kappa=100 gives beta1=-1; need kappa < 50, or floors, which give beta1=0\.9",
         ),
         ({"kappa": 0}, ValueError, "kappa must be a finite number > 0, got 0"),
         ({"kappa": math.nan}, ValueError, "kappa must be a finite number > 0, got nan"),
@@ -835,8 +835,8 @@ def test_default_betas_stop_at_their_floors_and_m_follows():
     optimizer.step()
     held = [(state["exp_avg"].clone(), state["exp_avg_sq"].clone()) for state in optimizer.state.values()]
     changes = rescale_(optimizer, 16)
-    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
-    factor = math.sqrt((0.2 / 1.8) / (16 * 0.1 / 1.9))
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.9)
+    factor = math.sqrt(1 / 16)
     assert changes["factor of exp_avg"].after == pytest.approx(factor, rel=1e-12)
     assert [changes[name].status for name in ("beta1", "beta2", "factor of exp_avg")] == 3 * ["measured"]
     for (m, v), state in zip(held, optimizer.state.values(), strict=True):

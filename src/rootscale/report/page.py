@@ -24,6 +24,7 @@ from rootscale.files import whole
 from rootscale.format import listed, ranges, show, typeset
 from rootscale.gap import Gap, Largest
 from rootscale.lab import Arm, Check
+from rootscale.lab.recommendation import recommend
 from rootscale.report import words
 from rootscale.report.payload import make_payload, script_json
 from rootscale.report.styles import STYLES, style_of
@@ -91,6 +92,7 @@ def render_page(check: Check) -> str:
         data=Html(script_json(data)),
         task=check.task,
         verdicts=_verdicts(check),
+        advice=_advice(check),
         setting=_setting(check),
         cards=[_card(i, arm, check) for i, arm in enumerate(check.others, 1)],
         choices=[_choice(i, name) for i, name in enumerate(words.functions(check))],
@@ -171,6 +173,18 @@ def _verdicts(check: Check) -> list[Html]:
         )
         for sentence in found
     ]  # fmt: skip
+
+
+def _advice(check: Check) -> Html:
+    """What to do, where there is a verdict."""
+    found = recommend(check)
+    if not found:
+        return Html("")
+    items = [fill("<li>$sentence</li>", sentence=typeset(sentence)) for sentence in found]
+    return fill(
+        '<section class="advice" aria-labelledby="advice"><h2 id="advice">What to do</h2><ul>$items</ul></section>',
+        items=items,
+    )
 
 
 def _first(check: Check) -> Comparison | None:

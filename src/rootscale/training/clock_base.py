@@ -14,13 +14,14 @@ from rootscale.training import clock_kernels
 from rootscale.training.clock import START, Clock, advance, largest_ratio
 from rootscale.training.clock_kernels import Bucket
 from rootscale.training.state import local
+from rootscale.units import AVERAGE_1, AVERAGE_2
 
 __all__ = ["FLOORS", "SampleClock", "Samples"]
 
 #: A count for all groups, or one for each of them.
 Samples = float | Tensor | Sequence[float | Tensor]
-#: Where beta1 and beta2 stop when the batch is large.
-FLOORS = (0.8, 0.9)
+#: Where beta1 and beta2 stop when the batch is large: at those of the rule.
+FLOORS = (AVERAGE_1.floor or 0.0, AVERAGE_2.floor or 0.0)
 
 
 class SampleClock(torch.optim.Optimizer):
@@ -244,6 +245,8 @@ class SampleClock(torch.optim.Optimizer):
         own = [{key: group[key] for key in ("reference_batch", "floors")} for group in self.param_groups]
         saved = [{**mine, **group} for mine, group in zip(own, state_dict["param_groups"], strict=False)]
         for group in saved:
+            if group.get("capturable") or group.get("amsgrad"):  # torch fuses these too
+                group["fused"] = None
             self._check({**self.defaults, **group})
         if len(saved) == len(state_dict["param_groups"]):
             state_dict = {**state_dict, "param_groups": saved}

@@ -201,14 +201,12 @@ def units_edit(
     kappa: float,
     batch_size: float | None,
     parts: Mapping[str, float],
-    driving: Sequence[LRScheduler],
 ) -> Edit:
     """Return the edit of the units that an optimizer carries.
 
     Args:
         optimizer: that carries them.
         kappa, batch_size, parts: as for `Carried.advance`.
-        driving: the schedulers that are converted with it.
     """
     groups: list[dict[str, Any]] = optimizer.param_groups
     carried = units_of(groups).advance(kappa, batch_size, parts)
@@ -216,7 +214,7 @@ def units_edit(
     def apply() -> None:
         for group in groups:
             carried.write(group)
-        settle(optimizer, parts, driving or None)
+        settle(optimizer, parts)
 
     def save() -> Action:
         held, forget = units_of(groups), save_watch(optimizer)

@@ -166,4 +166,4 @@ def _carry(
         parts["model"] = tag_of(layers[0]) * switch.forward_kappa
     if averages and "ema" in target.rule.units:
         parts["ema"] = tag_of(averages[0]) * switch.kappa
-    return units_edit(target.optimizer, switch.kappa, switch.sizes[1], parts, driving)
+    return units_edit(target.optimizer, switch.kappa, switch.sizes[1], parts)
