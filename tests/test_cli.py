@@ -97,7 +97,7 @@ def test_decoupled_adam_is_adamw(capsys):
         ),
         ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to many", "--to must be a number above 0, got 'many'"),
         ("scale --optimizer adam --lr x --batch-size 8 --to 16", "argument --lr: invalid float value: 'x'"),
-        ("scale --optimizer lamb --batch-size 8 --to 16", "argument --optimizer: invalid choice: 'lamb'"),
+        ("scale --optimizer lbfgs --batch-size 8 --to 16", "argument --optimizer: invalid choice: 'lbfgs'"),
         ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --rule sqrt", "the rule of sgd is 'linear'"),
         ("scale --plan nowhere.json --to 16", "cannot read nowhere.json: No such file or directory"),
         (

@@ -75,7 +75,7 @@ def restore_live(live: Live, *, dry_run: bool = False) -> Changes:
     driving = match_schedulers(targets, live.given("scheduler"), "step")
     carried = units_of(targets[0].optimizer.param_groups)
     edits: list[Edit] = []
-    for target, driven in zip(targets, driving, strict=True):
+    for target, driven in ((one, by) for one, by in zip(targets, driving, strict=True) if one.leads):
         own = units_of(target.optimizer.param_groups)
         if not same(own.kappa, carried.kappa):
             raise ValueError(
@@ -162,7 +162,7 @@ def track_(
             )
         for one, _ in driven:
             check_scheduler(one, target.optimizer, target.rule, 1.0)
-    for target, driven in zip(targets, driving, strict=True):
+    for target, driven in ((one, by) for one, by in zip(targets, driving, strict=True) if one.leads):
         for one, _ in driven:
             schedulers.wrap(one)
         units_edit(target.optimizer, 1.0, size, {}).apply()
