@@ -77,7 +77,8 @@ def cells() -> Iterator[tuple[str, str, str, int]]:
     for case in CASES:
         for kind in (NULL, LASTING, HUMP, EDGE):
             yield from ((case, kind, looks, seeds) for looks in WAYS for seeds in SEEDS)
-            yield case, kind, "any", 0
+            if "pairs" in case:  # independent runs are rarely decided by 32 seeds
+                yield case, kind, "any", 0
 
 
 def measure(process: Process, kind: str, looks: str, seeds: int, repetitions: int, entropy: int) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def show(found: dict[str, Any], console: Console) -> dict[str, float]:
                 "on the edge",
             ):
                 table.add_column(name, justify="right")
-            for case in CASES:
+            for case in CASES if seeds else [case for case in CASES if "pairs" in case]:
                 of = {kind: found["|".join((case, kind, looks, str(seeds)))] for kind in (NULL, LASTING, HUMP, EDGE)}
                 row = {
                     "false different": share(of[NULL], "different"),

@@ -336,7 +336,7 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
     assert code == 0
     assert "mine <b>: runs from scratch, each compared with B = 4 (4 seeds each)" in text.out
     assert "same" in text.out
-    assert "finished B = 8 (2 of 2)" in text.err
+    assert "finished B = 8 (8 of 8 runs done, 100 %)" in text.err
     assert str(out / "report.html") in text.out.replace("\n", "")
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("trajectory.npz")}
     assert len(before) == 2

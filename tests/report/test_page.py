@@ -196,7 +196,7 @@ def test_all_sections_are_there_in_order(plain):
     )  # fmt: skip
     places = [plain.text.index(title) for title in titles]
     assert places == sorted(places)
-    assert headings(plain) == ["h1", "h2", "h3", "h3", "h3", "h3", "h2", "h2", "h2", "h2", "h2"]
+    assert headings(plain) == ["h1", "h2", "h2", "h3", "h3", "h3", "h3", "h2", "h2", "h2", "h2", "h2"]
 
 
 def test_a_card_has_verdict_gap_band_and_causes_and_the_plan_its_guards(plain):

@@ -32,12 +32,12 @@ from rootscale.lab import (
     Variant,
     check,
 )
-from rootscale.lab.checks import settings_of
+from rootscale.lab.checks import refuse, settings_of
 from rootscale.lab.cost import Cost, estimate_cost
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import is_train_function
 from rootscale.lab.recommendation import recommend
-from rootscale.lab.rounds import FIRST
+from rootscale.lab.rounds import FIRST, Rounds
 from rootscale.lab.settings import SHARE, Settings
 from rootscale.lab.task import as_task, load_named
 from rootscale.logs import Alignment
@@ -68,20 +68,23 @@ def handle_check(args: argparse.Namespace) -> int:
     start, stop = _one_start(args, task, total), None if args.stop is None else samples_at("--stop", args.stop, total)
     measure, execute = measure_of(args), make_executor(args)
     setup = Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs)
-    if isinstance(task, Task) and isinstance(start, int) and not args.fast:
+    judge = Judge(args.tolerance, args.level, args.decide_by, args.looks)
+    seeds = FIRST if args.quick and args.seeds == "auto" else args.seeds
+    if isinstance(task, Task) and isinstance(start, int) and args.device.startswith("cpu"):
+        refuse(task, variants, Rounds.of(seeds, args.budget).first, judge)
         settings = settings_of(task, variants, start, stop, measure, setup)
-        _say_cost(estimate_cost(task, variants, settings), settings, args, execute)
+        _say_cost(estimate_cost(task, variants, settings), settings, seeds, execute)
     with stoppable(folder), observing(console, tracker(args.track)) as observe:
         found = check(
             task,
             variants,
-            seeds=4 if args.quick and args.seeds == "auto" else args.seeds,
+            seeds=seeds,
             budget=args.budget,
             switch_at=start,
             stop=stop,
             measure=measure,
             setup=setup,
-            judge=Judge(args.tolerance, args.level, args.decide_by, args.looks),
+            judge=judge,
             alignment=Alignment(clock=args.clock, window=args.window),
             execute=execute,
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
@@ -188,13 +191,12 @@ def measure_of(args: argparse.Namespace) -> Measure:
     return Measure(**given, share=share)
 
 
-def _say_cost(cost: Cost, settings: Settings, args: argparse.Namespace, execute: Execute) -> None:
+def _say_cost(cost: Cost, settings: Settings, seeds: int | str, execute: Execute) -> None:
     """Print, before anything is run, about how long it takes."""
-    seeds = args.seeds if isinstance(args.seeds, int) else FIRST
+    count, more = (seeds, "") if isinstance(seeds, int) else (FIRST, " at first")
     measure = settings.measure
-    more = " at first" if args.seeds == "auto" and not args.quick else ""
     print(
-        f"about {duration(cost.seconds(seeds, execute.workers()))} for {cost.runs} kinds of runs with {seeds} seeds"
+        f"about {duration(cost.seconds(count, execute.workers()))} for {cost.runs} kinds of runs with {count} seeds"
         f"{more}, {100 * cost.share:.0f} % of it measuring: {len(settings.grid)} points on {measure.eval_samples:,} "
         "samples",
         file=sys.stderr, flush=True,

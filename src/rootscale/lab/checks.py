@@ -28,7 +28,7 @@ from rootscale.tolerance import Tolerance, tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "settings_of"]
+__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "refuse", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def check_task(
     """
     tried = as_variants(variants)
     rounds = Rounds.of(seeds, budget)
-    _refuse(task, tried, rounds.first, judge)
+    refuse(task, tried, rounds.first, judge)
     settings = settings_of(task, tried, switch_at, stop, measure, setup)
     observe = observe or Observer()
     with kept(as_store(store)) as place:
@@ -155,7 +155,7 @@ def as_variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
     return found
 
 
-def _refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: Judge) -> None:
+def refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: Judge) -> None:
     """Refuse what would be refused after all runs have been made."""
     if len(seeds) < FEWEST:
         raise ValueError(f"at least {FEWEST} seeds are needed for a verdict, got {len(seeds)}")
