@@ -39,9 +39,9 @@ def test_only_what_has_an_sde_is_a_theorem():
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_plan_of_every_record_goes_to_another_batch_size_and_back(name):
     plan = Plan(OPTIMIZERS[name](eta=1e-3), 16, steps=1000)
-    there = plan.at(32)
+    there = plan.at(32, "with paper")  # floors lead back only in live runs, which remember what they stopped
     assert Plan.from_json(there.to_json()) == there
-    back = there.at(16).optimizer
+    back = there.at(16, "with paper").optimizer
     for f in fields(back):
         value = getattr(plan.optimizer, f.name)
         assert getattr(back, f.name) == (value if value is None else pytest.approx(value, rel=1e-9))
@@ -92,3 +92,11 @@ def test_rows_cannot_be_replaced_and_unknown_names_are_refused():
         family("lbfgs")
     with pytest.raises(ValueError, match="there is a family 'adam' already"):
         add_family(replace(FAMILIES["adam"], why="other"))
+
+
+def test_the_page_has_every_row():
+    page = (RESULTS.parent / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    for row in FAMILIES.values():
+        others = f" ({', '.join(row.rules[1:])})" if row.rules[1:] else ""
+        assert f"\n| {row.name} | {row.rules[0]}{others} | {row.status} | " in page
+        assert row.why.replace("|g|", "abs(g)") in page

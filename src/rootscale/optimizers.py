@@ -111,7 +111,8 @@ def _adam_like() -> Iterator[Family]:
 
 def _beyond_adam() -> Iterator[Family]:
     yield Family(
-        "adafactor", records.Adafactor, _SQRT, {"v": "v", "row": "v", "column": "v", "m": "m_steps", "step": "step_counter"},
+        "adafactor", records.Adafactor, _SQRT,
+        {"v": "v", "row": "v", "column": "v", "m": "m_steps", "step": "step_counter"},
         Spelling(
             "Adafactor", {"lr": "eta", "weight_decay": "weight_decay"},
             {"row_var": "row", "col_var": "column", "variance": "v", "step": "step"},
@@ -225,6 +226,7 @@ def _degree_0() -> Iterator[Family]:
         "derived", SCALES,
         "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default: with "
         "Nesterov's look-ahead the gradient beside momentum keeps its share only where mu is kept.",
+        measured="momentum",
     )  # fmt: skip
     yield Family(
         "lion", records.Lion, _NORMALIZED, {"m": "m"},
@@ -234,6 +236,7 @@ def _degree_0() -> Iterator[Family]:
         ),
         "derived", SCALES,
         "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates.",
+        measured="momentum",
     )  # fmt: skip
     yield Family(
         "signum", records.Signum, _NORMALIZED, {"m": "m"},
