@@ -264,7 +264,10 @@ def test_a_converted_trainer_folder_resumes_as_resume_does(tmp_path, trained, st
         else:
             made.train(resume_from_checkpoint=str(tmp_path / "converted"))
         assert made.state.global_step == 12
-        runs.append((made.model.state_dict(), made.optimizer.state_dict()))
+        state = made.optimizer.state_dict()
+        for group in state["param_groups"]:  # only the callback knows that the Trainer has made its scheduler anew
+            group.pop("rootscale_scheduler_kappa", None)
+        runs.append((made.model.state_dict(), state))
     assert plain(runs[0]) == plain(runs[1]) == plain(runs[2])
 
 

@@ -379,7 +379,8 @@ def test_several_checkpoints_make_a_ramp(tmp_path, capsys):
     assert found.to_dict()["branches"][0]["arms"][0] == {"batch_size": 8, "verdict": "same", "seeds": 4}
 
 
-def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, capsys):
+def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     path = tmp_path / "mine.py"
     path.write_text(
         textwrap.dedent("""

@@ -286,7 +286,7 @@ def test_it_recommends_what_is_safe_and_says_when_to_switch_to_what_is_not() -> 
     assert advice[0].startswith("64 is safe, switched after 1,000 samples: the same as B = 16 within 5 %")
     assert advice[1].startswith(
         "256 is different, by up to 30 % of the range: switch after about 5,000 samples, from where on the noise scale "
-        "is twice as large as it or use beta1 >= 0.9875 at 16 from the start"
+        "is twice as large as it or use beta1 >= 0.9938 at 16 from the start"
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rootscale import hparams
+from rootscale import hparams, records
 from rootscale.lab import Run, Settings, Task, Variant
 from rootscale.lab.several import Several, parts_of
 from rootscale.plan import Plan
@@ -26,7 +26,7 @@ def task():
     y = (x[:, :3].argmax(-1)).long()
     return Task(
         "both",
-        Plan(hparams.Muon(0.02, 0.95), batch_size=4, steps=32),
+        Plan(records.Muon(0.02, 0.95), batch_size=4, steps=32),
         lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)),
         lambda outputs, y: torch.nn.functional.cross_entropy(outputs, y, reduction="none"),
         (x, y),

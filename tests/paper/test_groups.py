@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rootscale import hparams
+from rootscale import records
 from rootscale.paper.entries import entries_of
 from rootscale.paper.experiments import experiments
 from rootscale.paper.experiments.floors import BETAS, FORMS
@@ -104,7 +104,7 @@ def test_muon_trains_the_matrices_of_the_layers_and_adamw_the_rest():
     inner = {tuple(p.shape) for group in muon.param_groups for p in group["params"]}
     assert inner == {(64, 192), (64, 64), (64, 256), (256, 64)}
     assert sum(len(group["params"]) for group in adamw.param_groups) == 4
-    assert isinstance(KINDS["muon"].record, hparams.Muon)
+    assert isinstance(KINDS["muon"].record, records.Muon)
 
 
 def measured(gap, se=0.01):
