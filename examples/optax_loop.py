@@ -41,7 +41,7 @@ def main() -> None:
 
     kappa = 4
     optimizer = optax.adamw(**scale(optax.adamw, kappa, **arguments))
-    state = rescale(state, kappa)
+    state = rescale(state, kappa, b1=arguments["b1"])
     params, state = train(optimizer, params, state, x, y, 8 * kappa)
     print(f"batch size 32: {int(state[0].count):3d} steps, loss {loss(params, x, y):.3f}")
 

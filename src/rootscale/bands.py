@@ -20,7 +20,7 @@ function, c is Student's quantile. What the bands cover, measured, is in docs/ve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,25 +28,11 @@ import numpy as np
 from rootscale.pairing import Array, Mask, Sample
 from rootscale.stats import student_log_tail, student_of_log_tail
 
-__all__ = ["LOOKS", "Critical", "Draws", "Forecast", "critical_values", "pooled_se"]
+__all__ = ["Critical", "Draws", "Forecast", "critical_values", "pooled_se"]
 
 #: Times on either side over which a squared standard error is averaged, as a share of all times.
 WINDOW = 0.1
 _MOST = 10_000  # seeds: more than these are no advice
-
-
-def _late(seeds: int) -> float:
-    """Return the factor by which late looks spend less: all those beyond 64 seeds together a third of one before."""
-    return min(1.0, (64 / seeds) ** 2)
-
-
-#: The share of the error that a look at so many seeds may spend. The crossing probabilities of the first two are those
-#: of Student's statistic of a growing sample, 2 to 1024, found by simulation: 5 % in all at a level of 95 %.
-LOOKS: Mapping[str, Callable[[int], float]] = {
-    "any": lambda seeds: _late(seeds) / 12,  # at every number of seeds
-    "doubling": lambda seeds: _late(seeds) / 5,  # at numbers of which each is at least twice the one before
-    "once": lambda seeds: 1.0,  # at one number, fixed before
-}
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,16 @@ def test_a_dcp_folder_of_a_model_alone_is_refused(tmp_path):
         convert_checkpoint(tmp_path / "dcp", FIRST, NEW)
 
 
+def test_a_scheduler_of_another_kind_in_a_dcp_folder_is_refused(tmp_path):
+    run = Sharded()
+    run.train(0, FIRST, 2)
+    states = run.states() | {"lr_scheduler": {"num_epochs": 3}}
+    del states["scheduler"]
+    dcp.save(states, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    with pytest.raises(ValueError, match="lr_scheduler holds a scheduler that is not known"):
+        convert_checkpoint(tmp_path / "dcp", FIRST, NEW)
+
+
 # ---- Accelerate
 
 
@@ -246,8 +256,8 @@ def test_a_converted_trainer_folder_resumes_as_resume_does(tmp_path, trained, st
     folder, args = trained
     convert_checkpoint(folder / f"checkpoint-{step}", 4, 16, tmp_path / "converted")
     runs = []
-    for name in ("live", "disk"):
-        made = trainer(tmp_path / name)
+    for name in ("live", "disk", "without the callback"):
+        made = trainer(tmp_path / name, callback=name != "without the callback")
         made.args = scaled(args, tmp_path / name)
         if name == "live":
             resume(made, folder / f"checkpoint-{step}")
@@ -255,7 +265,7 @@ def test_a_converted_trainer_folder_resumes_as_resume_does(tmp_path, trained, st
             made.train(resume_from_checkpoint=str(tmp_path / "converted"))
         assert made.state.global_step == 12
         runs.append((made.model.state_dict(), made.optimizer.state_dict()))
-    assert plain(runs[0]) == plain(runs[1])
+    assert plain(runs[0]) == plain(runs[1]) == plain(runs[2])
 
 
 def test_a_trainer_folder_keeps_all_that_does_not_change(tmp_path, trained):
@@ -275,6 +285,8 @@ def test_trainer_folders_that_hold_no_run_are_refused(tmp_path, trained):
     folder = trained[0]
     with pytest.raises(ValueError, match=r"is no checkpoint but holds some; the newest is .*checkpoint-48"):
         convert_checkpoint(folder, 4, 16)
+    with pytest.raises(ValueError, match=r"optimizer.pt is a part of a checkpoint: give its folder, .*checkpoint-12"):
+        convert_checkpoint(folder / "checkpoint-12" / "optimizer.pt", 4, 16)
     shutil.copytree(folder / "checkpoint-12", tmp_path / "checkpoint-12")
     (tmp_path / "checkpoint-12" / "optimizer.pt").unlink()
     with pytest.raises(ValueError, match="save_only_model=True"):

@@ -8,6 +8,7 @@ import pickle
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from live import ADAM, net, plain, train
@@ -43,6 +44,7 @@ OPTIMIZERS = {
     "tensor lr": lambda p: torch.optim.AdamW(p, **{**ADAM, "lr": torch.tensor(1e-3)}, capturable=False, foreach=False),
     "rmsprop": lambda p: torch.optim.RMSprop(p, alpha=0.99),
     "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+    "floors": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.95)),
     "groups": lambda p: torch.optim.AdamW(
         [{"params": p[:2], "lr": 1e-4}, {"params": p[2:], "weight_decay": 0}], **ADAM
     ),
@@ -334,6 +336,10 @@ def test_files_without_an_optimizer_are_refused(write):
     refused(write(argparse.Namespace(a=1)), "holds a whole argparse.Namespace object, not dictionaries")
 
 
+def test_whole_objects_are_refused(write):
+    refused(write({"optimizer": started()[1]}), r"optimizer of in.pt is a whole torch.optim.adamw.AdamW object")
+
+
 def test_adam_and_adamw_of_older_files_are_told_apart_by_the_user(write, tmp_path):
     held = started("adam")[1].state_dict()
     for group in held["param_groups"]:
@@ -355,17 +361,78 @@ def test_a_kind_that_the_file_contradicts_is_refused(write):
     refused(write(started("sgd")[1].state_dict()), "optimizer must be one of", keys=Keys(kind="adagrad2"))
 
 
-@pytest.mark.parametrize("cls", [torch.optim.RAdam, torch.optim.Adamax, torch.optim.NAdam, torch.optim.Adadelta])
-def test_unknown_optimizers_are_refused_by_their_keys(write, cls):
-    model = net()
-    optimizer = cls(model.parameters())
-    train(model, optimizer, 1)
-    refused(write(optimizer.state_dict()), "is not recognised: its groups have .*lr")
+CLASSES = [
+    *((cls, {}) for cls in (torch.optim.RAdam, torch.optim.Adamax, torch.optim.NAdam, torch.optim.Adadelta)),
+    *((cls, {}) for cls in (torch.optim.Adagrad, torch.optim.Adafactor, torch.optim.ASGD, torch.optim.Rprop)),
+    *((torch.optim.RMSprop, options) for options in ({"momentum": 0.9}, {"centered": True})),
+    (torch.optim.SGD, {"nesterov": True, "momentum": 0.9, "lr": 0.1}),
+]
 
 
-def test_rmsprop_with_momentum_is_refused(write):
+@pytest.mark.filterwarnings("ignore::rootscale.changes.ScalingWarning")
+@pytest.mark.parametrize(("cls", "options"), CLASSES, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_file_is_converted_or_refused_as_the_live_optimizer_is(write, tmp_path, cls, options):
     model = net()
-    refused(write(torch.optim.RMSprop(model.parameters(), momentum=0.9).state_dict()), "RMSprop with momentum=0.9")
+    optimizer = cls(model.parameters(), **options)
+    train(model, optimizer, 4)
+    path = write(optimizer.state_dict())
+    try:
+        rescale_(optimizer, batch_size=(16, 64))
+    except (TypeError, ValueError):
+        refused(path, "is not recognised: its groups have .*lr|follows no known SDE")
+        return
+    convert_checkpoint(path, 16, 64, tmp_path / "out.pt")
+    assert plain(torch.load(tmp_path / "out.pt", weights_only=True)) == plain(optimizer.state_dict())
+
+
+class Lion(torch.optim.Optimizer):
+    """An optimizer of some library, which need not be there when its file is converted."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for weight in group["params"]:
+                m = self.state[weight].setdefault("exp_avg", torch.zeros_like(weight))
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.sub_(group["lr"] * torch.lerp(weight.grad, m, beta1).sign())
+                m.lerp_(weight.grad, 1 - beta2)
+
+
+@pytest.mark.filterwarnings("ignore::rootscale.changes.ScalingWarning")
+def test_an_optimizer_of_a_library_is_named_by_its_family(write, tmp_path):
+    model = net()
+    optimizer = Lion(model.parameters())
+    train(model, optimizer, 4)
+    path = write(optimizer.state_dict())
+    refused(path, "is not recognised: its groups have betas, lr, weight_decay. If its update is that of .*lion")
+    convert_checkpoint(path, 16, 64, tmp_path / "out.pt", keys=Keys(kind="lion"))
+    rescale_(optimizer, batch_size=(16, 64))
+    assert plain(torch.load(tmp_path / "out.pt", weights_only=True)) == plain(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_learning_rates_of_numpy_are_numbers(tmp_path, protocol):
+    held = copy.deepcopy(started()[1].state_dict())
+    rate = held["param_groups"][0]["lr"]
+    held["param_groups"][0]["lr"] = np.float64(rate)
+    held["param_groups"][0]["betas"] = (np.float32(0.5), 0.999)
+    torch.save(held, tmp_path / "in.pt", pickle_protocol=protocol)
+    convert_checkpoint(tmp_path / "in.pt", 16, 20, tmp_path / "out.pt")
+    group = torch.load(tmp_path / "out.pt", weights_only=False)["param_groups"][0]
+    assert group["lr"] == rate * 1.25**0.5
+    held["param_groups"][0]["lr"] = argparse.Namespace(value=1)
+    torch.save(held, tmp_path / "in.pt")
+    refused(tmp_path / "in.pt", "lr as argparse.Namespace, and not as a number")
+
+
+def test_a_state_that_the_family_does_not_know_is_refused(write):
+    held = copy.deepcopy(started()[1].state_dict())
+    held["state"][0]["exp_avg_diff"] = torch.ones(4, 3)
+    refused(write(held), "exp_avg_diff in its state, which AdamW has not")
 
 
 def test_a_scheduler_of_another_kind_is_refused(write):

@@ -2,7 +2,6 @@
 
 import copy
 import io
-import math
 import pickle
 
 import pytest
@@ -90,14 +89,14 @@ def test_capturable_is_the_same_to_rounding(cls, options):
     assert_close(mine, train(other, cls(other, reference_batch=8, **ADAM, **options), BATCHES))
 
 
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
 @pytest.mark.parametrize("k", [0.25, 1.5, 4, 30])
 @pytest.mark.parametrize("fused", [None, False])
 def test_at_a_constant_batch_it_is_adamw_with_the_numbers_of_the_rule(k, fused):
     mine, other = parameters(), parameters()
     clock = AdamW(mine, reference_batch=8, weight_decay=0.3, fused=fused, **ADAM)
-    betas = tuple(max(1 - k * (1 - beta), floor) for beta, floor in zip(ADAM["betas"], (0.8, 0.9), strict=True))
-    root = math.sqrt(k)
-    plain = torch.optim.AdamW(other, ADAM["lr"] * root, betas, ADAM["eps"] / root, weight_decay=0.3 * root)
+    plain = torch.optim.AdamW(other, weight_decay=0.3, **ADAM)
+    rescale_(plain, k, rule="with floor:0.8,0.9")  # the floors of the clock
     train(mine, clock, [8 * k])
     assert_close(mine, train(other, plain))
 
@@ -267,6 +266,17 @@ def test_samples_counted_in_the_closure_are_those_of_the_step():
     assert optimizer.reference_steps == 0.5
 
 
+def test_a_gradient_scaler_passes_the_samples_on():
+    a, b = parameters(torch.float32), parameters(torch.float32)
+    scaled, plain = AdamW(a, reference_batch=8), AdamW(b, reference_batch=8)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    sum(p.square().sum() for p in b).backward()
+    plain.step(samples=3)
+    scaler.scale(sum(p.square().sum() for p in a)).backward()
+    scaler.step(scaled, samples=3)
+    assert_same(a, b)
+
+
 def test_a_tensor_of_samples_is_read_by_a_capturable_step():
     a, b = parameters(), parameters()
     one, other = (AdamW(ps, reference_batch=8, capturable=True, **ADAM) for ps in (a, b))
@@ -401,6 +411,18 @@ def test_a_checkpoint_of_torch_at_the_reference_batch_goes_on():
     assert mine.param_groups[0]["lr"] == ADAM["lr"]
     mine.param_groups[0]["floors"] = (0.8, 0.9)
     assert_close(train(a, mine, BATCHES, 9, seed=2), train(b, never, BATCHES, 9, seed=2))
+
+
+@pytest.mark.parametrize("options", [{"amsgrad": True, "fused": True}, {"fused": True}, {"foreach": True}], ids=str)
+def test_checkpoints_of_torchs_kinds_of_adamw_go_on(options):
+    a = parameters()
+    theirs = torch.optim.AdamW(a, **options)
+    train(a, theirs, steps=3)
+    b = [nn.Parameter(p.detach().clone()) for p in a]
+    mine = AdamW(b, reference_batch=8)
+    mine.load_state_dict(through_a_file(theirs.state_dict()))
+    assert_close(train(b, mine, [8], 5, seed=2), train(a, theirs, steps=5, seed=2))
+    assert mine.reference_steps == 8
 
 
 def test_torch_goes_on_from_a_checkpoint_at_the_reference_batch_and_back():

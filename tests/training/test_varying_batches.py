@@ -98,7 +98,7 @@ def keep(run):
 
 
 def convert_for_mean(run):
-    rescale_(run.optimizer, MEAN / run.base, rule="with power")
+    rescale_(run.optimizer, MEAN / run.base)
 
 
 def move_to_clock(run):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rootscale.cli.console import make_console, progress
 from rootscale.cli.render import render_changes
+from rootscale.cli.scale import averaging
 from rootscale.rules import AVERAGINGS, RULES, rule_text
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--force", action="store_true", help="replace OUT if it is there")
     parser.add_argument("--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`")
     parser.add_argument(
-        "--averaging", choices=list(AVERAGINGS), default=next(iter(AVERAGINGS)), help="the form of the betas"
-    )
+        "--averaging", type=averaging, default="floor", metavar="FORM",
+        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
+    )  # fmt: skip
     parser.add_argument(
         "--optimizer", metavar="NAME", help="which optimizer it is (adam, adamw, ...), where the file does not show it"
     )

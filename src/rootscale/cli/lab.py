@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.bands import LOOKS
 from rootscale.cli.scale import averaging
+from rootscale.looks import LOOKS
 from rootscale.rules import AVERAGINGS, RULES
 from rootscale.tolerance import Tolerance, parse_tolerance
 
-__all__ = ["TASKS", "add_parsers"]
+__all__ = ["TASKS", "add_parsers", "add_tolerance"]
 
 #: Tasks that have a name on the command line.
 TASKS = ("digits", "mnist", "cifar10")
@@ -105,15 +105,7 @@ def _add_verdict(how: Any) -> None:
         "--budget", type=_duration, metavar="TIME", help="with --seeds auto: add no more seeds after so long, such as "
         "90s, 30m or 2h; default: none",
     )  # fmt: skip
-    how.add_argument(
-        "--tolerance", type=_tolerance, default="0.05", help="share of the base curve's range (0.05, 5%%), or a "
-        "difference in its own units ('0.02 loss', '0.5 points' of an accuracy, '0.02 absolute'); default: %(default)s",
-    )  # fmt: skip
-    how.add_argument("--level", type=float, default=0.95, help="of the verdicts; default: %(default)s")
-    how.add_argument(
-        "--looks", choices=list(LOOKS), default="any", help="how often you will ask with more seeds: at any number of "
-        "them, each time after doubling, or once, which has the narrowest bands; default: %(default)s",
-    )  # fmt: skip
+    add_tolerance(how)
     how.add_argument(
         "--quick", action="store_true", help="a first answer: 4 seeds and no more, and half as much measuring"
     )
@@ -163,6 +155,19 @@ def _add_demo(subparsers: Any) -> None:
     demo.add_argument("--seeds", type=int, default=16, help="default: %(default)s")
     demo.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core")
     demo.set_defaults(handler=_demo)
+
+
+def add_tolerance(how: Any) -> None:
+    """Add what makes runs the same: the tolerance, the level, and how often one looks."""
+    how.add_argument(
+        "--tolerance", type=_tolerance, default="0.05", help="share of the base curve's range (0.05, 5%%), or a "
+        "difference in its own units ('0.02 loss', '0.5 points' of an accuracy, '0.02 absolute'); default: %(default)s",
+    )  # fmt: skip
+    how.add_argument("--level", type=float, default=0.95, help="of the verdicts; default: %(default)s")
+    how.add_argument(
+        "--looks", choices=list(LOOKS), default="any", help="how often you will ask with more seeds: at any number of "
+        "them, each time after doubling, or once, which has the narrowest bands; default: %(default)s",
+    )  # fmt: skip
 
 
 def _seeds(text: str) -> int | str:

@@ -33,7 +33,7 @@ def handle_compare(args: argparse.Namespace) -> int:
         alignment=Alignment(
             args.metric, args.clock, args.batch_size, args.window, args.points, args.start, args.stop
         ),
-        judge=Judge(args.tolerance, args.level),
+        judge=Judge(args.tolerance, args.level, looks=args.looks),
         paired=args.paired,
         command=command_line("rootscale", args.words),
     )  # fmt: skip

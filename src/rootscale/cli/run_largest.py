@@ -18,6 +18,7 @@ from rootscale.files import command_line, write_json
 from rootscale.format import few_digits, listed, show
 from rootscale.lab import Judge, Largest, Loop, Search, Setup, Store, find_largest
 from rootscale.lab.largest import KAPPAS
+from rootscale.lab.rounds import Rounds
 from rootscale.logs import Alignment
 from rootscale.rules import rule_text
 from rootscale.tolerance import Tolerance, tolerance_text
@@ -36,11 +37,16 @@ def handle_largest(args: argparse.Namespace) -> int:
     rule = rule_text(args.rule[0], args.averaging, args.keep)
     folder = args.out or Path("runs") / f"{folder_name(task.name)}-largest"
     console = make_console()
-    measure, seeds = measure_of(args), {} if args.seeds == "auto" else {"seeds": args.seeds}
+    measure = measure_of(args)
     with stoppable(folder), observing(console, tracker(args.track)) as observe:
         found = find_largest(
             task,
-            Search(kappas, rule, **seeds, judge=Judge(args.tolerance, args.level, args.decide_by)),
+            Search(
+                kappas,
+                rule,
+                Rounds.of(args.seeds, args.budget),
+                Judge(args.tolerance, args.level, args.decide_by, args.looks),
+            ),
             starts=[start_of(text, task, total) for text in args.switch_at],
             stop=None if args.stop is None else samples_at("--stop", args.stop, total),
             measure=measure,

@@ -12,7 +12,7 @@ from typing import Any
 from rootscale.batch_size import BatchSize
 from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
-from rootscale.hparams import OPTIMIZERS
+from rootscale.optimizers import OPTIMIZERS
 from rootscale.plan import Plan
 from rootscale.rules import AVERAGINGS, RULES, get_averaging, rule_text
 from rootscale.schedule import SHAPES, WARMUPS

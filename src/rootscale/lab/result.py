@@ -144,7 +144,9 @@ class Check:
             "arms": arms,
             "made": dict(self.made),
         }
-        write_json(folder / _RECORD, record, allow_nan=False)
+        write_json(
+            folder / _RECORD, record, allow_nan=False, indent=None
+        )  # curves of numbers: a line for each is most of a file
         _remove_old(folder, before)
         return folder
 

@@ -158,6 +158,8 @@ class Experiment:
         smoke: changes to the defaults for a smoke test.
         measure: what is shown of the end of a run, a key of `MEASURES`.
         keep_models: whether the trained models are kept with the runs.
+        keeps: the test functions that its results hold; all of them, where empty.
+        told: the test function whose gap is told, where several experiments make one table (`group`).
     """
 
     name: str
@@ -178,6 +180,16 @@ class Experiment:
     smoke: Mapping[str, Any] = field(default_factory=dict)
     measure: str = ACCURACY
     keep_models: bool = False
+    keeps: tuple[str, ...] = ()
+    told: str = ""
+
+    @property
+    def group(self) -> str:
+        """The folder that it shares with other experiments, with which it makes one table; empty where there is none.
+
+        Such an experiment has no page of its own.
+        """
+        return self.place.partition("/")[0] if "/" in self.place else ""
 
     def __post_init__(self) -> None:
         if self.measure not in MEASURES:

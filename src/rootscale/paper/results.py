@@ -2,7 +2,8 @@
 
 For each experiment of ``rootscale reproduce --list`` whose results are stored: ``results/NAME/README.md`` and
 ``curves.png``. For all of them: the table in ``results/README.md`` (what is not stored is listed as missing, with the
-command that would make it), ``results/cifar10-switch/switch.png`` and ``results/noise.png``. The interactive pages and
+command that would make it), ``results/cifar10-switch/switch.png`` and ``results/noise.png``. Experiments that make one
+table (`rootscale.paper.groups`) have one page and figure together. The interactive pages and
 the figures for papers of `rootscale.report` are large and go to a folder outside of the repository's files.
 
     python -m rootscale.paper.results --results results --pages build/results
@@ -26,6 +27,8 @@ from rootscale.paper.drawing import PANELS, batch_size, draw_curves, draw_noise,
 from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiment import Experiment
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, format_curve, format_end, format_gap
+from rootscale.paper.group_figures import draw_group
+from rootscale.paper.groups import GROUPS, Group, cells_of
 from rootscale.paper.parts import kept
 from rootscale.paper.stored import judge_again
 from rootscale.rules import default_rule
@@ -45,7 +48,13 @@ NOISE_MEASURED = (
 def overview(results: Path) -> str:
     """Return the table "paper says / we measured" in Markdown."""
     lines = ["| | the paper says | we measured | n | hardware | figure |", "|---|---|---|---|---|---|"]
-    for entry in entries_of(results):
+    entries, groups = list(entries_of(results)), set[str]()
+    for entry in entries:
+        if entry.experiment.group:
+            if entry.experiment.group not in groups:
+                groups.add(entry.experiment.group)
+                lines.append(_group_row(GROUPS[entry.experiment.group], entries))
+            continue
         experiment, found = entry.experiment, entry.stored()
         claim = f"{experiment.claim} ({experiment.source})"
         if found is None:
@@ -56,6 +65,22 @@ def overview(results: Path) -> str:
         figure = f"[{found.figure.name}]({found.figure.relative_to(results)})"
         lines.append(_row(linked, claim, found.words, str(found.seeds), found.hardware, figure))
     return "\n".join(lines) + "\n"
+
+
+def _group_row(group: Group, entries: Sequence[Entry]) -> str:
+    """Return the row of experiments that make one table."""
+    cells, own = cells_of(entries, group.name), [e for e in entries if e.experiment.group == group.name]
+    missing = [f"`{entry.command}`" for entry in own if not entry.there]
+    words = [group.words(cells)] if cells else []
+    words += [f"*missing:* {', '.join(missing)}"] if missing else []
+    there = [entry for entry in own if entry.there]
+    seeds = sorted({max(final.seeds for final in entry.finals) for entry in there})
+    hardware = dict.fromkeys(entry.record["hardware"] for entry in there)
+    title, figure = group.title, ""
+    if cells:
+        title, figure = f"[{title}]({group.name}/README.md)", f"[gaps.png]({group.name}/gaps.png)"
+    claim = f"{group.claim} ({group.source})"
+    return _row(title, claim, ". ".join(words), ", ".join(map(str, seeds)), "; ".join(hardware), figure)
 
 
 def _row(*cells: str) -> str:
@@ -217,9 +242,17 @@ def reports(entry: Entry, folder: Path) -> None:
 
 def build(results: Path, pages: Path | None) -> None:
     """Make everything that can be made of what is stored, verdicts first."""
-    for place in sorted(results.glob("*/check.json")):
+    for place in sorted(results.glob("**/check.json")):
         judge_again(place.parent)
-    there = [entry for entry in entries_of(results) if entry.there]
+    entries = list(entries_of(results))
+    for group in GROUPS.values():
+        cells = cells_of(entries, group.name)
+        if cells:
+            draw_group(group, cells, results / group.name / "gaps.png")
+            own = [entry for entry in entries if entry.experiment.group == group.name and entry.there]
+            write(results / group.name / "README.md", group.page(cells, own))
+            print(f"{results / group.name}: figure and page")
+    there = [entry for entry in entries if entry.there and not entry.experiment.group]
     for entry in there:
         draw_curves(entry, entry.folder / "curves.png")
         if entry.experiment.name == "cifar10-switch":

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rootscale.files import write_json
 from rootscale.lab import Arm, Check, Settings, Sweep
 from rootscale.lab.checks import arm_of
@@ -64,7 +66,8 @@ def store(
     for line in lines:
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
         if parts:
-            arms.append(replace(arm_of(line.task, line.variant, joined(parts)), label=line.label))
+            runs = only(joined(parts), experiment.keeps)
+            arms.append(replace(arm_of(line.task, line.variant, runs), label=line.label))
     arms = [arms[0], *(compared(arms[0], arm) for arm in arms[1:])]
     warm = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
     trajectories = [*(made for swept in found.values() for made in swept.trajectories.values()), *warm.values()]
@@ -75,7 +78,7 @@ def store(
         "seconds": round(sum(float(trajectory.meta["seconds"]) for trajectory in trajectories), 1),
         "date": time.strftime("%Y-%m-%d"),
     }
-    before = joined(list(warm.values())) if warm else None
+    before = only(joined(list(warm.values())), experiment.keeps) if warm else None
     Check(lines[0].task.name, arms[0], tuple(arms[1:]), settings.switch_at, made, before).save(out)
     record = {
         "name": experiment.name,
@@ -88,6 +91,18 @@ def store(
         **made,
     }
     write_json(out / "experiment.json", record, indent=1, allow_nan=False)
+
+
+def only(trajectory: Trajectory, names: Sequence[str]) -> Trajectory:
+    """Return some of the test functions of a trajectory, in single precision; all of it, where none is named."""
+    if not names:
+        return trajectory
+    kept = {
+        name: trajectory.values[name].astype(np.float32).astype(np.float64)
+        for name in names
+        if name in trajectory.values
+    }
+    return replace(trajectory, values=kept)
 
 
 def _environment(trajectories: Sequence[Trajectory]) -> dict[str, Any]:

@@ -60,6 +60,8 @@ def find_format(path: Path) -> CheckpointFormat:
     """
     if not path.exists():
         raise ValueError(f"there is no {path}")
+    if path.is_file() and (path.suffix == ".safetensors" or _is_part(path)):
+        raise ValueError(f"{path.name} is a part of a checkpoint: give its folder, {path.parent}")
     for row in FORMATS.values():
         if row.detect(path):
             return row
@@ -67,6 +69,12 @@ def find_format(path: Path) -> CheckpointFormat:
     if inside is not None:
         raise ValueError(f"{path} is no checkpoint but holds some; the newest is {inside}")
     raise ValueError(f"{path} is no checkpoint of a known kind: {', '.join(row.title for row in FORMATS.values())}")
+
+
+def _is_part(path: Path) -> bool:
+    """Return whether a file is one of several that only together are a run."""
+    folders = [row for row in FORMATS.values() if row.name != "torch"]
+    return path.stem.startswith(("optimizer", "scheduler")) and any(row.detect(path.parent) for row in folders)
 
 
 def _newest(folder: Path) -> Path | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rootscale.rules import Rule
 from rootscale.training.checkpoints import Contents, Folder, Keys, Request
-from rootscale.training.checkpoints.archive import MappedFile, Tell
+from rootscale.training.checkpoints.archive import MappedFile, Tell, bytes_of
 from rootscale.training.checkpoints.saved import SavedOptimizer
 from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 
@@ -46,6 +46,7 @@ class SafetensorsFile:
         self.start, self._raw_length = 8 + length, length
         self._metadata = dict(self.header.get("__metadata__", {}))
         self.tensors: dict[str, Tensor] = {}
+        self._versions: dict[str, int] = {}
 
     def keys(self) -> list[str]:
         """Return the names of the tensors."""
@@ -60,6 +61,7 @@ class SafetensorsFile:
         if key not in self.tensors:
             dtype = _TYPES[entry["dtype"]]
             self.tensors[key] = self.file.tensor(self.start + first, last - first, dtype, entry["shape"])
+            self._versions[key] = self.tensors[key]._version
         return self.tensors[key]
 
     def write(self, target: Path, factors: Mapping[int, float], tell: Tell) -> None:
@@ -75,7 +77,10 @@ class SafetensorsFile:
                 first, last = self.header[key]["data_offsets"]
                 factor = factors.get(id(self.tensors.get(key)), 1.0)
                 parts: Any = self.file.read(self.start + first, last - first)
-                if factor != 1:
+                tensor = self.tensors.get(key)
+                if tensor is not None and tensor._version != self._versions[key]:
+                    parts = iter([bytes_of(tensor * factor)])
+                elif factor != 1:
                     dtype = self.tensors[key].dtype
                     parts = self.file.multiplied(self.start + first, last - first, dtype, factor)
                 for chunk in parts:

@@ -82,8 +82,8 @@ def read_batch_size(
         if given is None:
             here = f"{layout.micro}={micro} is per worker" if micro else f"{layout.total or layout.micro} is not there"
             raise ValueError(
-                f"the file does not say how many {layout.counts} a step takes ({here}): give the number of data-parallel "
-                "workers (--world-size) or the batch size itself (--from)"
+                f"the file does not say how many {layout.counts} a step takes ({here}): give the number of "
+                "data-parallel workers (--world-size) or the batch size itself (--from)"
             )
         total = int(given.total)
         accumulation = accumulation or (backwards if layout.accumulation else None)

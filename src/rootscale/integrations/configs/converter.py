@@ -14,12 +14,12 @@ from rootscale.changes import Change, Changes
 from rootscale.integrations.configs.batch import read_batch_size, write_batch_size
 from rootscale.integrations.configs.document import Document
 from rootscale.integrations.configs.formats import FORMATS, Format
-from rootscale.integrations.configs.reading import Length, read_configuration
+from rootscale.integrations.configs.reading import Length, Reading, read_configuration
 from rootscale.integrations.configs.syntaxes import guess_syntaxes
 from rootscale.integrations.configs.unknown import check_options, foreign_sign
 from rootscale.plan import Plan
 from rootscale.rules import Rule
-from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number
+from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number, stops
 
 __all__ = ["ConvertedFile", "convert_file", "convert_text", "read_document"]
 
@@ -32,7 +32,7 @@ class ConvertedFile:
         format: what kind of file it is.
         before: its text.
         after: its new text.
-        values: the new value of everything that changed, by path.
+        values: everything that is written, by path: the new values, and the other items of a list that was not there.
         changes: every known quantity with its reason, and the warnings.
         plan: the run that the file describes, as far as it does.
     """
@@ -85,7 +85,7 @@ def convert_text(
     >>> print(convert_text('{"train_batch_size": 256, "optimizer": {"type": "AdamW", "params": '
     ...                    '{"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}', 1024).after)
     {"train_batch_size": 1024, "optimizer": {"type": "AdamW", "params":
-    {"lr": 0.0006, "betas": [0.8, 0.9], "eps": 5e-09, "weight_decay": 0.2}}}
+    {"lr": 0.0006, "betas": [0.9, 0.9], "eps": 5e-09, "weight_decay": 0.2}}}
     """
     document, known = read_document(text, format, section=section)
     return _convert(document, known, to, start=start, world_size=world_size, rule=rule, length=length)
@@ -141,15 +141,44 @@ def _convert(
     plan = reading.plan(old, length)
     changes = reading.changes(plan.convert(batch.size, rule))
     used = (*(one.path for one in reading.values), *known.layout.paths())
-    warnings = dict.fromkeys((*changes.warnings, *batch.warnings, *document.notes(used)))
+    notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes))
+    warnings = dict.fromkeys((*changes.warnings, *notes))
     changes = replace(changes, warnings=tuple(warnings))
-    new: dict[str, int | float] = dict(batch.values)
-    for one in reading.values:
-        after = _written(changes[one.path], Fraction(changes.kappa))
-        if after is not None and after != reading.values[one]:
-            new[one.path] = after
+    new = {**batch.values, **_new_values(document, reading, changes)}
     values = {path: value for path, value in new.items() if document[path] != value}
     return ConvertedFile(known, document.text, document.write(values), values, changes, plan)
+
+
+def _new_values(document: Document, reading: Reading, changes: Changes) -> dict[str, int | float]:
+    """Return what the rule changes; a list that is not in the file comes whole, with the items that stay as well."""
+    before = {one.path: value for one, value in reading.values.items()}
+    rows = ((path, _written(changes[path], Fraction(changes.kappa))) for path in before)
+    changed = {path: after for path, after in rows if after is not None and after != before[path]}
+    lists = {_missing_list(document, path) for path in changed} - {""}
+    written = [path for path in before if path in changed or _missing_list(document, path) in lists]
+    return {path: changed.get(path, before[path]) for path in written}
+
+
+def _missing_list(document: Document, path: str) -> str:
+    """The list that a value would be an item of, where the file does not have the list; empty if there is none."""
+    parent, _, last = path.rpartition(".")
+    return parent if last.isdigit() and path not in document else ""
+
+
+def _no_way_back(changes: Changes) -> list[str]:
+    """Say which values have stopped at a floor: a file does not keep what they were without it."""
+    stopped = [
+        row.name
+        for row in changes
+        if row.unit and row.before is not None and row.value is not None
+        and stops(row.unit.form, row.before, row.value, changes.kappa)
+    ]  # fmt: skip
+    if not stopped:
+        return []
+    return [
+        f"{', '.join(stopped)}: stopped at a floor, so converting the new file back does not return it; "
+        "keep the old one"
+    ]
 
 
 def read_document(
@@ -201,11 +230,11 @@ def _document(text: str, syntax: str, known: Format, section: str | None) -> Doc
     names = dict.fromkeys(path.partition(".")[0] for path in Document(text, syntax).leaves)
     documents = {name: Document(text, syntax, known.flat, known.aliases, name) for name in names}
     usable = {name: document for name, document in documents.items() if known.matches(document)}
-    if section is not None and section not in usable:
-        raise ValueError(f"--section must be one of {', '.join(usable) or 'none'}, got {section!r}")
-    if len(usable) > 1 and section is None:
+    if section is None and len(usable) > 1:
         raise ValueError(f"the file has several configurations; --section names one of {', '.join(usable)}")
-    return usable[section] if section is not None else next(iter(usable.values()), Document(text, syntax))
+    if section is not None and usable and section not in usable:
+        raise ValueError(f"--section must be one of {', '.join(usable)}, got {section!r}")
+    return usable[section or next(iter(usable))] if usable else Document(text, syntax)
 
 
 def _written(row: Change, kappa: Fraction) -> int | float | None:

@@ -22,6 +22,7 @@ from rootscale.optimizers import FAMILIES
 from rootscale.rules import AVERAGINGS, get_rule
 from rootscale.training import rescale_
 from rootscale.training.edits import units_edit
+from rootscale.training.markers import units_of
 from rootscale.training.watch import settle
 
 try:
@@ -178,17 +179,22 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         raise ValueError(f"{message}take them from scale_training_arguments(the old ones, to=...)")
 
     def _convert_averages(self, model: Any, optimizer: Any, start: BatchSize, size: BatchSize) -> None:
-        """Bring averages to the batch size of now, and note in the optimizer that they have to be."""
+        """Bring averages to the batch size of now, and note in the optimizer that they, and its schedule, have to be.
+
+        So a script that resumes the run without this callback, maybe with the arguments of its start, makes no step.
+        """
         kappa, forward = float(size.total / Fraction(start.total)), float(size.forward / Fraction(start.forward))
-        parts = {"model": forward if self.batchnorm else 1.0, "ema": 1.0 if self.ema is None else kappa}
-        norms, averages = (parts[name] != 1 for name in ("model", "ema"))
+        parts = {"scheduler": units_of(optimizer.param_groups).kappa}
+        parts |= {"model": forward} if self.batchnorm else {}
+        parts |= {} if self.ema is None else {"ema": kappa}
+        norms, averages = (parts.get(name, 1) != 1 for name in ("model", "ema"))
         if (norms or averages) and self._averages_of is not model:
             nobody = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # these rows are those of every rule
             rescale_(
                 nobody, kappa, model=model if norms else None, ema=self.ema if averages else None, forward_kappa=forward
             )
             self._averages_of = model
-        units_edit(optimizer, 1.0, None, parts, ()).apply()
+        units_edit(optimizer, 1.0, None, parts).apply()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the step whose first backward is next, if it is its turn."""

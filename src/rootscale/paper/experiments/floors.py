@@ -30,7 +30,7 @@ from rootscale.lab import Settings, Task
 from rootscale.lab.task import Tensors
 from rootscale.paper import tasks
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.experiments.switch_lines import Comparison, constant, gpt_task, words
+from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, gpt_task, words
 from rootscale.paper.models import convnet
 
 __all__ = ["BETAS", "EXPERIMENTS", "FORMS", "PROBLEMS"]
@@ -89,14 +89,14 @@ class Problem:
 
 
 def _gpt(betas: tuple[float, float], options: Options) -> Task:
-    optimizer = hparams.AdamW(3e-3 if options.smoke else 3e-4, *betas, weight_decay=0.01)
+    optimizer = hparams.AdamW(3e-3 if options.smoke else 3e-4, *betas, eps=options.eps, weight_decay=0.01)
     return gpt_task(f"floors-gpt-{show(betas[1])}", options, lambda n: constant(optimizer, options, n, warmup=256))
 
 
 def _digits(betas: tuple[float, float], options: Options) -> Task:
     """Return an MLP on digits, as `rootscale.paper.tasks.digits` has it."""
     made = tasks.digits()
-    plan = constant(hparams.Adam(5e-4, *betas), options, len(made.train))
+    plan = constant(hparams.Adam(5e-4, *betas, eps=options.eps), options, len(made.train))
     return replace(made, name=f"floors-digits-{show(betas[1])}", plan=plan)
 
 
@@ -104,7 +104,7 @@ def _convnet(betas: tuple[float, float], options: Options, ema: float | None = N
     """Return a conv net with BatchNorm on digits."""
     made = tasks.digits()
     train, test = (Tensors(part.inputs.view(-1, 1, 8, 8), part.targets) for part in (made.train, made.test))
-    plan = constant(hparams.Adam(1e-3, *betas), options, len(train))
+    plan = constant(hparams.Adam(1e-3, *betas, eps=options.eps), options, len(train))
     return Task(
         f"floors-convnet-{show(betas[1])}{'-ema' if ema else ''}",
         replace(plan, batchnorm_momentum=0.1, ema=ema),
@@ -140,7 +140,7 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             minutes=8,
         ),
         "convnet": Problem(
-            "conv net with BatchNorm on digits",
+            "conv net on digits",
             _convnet,
             "test accuracy",
             "train loss",
@@ -149,7 +149,7 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             minutes=20,
         ),
         "convnet-ema": Problem(
-            "conv net with BatchNorm on digits, average of the weights",
+            "conv net on digits, weights averaged",
             partial(_convnet, ema=0.98),
             "test accuracy",
             "test loss",
@@ -180,12 +180,12 @@ def lines(problem: str, betas: str, scratch: bool, options: Options) -> tuple[li
 
 
 def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
-    chosen, (beta1, beta2) = PROBLEMS[problem], BETAS[betas]
+    chosen, (_, beta2) = PROBLEMS[problem], BETAS[betas]
     cell = f"{problem}-{betas}{'-scratch' if scratch else ''}"
     start = "from scratch" if scratch else "a switch in mid-run"
     return Experiment(
         name=f"floors-{cell}",
-        title=f"Default betas: {chosen.title}, betas {show(beta1)}, {show(beta2)}, {start}",
+        title=f"Default betas: {chosen.title}, .9 and {show(beta2).lstrip('0')}, {start}",
         claim="Not in the paper. Its form for the betas down to floors of .8 and .9, with the state converted to "
         "match, keeps the run at the level of other samples",
         source="section 5, where the paper's form ends at kappa = 1 / (1 - beta)",
@@ -196,6 +196,8 @@ def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
         place=f"floors/{cell}",
         smoke={"epochs": 2 if problem == "gpt" else 1, "batch_sizes": (1024, 4096)},
         measure=chosen.measure,
+        keeps=KEEPS,
+        told=chosen.judged,
     )
 
 

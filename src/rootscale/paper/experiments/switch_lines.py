@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from rootscale.lab import Settings, Task, Variant
@@ -15,9 +15,11 @@ from rootscale.paper.parts import settings_for
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Schedule
 
-__all__ = ["KEPT", "NULL", "Comparison", "constant", "gpt_task", "kappa_of", "words"]
+__all__ = ["KEEPS", "KEPT", "NULL", "Comparison", "constant", "gpt_task", "words"]
 
 NULL, KEPT = "other samples", "kept"
+#: What is stored of so many runs.
+KEEPS = ("train loss", "test loss", "test accuracy", "noise scale")
 #: Steps of warm-up of a smoke test.
 SHORT = 4
 
@@ -31,17 +33,17 @@ class Comparison:
         before: the share of the run before the switch; 0 compares from scratch.
         eval_samples: of each part of the data that are measured.
         noise: whether the noise is measured, which takes longer than the steps between two points.
-        told: the test function whose gap is told.
     """
 
     rules: Callable[[int], Mapping[str, str]]
     before: Fraction = Fraction(0)
     eval_samples: int = 2048
     noise: bool = False
-    told: str = field(default="test loss", compare=False)
 
     def lines(self, task: Task, options: Options) -> tuple[list[Line], Settings]:
         """Return the batch kept, the same with other samples, and every rule at every batch size."""
+        if options.paper_batchnorm:
+            raise ValueError("rules are compared here, each with its own row for BatchNorm: drop --paper-batchnorm")
         sizes, samples = sizes_of(options), task.plan.samples
         assert samples is not None
         start = int(samples * self.before) // sizes[-1] * sizes[-1]
@@ -71,11 +73,6 @@ def _different(task: Task, kappa: Fraction, rules: Mapping[str, str]) -> Iterabl
         if key not in seen:
             seen.add(key)
             yield name, variant
-
-
-def kappa_of(final: Final, base: Final) -> int:
-    """Return the batch size of a line over the base's."""
-    return final.batch_size // base.batch_size
 
 
 def words(told: str, finals: Sequence[Final]) -> str:

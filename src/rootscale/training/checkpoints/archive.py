@@ -134,6 +134,7 @@ class Archive:
         self.file, self._start = file, start
         self._views: dict[str, list[Tensor]] = {}
         self._made: dict[int, tuple[Any, Tensor]] = {}
+        self._versions: dict[int, int] = {}
         with open(file.path, "rb") as opened:
             part = io.BufferedReader(_Part(opened, start, file.size - start if size is None else size))
             try:
@@ -188,7 +189,12 @@ class Archive:
         made = torch.empty(0, dtype=dtype).set_(storage, offset, tuple(shape), tuple(stride))
         self._views.setdefault(record, []).append(made)
         self._made[id(thing)] = (thing, made)
+        self._versions[id(made)] = made._version
         return made
+
+    def is_changed(self, tensor: Tensor) -> bool:
+        """Return whether a tensor that `tensor` returned has been changed in memory since."""
+        return tensor._version != self._versions[id(tensor)]
 
     def _storage_of(self, reference: Any, thing: Kept) -> tuple[str, torch.dtype]:
         if not isinstance(reference, Reference):
@@ -227,17 +233,18 @@ class Archive:
     def _data(self, record: zipfile.ZipInfo, factors: Mapping[int, float]) -> Iterator[Any]:
         views, place = self._views.get(record.filename), self._places[record.filename]
         size = record.file_size
-        if not views or not any(id(view) in factors or view.numel() == 1 for view in views):
-            return self.file.read(place, size)  # only single numbers, such as learning rates, are changed in memory
+        if not views or not any(id(view) in factors or self.is_changed(view) for view in views):
+            return self.file.read(place, size)
         view, *others = views
-        if id(view) in factors and not others and view.numel() * view.element_size() == size:
+        if not self.is_changed(view) and not others and view.numel() * view.element_size() == size:
             return self.file.multiplied(place, size, view.dtype, factors[id(view)])
         held = torch.empty(0, dtype=torch.uint8).set_(self.file.storage(place, size)).clone()
         for view in views:
             part = torch.empty(0, dtype=view.dtype).set_(
                 held.untyped_storage(), view.storage_offset(), view.shape, view.stride()
             )
-            torch._foreach_mul_([part], [factors.get(id(view), 1.0)])
+            if id(view) in factors:
+                torch._foreach_mul_([part], [factors[id(view)]])
         return iter([bytes_of(held)])
 
 

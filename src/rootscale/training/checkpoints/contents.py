@@ -144,9 +144,13 @@ def convert_contents(contents: Contents, request: Request, rows: Sequence[Change
     with torch.no_grad():
         for edit in prepared.edits:
             edit.apply()
-    factors = {id(tensor): factor for tensor, factor in prepared.state.pairs()}
+    factors = {}
+    for tensor, factor in prepared.state.pairs():
+        if any(one.streamed(tensor) for one in contents.optimizers):
+            factors[id(tensor)] = factor
+        else:  # a counter that is a number in the file, or a part of a tensor
+            torch._foreach_mul_([tensor], [factor])
     for optimizer in contents.optimizers:
-        optimizer.multiply_numbers(factors)
         optimizer.put_back()
     for scheduler in contents.schedulers:
         scheduler.put_back()

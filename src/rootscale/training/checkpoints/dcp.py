@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rootscale.training.checkpoints.archive import Tell
 from rootscale.training.checkpoints.contents import Contents
-from rootscale.training.checkpoints.finding import Keys, has_norms
+from rootscale.training.checkpoints.finding import Keys, check_schedulers, has_norms
 from rootscale.training.checkpoints.items import Items, nest, unnest
 from rootscale.training.checkpoints.saved import SavedOptimizer
 from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
@@ -81,6 +81,8 @@ class DcpFolder(Folder):
             for prefix, held in self._schedulers()
         ]
         names = self.items.keys()
+        if not self.keys.scheduler:
+            check_schedulers({key.partition(".")[0]: {"a": key} for key in names}, self._held)
         averaged = any(key.rpartition(".")[2] == "n_averaged" for key in names)
         return Contents(optimizers, schedulers, batchnorm=has_norms(names), averages=averaged)
 
@@ -130,10 +132,15 @@ class DcpFolder(Folder):
         (target / ".metadata").write_bytes(self.items.metadata())
 
     def _scaled(self, factors: Mapping[int, float]) -> Iterator[tuple[str, float]]:
-        """Yield the tensors that are not copied as they are: factors of the state, and 1 for learning rates."""
+        """Yield the tensors that are not copied as they are: those with a factor, and those changed in memory."""
         for key, item in self.items.opened():
             tensor = item.archive.tensor(self._values[key])
-            if tensor is not None and (id(tensor) in factors or not _STATE.fullmatch(key)):
+            if tensor is None:
+                continue
+            changed = item.archive.is_changed(tensor)
+            if changed and self.items.pieces(key) > 1:
+                raise ValueError(f"{key} was saved in pieces, and its change is no factor; save it as a whole")
+            if changed or id(tensor) in factors:
                 yield key, factors.get(id(tensor), 1.0)
 
     def _write_items(

@@ -70,6 +70,10 @@ class Items:
     def __getitem__(self, key: str) -> Item:
         return self._items[key][0]
 
+    def pieces(self, key: str) -> int:
+        """Return how many pieces a key was saved in."""
+        return len(self._items[key])
+
     def keys(self) -> list[str]:
         """Return the keys of all items."""
         return list(self._items)

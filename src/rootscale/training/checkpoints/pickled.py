@@ -14,7 +14,9 @@ import io
 import pickle
 from typing import Any, BinaryIO, ClassVar
 
-__all__ = ["Kept", "Reference", "dump", "load", "name_of"]
+import numpy as np
+
+__all__ = ["Kept", "Reference", "dump", "load", "name_of", "number_of"]
 
 _NOTHING = object()
 
@@ -156,3 +158,16 @@ def name_of(thing: Any) -> str:
     """Return the full name of what a kept object or class is of, or the type of another thing."""
     cls = thing if isinstance(thing, type) else type(thing)
     return f"{cls.module}.{cls.name}" if issubclass(cls, Kept) else cls.__name__
+
+
+def number_of(thing: Any) -> float | None:
+    """Return the number that a kept scalar of NumPy is, such as a learning rate from ``np.cos``; None for others."""
+    if not name_of(thing).endswith("core.multiarray.scalar") or len(thing.arguments) != 2:
+        return None
+    kind, data = thing.arguments
+    if name_of(data) == "_codecs.encode":  # bytes in the older protocols
+        data = data.arguments[0].encode("latin1")
+    if name_of(kind) != "numpy.dtype" or not isinstance(data, bytes):
+        return None
+    found = np.frombuffer(data, np.dtype(kind.arguments[0]).newbyteorder("<"))
+    return float(found[0]) if found.dtype.kind in "fiu" and len(found) == 1 else None

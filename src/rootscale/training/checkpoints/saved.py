@@ -1,31 +1,26 @@
 """Optimizers as files have them: recognised, and made into objects that `prepare` can convert.
 
-A ``state_dict`` holds the hyperparameters, the state and the counters of a run, but no class. The class is recognised
-by the keys, through the table of classes in `rootscale.training.adapters`. What is made of it is an object of that
-class whose constructor was never called: its groups are the file's, its tensors are mapped from the file.
+A ``state_dict`` holds the hyperparameters, the state and the counters of a run, but no class. What is made of it is an
+object of the class that was recognised, whose constructor was never called: its groups are the file's, and its tensors
+are mapped from the file.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rootscale.optimizers import FAMILIES, family
-from rootscale.training.adapters import ADAPTERS, Adapter
-from rootscale.training.schedulers import UNITS
+from rootscale.training.adapters import family_of
+from rootscale.training.checkpoints.pickled import number_of
+from rootscale.training.checkpoints.recognition import check_state, check_values, find_class
+from rootscale.training.targets import blaming
 
 __all__ = ["SavedOptimizer", "is_optimizer"]
-
-#: Options of torch's optimizers that came with later versions, so that older files lack them.
-_LATER = {"foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
-#: What others put into groups: schedulers, torch's names, tools, and this library (``rootscale_...``).
-_ADDED = {"params", "param_names", "name", "lr_scale", "lr_mult", "wd_mult", *UNITS} - {"lr", "betas"}
 
 
 def is_optimizer(thing: Any) -> bool:
@@ -56,11 +51,12 @@ class SavedOptimizer:
     kind: str | None = None
     whole_counters: bool = False
     live: Any = field(init=False, repr=False)
+    counts: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        adapter = self._recognise()
-        cls: Any = adapter.cls
-        cls = _named(cls) if isinstance(cls, str) else cls
+        names = {str(key) for held in self.state.values() for key in held}
+        cls = find_class(self.groups, names, self.kind, self.name)
+        self.counts = cls.__module__.startswith("torch.optim")  # torch makes tensors of counters when it loads them
         self.live = object.__new__(cls)
         torch.optim.Optimizer.__init__(self.live, [torch.empty(0)], {})  # for its hooks
         self.live.param_groups = []
@@ -69,24 +65,35 @@ class SavedOptimizer:
             self.live.param_groups.append({**{key: self._value(group[key]) for key in group}, "params": stands})
             for identity, stand in zip(group["params"], stands, strict=True):
                 if self.state.get(identity):
-                    self.live.state[stand] = {k: self._held(v) for k, v in self.state[identity].items()}
+                    self.live.state[stand] = {k: self._held(k, v) for k, v in self.state[identity].items()}
         self.live.defaults = {k: v for k, v in self.live.param_groups[0].items() if k != "params"}
+        with blaming(f"{self.name}: "):
+            row = family_of(self.live)
+        check_values(self.live, row, self.name)
+        check_state(self.live, row, self.name)
 
     def _value(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(self._value(one) for one in value)
+        if (number := number_of(value)) is not None:
+            return number
         tensor = self.tensor(value)
         return value if tensor is None else tensor
 
-    def _held(self, value: Any) -> Any:
-        """Return a piece of state; numbers, as torch kept counters in before 1.12, become tensors, as torch makes."""
-        if isinstance(value, int | float) and not isinstance(value, bool):
+    def _held(self, key: str, value: Any) -> Any:
+        """Return a piece of state; a counter that torch kept as a number before 1.12 becomes what torch makes of it."""
+        if self.counts and key == "step" and isinstance(value, int | float):
             return torch.tensor(float(value), dtype=torch.float32)
         return self._value(value)
 
-    @property
-    def keys(self) -> set[str]:
-        """The names of the hyperparameters."""
-        every = {str(key) for group in self.groups for key in group}
-        return {key for key in every - _ADDED if not key.startswith("rootscale_")}
+    def streamed(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is a whole one of the file, so that it can be multiplied when it is written."""
+        return id(tensor) in self._whole
+
+    @cached_property
+    def _whole(self) -> set[int]:
+        mapped = {id(value) for state in self.live.state.values() for value in state.values() if _is_tensor(value)}
+        return mapped - {id(value) for _, _, value in self._numbers()}
 
     @property
     def steps(self) -> float | None:
@@ -100,8 +107,12 @@ class SavedOptimizer:
             for key in [key for key in group if key not in live]:
                 del group[key]
             for key, value in live.items():
-                if key != "params" and not isinstance(value, Tensor) and value != group.get(key, _NOTHING):
+                if key != "params" and not _has_tensors(value) and value != group.get(key, _NOTHING):
                     group[key] = list(value) if isinstance(group.get(key), list) else value
+            for identity, stand in zip(group["params"], live["params"], strict=True):
+                for key, value in self.live.state.get(stand, {}).items():
+                    if not _has_tensors(value):  # a number that was converted as one
+                        self.state[identity][key] = value
         for held, key, value in self._numbers():
             whole = self.whole_counters and isinstance(held[key], int)
             held[key] = max(1, round(float(value))) if whole else float(value)
@@ -114,76 +125,13 @@ class SavedOptimizer:
                     if isinstance(value, Tensor) and isinstance(self.state[identity][key], int | float):
                         yield self.state[identity], key, value
 
-    def multiply_numbers(self, factors: dict[int, float]) -> None:
-        """Multiply the counters that are numbers in the file; their factors are taken out."""
-        for _, _, value in self._numbers():
-            value.mul_(factors.pop(id(value), 1.0))
 
-    def _recognise(self) -> Adapter:
-        """Return the row of the table of classes that this optimizer is of."""
-        fitting = [one for one in ADAPTERS if _fits(one, self.keys)]
-        if self.kind is not None:
-            return self._chosen(fitting)
-        decoupled = {
-            bool(group["decoupled_weight_decay"]) for group in self.groups if "decoupled_weight_decay" in group
-        }
-        if len(fitting) > 1 and decoupled:
-            fitting = [one for one in fitting if one.family == ("adamw" if True in decoupled else "adam")]
-        if len(fitting) > 1 and not any(group.get("weight_decay") for group in self.groups):
-            fitting = fitting[-1:]  # without decay they are the same
-        if len(fitting) == 1:
-            return self._usable(fitting[0])
-        if fitting:
-            names = " or ".join(f"--optimizer {one.family}" for one in fitting)
-            raise ValueError(
-                f"{self.name} can be of {' or '.join(FAMILIES[one.family].torch.name for one in fitting)}: files of "
-                f"torch before 2.6 do not say whether the weight decay is decoupled; give {names}"
-            )
-        raise ValueError(
-            f"{self.name} is of an optimizer that is not recognised: its groups have {', '.join(sorted(self.keys))}. "
-            f"If its update is that of {', '.join(FAMILIES)}, give --optimizer with that name"
-        )
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
 
-    def _chosen(self, fitting: Sequence[Adapter]) -> Adapter:
-        row = family(str(self.kind))
-        missing = sorted(set(row.torch.values) - self.keys)
-        if missing:
-            raise ValueError(
-                f"--optimizer {row.name}: {self.name} is of another optimizer, as its groups have no {missing[0]}; "
-                f"they have {', '.join(sorted(self.keys))}"
-            )
-        for group in self.groups:
-            says = group.get("decoupled_weight_decay")
-            if says is not None and row.name in ("adam", "adamw") and bool(says) != (row.name == "adamw"):
-                raise ValueError(f"--optimizer {row.name}: {self.name} has decoupled_weight_decay={says}")
-        known = [one for one in (*fitting, *ADAPTERS) if one.family == row.name]
-        return self._usable(known[0])
 
-    def _usable(self, adapter: Adapter) -> Adapter:
-        for group in self.groups:
-            for key, value in adapter.requires.items():
-                if group.get(key, value) != value:
-                    raise ValueError(
-                        f"{self.name}: {FAMILIES[adapter.family].torch.name} with {key}={group[key]!r} follows no "
-                        "known SDE, so no rule keeps its dynamics"
-                    )
-        return adapter
+def _has_tensors(value: Any) -> bool:
+    return _is_tensor(value) or (isinstance(value, list) and any(map(_has_tensors, value)))
 
 
 _NOTHING = object()
-
-
-@cache
-def _named(name: str) -> type[torch.optim.Optimizer]:
-    """Return a class of that name, for optimizers of libraries that need not be here."""
-    return type(name, (torch.optim.Optimizer,), {})
-
-
-def _fits(adapter: Adapter, keys: set[str]) -> bool:
-    """Return whether groups with these keys are those of a class of torch, of this version or an older one."""
-    cls: Any = adapter.cls
-    if isinstance(cls, str) or not cls.__module__.startswith("torch.optim"):
-        return False
-    known = set(inspect.signature(cls).parameters) - {"params"}
-    known |= {"decoupled_weight_decay"} if adapter.family == "adamw" else set()  # AdamW sets it itself
-    return keys <= known and known - keys <= _LATER

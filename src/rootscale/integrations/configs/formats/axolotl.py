@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from rootscale.integrations.configs.formats.names import TRAINER, TRAINER_OWN_STATE
+from collections.abc import Mapping
+
+from rootscale.integrations.configs.formats.names import TRAINER
 from rootscale.integrations.configs.formats.row import Field, Refusal, ScheduleRow, Source, When, optimizer
 from rootscale.integrations.configs.formats.table import Format, Layout
 from rootscale.integrations.configs.formats.transformers import TRANSFORMERS, named_deepspeed
 
 __all__ = ["AXOLOTL"]
 
-_ADAMW = optimizer(
-    "adamw",
-    {
-        "eta": "learning_rate",
-        "beta1": ("adam_beta1", 0.9),
-        "beta2": ("adam_beta2", 0.999),
-        "eps": ("adam_epsilon", 1e-8),
-        "weight_decay": ("weight_decay", 0.0),
-    },
-)
+_VALUES: Mapping[str, str | tuple[str, float | None]] = {
+    "eta": "learning_rate",
+    "beta1": ("adam_beta1", 0.9),
+    "beta2": ("adam_beta2", 0.999),
+    "eps": ("adam_epsilon", 1e-8),
+    "weight_decay": ("weight_decay", 0.0),
+}
+_ROWS = {
+    "adamw": optimizer("adamw", _VALUES),
+    "lion": optimizer("lion", {name: path for name, path in _VALUES.items() if name != "eps"}),
+}
 #: Of the Trainer's schedules those that axolotl hands on as they are.
 _SCHEDULES = {name: row for name, row in TRANSFORMERS.schedules.items() if name != "greedy"}
 
@@ -38,7 +41,7 @@ AXOLOTL = Format(
     Layout("", "micro_batch_size", "gradient_accumulation_steps"),
     also=("micro_batch_size", "learning_rate"),
     optimizer="optimizer",
-    optimizers={name: _ADAMW for name, family in {**TRAINER, **TRAINER_OWN_STATE}.items() if family == "adamw"},
+    optimizers={name: _ROWS[family] for name, (family, _) in TRAINER.items() if family in _ROWS},
     default_optimizer="adamw_torch_fused",
     schedule="lr_scheduler",
     schedules={**_SCHEDULES, "rex": ScheduleRow(), "one_cycle": ScheduleRow(refused="it cycles beta1 by itself")},

@@ -21,8 +21,8 @@ def _epochs(source: Source, kappa: float) -> str:
     if not source["lr_scheduler.class_path"] or "plateau" in source["lr_scheduler.class_path"].lower():
         return ""
     return (
-        "LightningCLI steps a scheduler once an epoch, so its counts are epochs and stay; if your module steps it every "
-        "optimizer step, divide them by kappa"
+        "LightningCLI steps a scheduler once an epoch, so its counts are epochs and stay; if your module steps it "
+        "every optimizer step, divide them by kappa"
     )
 
 

@@ -1,4 +1,4 @@
-"""The YAML of LLaMA-Factory: the training arguments of Hugging Face's Trainer, with options that change the optimizer."""
+"""The YAML of LLaMA-Factory: the arguments of Hugging Face's Trainer, and options that change the optimizer."""
 
 from __future__ import annotations
 

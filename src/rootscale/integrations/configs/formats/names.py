@@ -1,9 +1,9 @@
 """The optimizers that tools name, with the family of `rootscale.optimizers` that each one is.
 
 One table for all tools: what the Trainer of Hugging Face calls ``optim`` (axolotl and LLaMA-Factory take the same
-names), and the classes that configurations with ``class_path`` or ``_target_`` name. Quantized and paged optimizers make
-the update of the family they are of, and keep its state in a form of their own: each block of it relative to its largest
-value, so a change of units leaves the codes as they are.
+names), and the classes that configurations with ``class_path`` or ``_target_`` name. Quantized and paged optimizers
+make the update of the family they are of, and keep its state in a form of their own: each block of it relative to its
+largest value, so a change of units leaves the codes as they are.
 """
 
 from __future__ import annotations
@@ -13,23 +13,29 @@ from types import MappingProxyType
 
 from rootscale.integrations.configs.formats.row import OptimizerRow, Refusal, When, optimizer
 
-__all__ = ["CLASSES", "TRAINER", "TRAINER_OWN_STATE", "class_refusals", "class_rows"]
+__all__ = ["CLASSES", "LIVE", "TRAINER", "class_refusals", "class_rows"]
 
-#: Names of the Trainer whose state is that of a torch optimizer, with the family.
-TRAINER: Mapping[str, str] = MappingProxyType(
-    {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "rmsprop": "rmsprop", "sgd": "sgd"}
-)
-#: The same update from other libraries, or with a state of a form of its own.
-TRAINER_OWN_STATE: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(
-        (
-            "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit",
-            "paged_adamw_8bit", "paged_adamw", "adamw_torch_8bit", "adamw_torch_4bit",
-            "adamw_hf", "adamw_apex_fused",  # transformers 4 only; its files may still have them
+#: Names of the Trainer, with the family and the library that makes the optimizer.
+TRAINER: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "adamw_torch": ("adamw", "torch"),
+        "adamw_torch_fused": ("adamw", "torch"),
+        "rmsprop": ("rmsprop", "torch"),
+        "sgd": ("sgd", "torch"),
+        "adamw_torch_xla": ("adamw", "torch_xla"),
+        "adamw_torch_npu_fused": ("adamw", "torch_npu"),
+        **dict.fromkeys(("adamw_torch_8bit", "adamw_torch_4bit"), ("adamw", "torchao")),
+        **dict.fromkeys(
+            ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"),
+            ("adamw", "bitsandbytes"),
         ),
-        "adamw",
-    )
-)  # fmt: skip
+        **dict.fromkeys(("lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit"), ("lion", "bitsandbytes")),
+        "adamw_hf": ("adamw", "transformers"),  # transformers 4 only, like the next; its files may still have them
+        "adamw_apex_fused": ("adamw", "apex"),
+    }
+)
+#: The libraries whose optimizers a live run can be converted with: their state is known to `rootscale.training`.
+LIVE = ("torch",)
 
 #: Classes by their path in lower case: the family, and the weight decay that the class takes if none is given.
 CLASSES: Mapping[str, tuple[str, float]] = MappingProxyType(

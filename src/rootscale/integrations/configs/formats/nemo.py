@@ -35,8 +35,8 @@ _NAMES = {
 }  # fmt: skip
 _ENDS = (Field(f"{_S}.min_lr", "min_eta"), Field(f"{_S}.max_steps", "schedule"))
 _WARMUP = (Field(f"{_S}.warmup_steps", "warmup"), *_ENDS)
-_SHARES = ("name", "warmup_ratio", "hold_ratio", "constant_ratio", "last_epoch", "monitor", "reduce_on_plateau", "power",
-           "cycle", "d_model", "decay_rate", "t_max", "iters_per_batch")  # fmt: skip
+_SHARES = ("name", "warmup_ratio", "hold_ratio", "constant_ratio", "last_epoch", "monitor", "reduce_on_plateau",
+           "power", "cycle", "d_model", "decay_rate", "t_max", "iters_per_batch")  # fmt: skip
 _HOLD = Field(f"{_S}.hold_steps", "schedule")
 _EXPONENTIAL = "its gamma is a factor for each step or epoch, and the file does not say which"
 _SCHEDULES = {
@@ -116,8 +116,8 @@ NEMO = Format(
         ("model.train_ds.dataloader_params.batch_size", "model.train_ds.batch_size"),
     ),
     null=True,
-    left_alone="`trainer.max_epochs`, ratios (no steps); `trainer.val_check_interval` and `trainer.limit_train_batches` "
-    "(they count micro-batches)",
+    left_alone="`trainer.max_epochs`, ratios (no steps); `trainer.val_check_interval` and "
+    "`trainer.limit_train_batches` (they count micro-batches)",
 )  # fmt: skip
 
 NEMO_MEGATRON = replace(

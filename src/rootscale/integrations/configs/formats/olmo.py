@@ -56,7 +56,9 @@ OLMO = Format(
         Field("console_log_interval", "intervals", text_is_other=True),
     ),
     refusals=(
-        Refusal("max_grad_norm_ratio", "it clips against an average of past norms, which has no row in the table", (None, 0)),
+        Refusal(
+            "max_grad_norm_ratio", "it clips against an average of past norms, which has no row in the table", (None, 0)
+        ),
     ),
     tables=("", "scheduler"),
     strict=("optimizer",),
@@ -67,8 +69,8 @@ OLMO = Format(
         "device_train_grad_accum",
     ),
     null=True,
-    left_alone="what is in tokens or epochs (`max_duration: 5e12T`, `scheduler.units: tokens`), `scheduler.alpha_f` and "
-    "`grad_clip_warmup_factor` (shares); the batch size counts sequences",
+    left_alone="what is in tokens or epochs (`max_duration: 5e12T`, `scheduler.units: tokens`), `scheduler.alpha_f` "
+    "and `grad_clip_warmup_factor` (shares); the batch size counts sequences",
 )  # fmt: skip
 
 _O, _S = "train_module.optim", "train_module.scheduler"
@@ -139,9 +141,9 @@ OLMO_CORE = Format(
     ),
     refusals=(
         Refusal(
-            "trainer.callbacks.batch_size_scheduler", "the run has several batch sizes; convert it stage by stage", (None,)
+            "trainer.callbacks", "the run has several batch sizes, which are not read; convert each stage by itself",
+            matching="BatchSizeScheduler",
         ),
-        Refusal("trainer.callbacks.batchwup", "the run has several batch sizes; convert it stage by stage", (None,)),
         Refusal(f"{_S}.schedulers", "it is made of others, whose counts are not read", (None,)),
     ),
     tables=("train_module",),

@@ -60,7 +60,9 @@ TORCHTITAN = Format(
                 f"{newer} and the betas and the weight decay in [optimizer]",
                 (None,),
             )
-            for name, newer in (("batch_size", "training.local_batch_size"), ("warmup_steps", "lr_scheduler.warmup_steps"))
+            for name, newer in (
+                ("batch_size", "training.local_batch_size"), ("warmup_steps", "lr_scheduler.warmup_steps")
+            )
         ),
         Refusal("optimizer.early_step_in_backward", "gradients are then not clipped; switch it off"),
     ),

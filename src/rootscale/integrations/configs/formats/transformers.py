@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rootscale.changes import Change
-from rootscale.integrations.configs.formats.names import TRAINER, TRAINER_OWN_STATE
+from rootscale.integrations.configs.formats.names import LIVE, TRAINER
 from rootscale.integrations.configs.formats.row import (
     Field,
     Refusal,
@@ -46,12 +46,10 @@ _ROWS = {
         "arguments with rootscale.integrations.transformers.scale_training_arguments",
     ),
     "sgd": optimizer("sgd", {**_RATE, "momentum": f"{_TEXT}.momentum", **_DECAY}),
+    "lion": optimizer("lion", {name: path for name, path in _ADAMW.items() if name != "eps"}),
 }
 #: The values of ``optim``.
-_OPTIMIZERS = {
-    **{name: _ROWS[family] for name, family in TRAINER.items()},
-    **{name: replace(_ROWS[family], torch_state=False) for name, family in TRAINER_OWN_STATE.items()},
-}
+_OPTIMIZERS = {name: replace(_ROWS[family], torch_state=library in LIVE) for name, (family, library) in TRAINER.items()}
 
 _MIN_LR = Field(f"{_KWARGS}.min_lr", "min_eta")
 _PLATEAU = ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown")

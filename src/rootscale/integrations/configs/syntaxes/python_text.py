@@ -87,7 +87,12 @@ class _Walk:
         """The arguments of the one call that a function returns, if that is all that it returns."""
         returned = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
         if len(returned) == 1 and isinstance(returned[0].value, ast.Call):
+            above = self.known
+            arguments = (one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg))
+            own = {*arguments, *(name.id for name in _stored(function))}  # not known without executing it
+            self.known = {name: value for name, value in above.items() if name not in own}
             yield from self.values(returned[0].value, (function.name,))
+            self.known = above
 
     def values(self, node: ast.expr, path: Path) -> Found:
         """The value of an expression; a call's keyword arguments are the values of a table."""

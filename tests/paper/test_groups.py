@@ -1,0 +1,152 @@
+"""Experiments that make one table: their lines, their stored numbers, and the pages made of them."""
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+
+from rootscale import hparams
+from rootscale.paper.entries import entries_of
+from rootscale.paper.experiments import experiments
+from rootscale.paper.experiments.floors import BETAS, FORMS
+from rootscale.paper.experiments.momentum_switch import KINDS, Lion
+from rootscale.paper.experiments.switch_lines import KEPT, NULL
+from rootscale.paper.finals import Final
+from rootscale.paper.groups import GROUPS, TOLERANCE, Measured, cells_of
+from rootscale.training import rescale_
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+ON_DIGITS = [name for name in experiments() if name.startswith(("floors-digits", "floors-convnet"))]
+#: The forms of the table in docs/when-it-matters.md.
+COLUMNS = ("learning rate only", "nothing", "paper", "power", "floors .8, .9", "floors .9, .9")
+
+
+@pytest.fixture(scope="module")
+def entries():
+    return list(entries_of(RESULTS))
+
+
+def lines_of(name):
+    pytest.importorskip("sklearn")
+    experiment = experiments()[name]
+    return experiment.lines(experiment.options())
+
+
+@pytest.mark.parametrize("name", ON_DIGITS)
+def test_the_base_comes_first_its_null_second_and_no_two_lines_are_one_run(name):
+    lines, settings = lines_of(name)
+    assert lines[0].label.endswith(KEPT)
+    assert lines[1].variant.other_samples
+    assert lines[1].label.endswith(NULL)
+    assert (settings.switch_at == 0) == name.endswith("scratch")
+    plans = [(line.variant.kappa, line.variant.plan(line.task.plan).optimizer, line.variant.rule) for line in lines[2:]]
+    assert len(set(plans)) == len(plans)
+
+
+def test_the_papers_form_is_compared_where_it_exists():
+    lines, _ = lines_of("floors-digits-95")
+    sizes = {line.variant.kappa for line in lines if line.label.endswith(", paper")}
+    assert sizes == {4, 8}, "1 - kappa (1 - .9) is above 0 for kappa < 10"
+
+
+@pytest.mark.parametrize("betas", BETAS.values())
+def test_betas_kept_converts_the_state_and_nothing_else_of_the_averages(betas):
+    rule = FORMS["betas kept"].format(*betas)
+    model = torch.nn.Linear(3, 2)
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=betas)
+    model(torch.randn(4, 3)).square().mean().backward()
+    adam.step()
+    before = {name: value.clone() for name, value in adam.state[model.weight].items()}
+    rescale_(adam, 16, rule=rule)
+    assert adam.param_groups[0]["betas"] == betas
+    torch.testing.assert_close(adam.state[model.weight]["exp_avg_sq"], before["exp_avg_sq"] / 16)
+    torch.testing.assert_close(adam.state[model.weight]["exp_avg"], before["exp_avg"] / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("floors-digits-999", {"paper_batchnorm": True}, "each with its own row for BatchNorm: drop --paper-batchnorm"),
+        ("muon-switch", {"eps": 1e-30}, "Muon is not run with another eps: drop --eps"),
+    ],
+)
+def test_options_that_mean_nothing_here_are_refused(name, change, message):
+    pytest.importorskip("sklearn")
+    experiment = experiments()[name]
+    with pytest.raises(ValueError, match=message):
+        experiment.lines(experiment.options(smoke=True, **change))
+
+
+def test_lion_takes_the_step_of_its_formula():
+    torch.manual_seed(0)
+    p = torch.nn.Parameter(torch.randn(5, dtype=torch.float64))
+    theta, m = p.detach().clone(), torch.zeros(5, dtype=torch.float64)
+    lion = Lion([p], lr=0.1, betas=(0.9, 0.99), weight_decay=0.02)
+    for _ in range(3):
+        g = torch.randn(5, dtype=torch.float64)
+        p.grad = g.clone()
+        lion.step()
+        theta = theta - 0.1 * (torch.sign(0.9 * m + 0.1 * g) + 0.02 * theta)
+        m = 0.99 * m + 0.01 * g
+    torch.testing.assert_close(p.detach(), theta)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_muon_trains_the_matrices_of_the_layers_and_adamw_the_rest():
+    shapes = [(256, 64), (16, 64), (64,), (64, 192), (192,), (64, 64), (64, 256), (256, 64)]
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    tokens = parameters[:2]
+    tokens[0] = parameters[0] = torch.nn.Parameter(torch.zeros(32, 64))  # fewer tokens than units, as bytes
+    muon, adamw = KINDS["muon"].make(parameters, KINDS["muon"].record).optimizers
+    inner = {tuple(p.shape) for group in muon.param_groups for p in group["params"]}
+    assert inner == {(64, 192), (64, 64), (64, 256), (256, 64)}
+    assert sum(len(group["params"]) for group in adamw.param_groups) == 4
+    assert isinstance(KINDS["muon"].record, hparams.Muon)
+
+
+def measured(gap, se=0.01):
+    return Measured(4, "form", Final("8 → 32, form", 32, 4, 0, {}, {}, 0.0), gap, se)
+
+
+def test_a_form_keeps_the_run_where_its_gap_is_little_more_than_the_nulls():
+    null = measured(-0.04)
+    assert measured(0.04 + TOLERANCE - 0.001).keeps(null)
+    assert not measured(0.04 + TOLERANCE + 0.001).keeps(null)
+    assert measured(0.2, se=0.1).keeps(null), "within two errors"
+    assert not measured(math.inf, 0.0).keeps(null)
+    assert measured(0.05).text(null) == "**5.0 ± 1.0 %**"
+    assert measured(math.inf, 0.0).text(null) == "diverged"
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_page_of_a_group_is_made_of_what_is_stored(name, entries):
+    group, own = GROUPS[name], [entry for entry in entries if entry.experiment.group == name and entry.there]
+    page = (RESULTS / name / "README.md").read_text(encoding="utf-8")
+    assert group.page(cells_of(entries, name), own) == page
+    assert (RESULTS / name / "gaps.png").exists()
+
+
+def test_when_it_matters_has_the_measured_numbers(entries):
+    text = (ROOT / "docs" / "when-it-matters.md").read_text(encoding="utf-8")
+    cells = {cell.name: cell for cell in cells_of(entries, "floors")}
+    table = GROUPS["floors"].table([cell for cell in cells.values() if not cell.scratch], COLUMNS)
+    assert f"<!-- gaps: begin -->\n{table}\n<!-- gaps: end -->" in text
+    gpt, gpt95, average = cells["gpt-999"], cells["gpt-95"], cells["convnet-ema-999"].found
+    for beta1, keeps in ((".8", False), (".9", True)):
+        assert gpt.found[16, f"floors {beta1}, .9"].keeps(gpt.null) is keeps
+    assert 1.5 < gpt.found[16, "floors .8, .9"].gap < 2.5, "twice its range"
+    assert min(gpt.found[16, form].gap for form in ("power", "floors .7, .9")) > 10
+    lr_only = [cells[name].found[4, "learning rate only"].gap for name in ("gpt-999", "digits-999", "convnet-999")]
+    assert [round(100 * abs(gap)) for gap in lr_only] == [33, 18, 22], "18 to 33 %"
+    assert gpt95.found[4, "learning rate only"].final.curves["test loss"].gap[-1] == pytest.approx(0, abs=0.05)
+    ends = [round(100 * average[16, form].final.accuracy.gap, 1) for form in ("learning rate only", "floors .8, .9")]
+    assert ends == [-5.1, -0.1]
+    assert not any(one.keeps(cell.null) for cell in cells.values() for (k, _), one in cell.found.items() if k == 64)
+
+
+def test_beta1_of_the_advice_stays_above_the_floor():
+    for kappa, beta1 in ((4, 0.975), (16, 0.994)):
+        assert 1 - Fraction(kappa) * (1 - Fraction(str(beta1))) >= Fraction(9, 10)
