@@ -32,7 +32,7 @@ def checkpoint(tmp_path):
 def test_the_command_shows_every_change_and_what_is_left_and_writes(checkpoint, capsys):
     out = checkpoint.with_name("last_64.pt")
     assert main(["checkpoint", str(checkpoint), "--from", "16", "--to", "64", "-o", str(out)]) == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     for words in (
         "batch size 16 -> 64, kappa = 4, rule sqrt",
         "keeps sigma0 = sigma * eta",

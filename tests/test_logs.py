@@ -172,7 +172,7 @@ def test_noisy_losses_are_smoothed_over_windows_of_equal_samples_and_the_window_
     other = [steps(64, 1000, 0.05, seed=9 + s) for s in range(4)]
     found = compare(base, other, alignment=Alignment(batch_sizes=(16, 64)))
     (note,) = said(found, "smoothed")
-    assert note.startswith("loss is smoothed: a line fitted in windows of 1,598 samples (about 99.9 and 24.98 logged")
+    assert note.startswith("loss is smoothed: a line fitted in windows of 1,598 samples (about 100 and 25 logged")
     assert found.verdict == "same"
     shifted = compare(base, [{**run, "loss": run["loss"] + 0.3} for run in other],
                       alignment=Alignment(batch_sizes=(16, 64)))  # fmt: skip

@@ -516,6 +516,8 @@ def test_an_optimizer_on_the_sample_clock_is_told_the_samples_of_its_steps(tmp_p
     loader = DataLoader([(X[:n], X[:n].sum(1, keepdim=True)) for n in (4, 2, 1, 7, 3)], batch_size=None)
     callbacks = [SampleClockCallback(**options)]
     options = dict(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False)
-    trainer = Trainer(max_epochs=1, callbacks=callbacks, accumulate_grad_batches=every, **options)
+    trainer = Trainer(
+        max_epochs=1, callbacks=callbacks, accumulate_grad_batches=every, enable_checkpointing=False, **options
+    )
     trainer.fit(module, loader)
     assert made[-1][1] == expected

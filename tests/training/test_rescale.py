@@ -103,7 +103,7 @@ def test_each_group_keeps_its_own_values_and_later_groups_get_the_new_defaults()
     changes = rescale_(optimizer, 4)
     first, second = optimizer.param_groups
     assert (first["lr"], second["lr"]) == (2e-3, 2e-2)
-    assert second["betas"] == pytest.approx((0.84, 0.96))
+    assert second["betas"] == pytest.approx((0.9, 0.96))
     assert (first["weight_decay"], second["weight_decay"]) == (0.2, 0.0)
     assert changes["lr (group 1)"].after == 2e-2
     optimizer.add_param_group({"params": model[2].parameters()})

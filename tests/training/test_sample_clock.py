@@ -96,7 +96,7 @@ def test_at_a_constant_batch_it_is_adamw_with_the_numbers_of_the_rule(k, fused):
     mine, other = parameters(), parameters()
     clock = AdamW(mine, reference_batch=8, weight_decay=0.3, fused=fused, **ADAM)
     plain = torch.optim.AdamW(other, weight_decay=0.3, **ADAM)
-    rescale_(plain, k)
+    rescale_(plain, k, rule="with floor:0.8,0.9")  # the floors of the clock
     train(mine, clock, [8 * k])
     assert_close(mine, train(other, plain))
 
@@ -111,7 +111,7 @@ class Oracle:
     """The equations of rootscale.training.clock, one after the other, for one tensor."""
 
     def __init__(
-        self, parameter, *, lr, betas, eps, decay=0.0, l2=0.0, floors=(0.9, 0.9), amsgrad=False, corrected=True
+        self, parameter, *, lr, betas, eps, decay=0.0, l2=0.0, floors=(0.8, 0.9), amsgrad=False, corrected=True
     ):
         self.theta = parameter.detach().clone()
         self.m, self.v, self.largest = (torch.zeros_like(self.theta) for _ in range(3))
@@ -409,7 +409,7 @@ def test_a_checkpoint_of_torch_at_the_reference_batch_goes_on():
     assert mine.param_groups[0]["reference_batch"] == 8
     assert mine.param_groups[0]["floors"] == (0.7, 0.8)
     assert mine.param_groups[0]["lr"] == ADAM["lr"]
-    mine.param_groups[0]["floors"] = (0.9, 0.9)
+    mine.param_groups[0]["floors"] = (0.8, 0.9)
     assert_close(train(a, mine, BATCHES, 9, seed=2), train(b, never, BATCHES, 9, seed=2))
 
 

@@ -14,7 +14,7 @@ from rootscale.changes import Change, Changes
 from rootscale.integrations.configs.batch import read_batch_size, write_batch_size
 from rootscale.integrations.configs.document import Document
 from rootscale.integrations.configs.formats import FORMATS, Format
-from rootscale.integrations.configs.reading import Length, read_configuration
+from rootscale.integrations.configs.reading import Length, Reading, read_configuration
 from rootscale.integrations.configs.syntaxes import guess_syntaxes
 from rootscale.integrations.configs.unknown import check_options, foreign_sign
 from rootscale.plan import Plan
@@ -32,7 +32,7 @@ class ConvertedFile:
         format: what kind of file it is.
         before: its text.
         after: its new text.
-        values: the new value of everything that changed, by path.
+        values: everything that is written, by path: the new values, and the other items of a list that was not there.
         changes: every known quantity with its reason, and the warnings.
         plan: the run that the file describes, as far as it does.
     """
@@ -144,13 +144,25 @@ def _convert(
     notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes))
     warnings = dict.fromkeys((*changes.warnings, *notes))
     changes = replace(changes, warnings=tuple(warnings))
-    new: dict[str, int | float] = dict(batch.values)
-    for one in reading.values:
-        after = _written(changes[one.path], Fraction(changes.kappa))
-        if after is not None and after != reading.values[one]:
-            new[one.path] = after
+    new = {**batch.values, **_new_values(document, reading, changes)}
     values = {path: value for path, value in new.items() if document[path] != value}
     return ConvertedFile(known, document.text, document.write(values), values, changes, plan)
+
+
+def _new_values(document: Document, reading: Reading, changes: Changes) -> dict[str, int | float]:
+    """Return what the rule changes; a list that is not in the file comes whole, with the items that stay as well."""
+    before = {one.path: value for one, value in reading.values.items()}
+    rows = ((path, _written(changes[path], Fraction(changes.kappa))) for path in before)
+    changed = {path: after for path, after in rows if after is not None and after != before[path]}
+    lists = {_missing_list(document, path) for path in changed} - {""}
+    written = [path for path in before if path in changed or _missing_list(document, path) in lists]
+    return {path: changed.get(path, before[path]) for path in written}
+
+
+def _missing_list(document: Document, path: str) -> str:
+    """The list that a value would be an item of, where the file does not have the list; empty if there is none."""
+    parent, _, last = path.rpartition(".")
+    return parent if last.isdigit() and path not in document else ""
 
 
 def _no_way_back(changes: Changes) -> list[str]:

@@ -29,7 +29,7 @@ def detect(path: Path) -> bool:
     """Return whether it is an event file, or a folder that holds some."""
     if path.is_file():
         return "tfevents" in path.name
-    return any("tfevents" in one.name and one.is_file() for one in path.iterdir())
+    return path.is_dir() and any("tfevents" in one.name and one.is_file() for one in path.iterdir())
 
 
 def read(path: Path) -> list[Log]:
