@@ -38,6 +38,11 @@ class Metric:
                 f"expected Adam, AdamW or RMSprop, which divide by sqrt(v), got {type(optimizer).__name__} "
                 f"({family.name}); known are {', '.join(DIVIDES_BY_V)}"
             )
+        if key in family.torch.codes or "step" not in family.torch.state:
+            raise TypeError(
+                f"the metric needs a second moment of floats and a step counter in the optimizer's state, which "
+                f"{type(optimizer).__name__} does not have; give the meter the parameters instead"
+            )
         self._optimizer, self._key, self._corrected = optimizer, key, family.bias_corrected
         self._groups = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
 
