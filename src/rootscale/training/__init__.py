@@ -8,6 +8,7 @@ from rootscale.training.rescale import rescale_
 from rootscale.training.restore import restore_, track_
 from rootscale.training.sampler import ScheduledSampler
 from rootscale.training.scheduled_run import ScheduledRun
+from rootscale.training.scheduled_stream import ScheduledStream
 from rootscale.training.svag import SVAG
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "NoiseMeter",
     "ScheduledRun",
     "ScheduledSampler",
+    "ScheduledStream",
     "advise",
     "exact_noise",
     "rescale_",
