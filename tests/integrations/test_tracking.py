@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from rootscale import Adam, Plan, ScalingWarning
 from rootscale.noise import Interval, Noise
 from rootscale.tracking import above_noise, numbers
-from rootscale.trajectory import Trajectory
 from rootscale.training import rescale_
+from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

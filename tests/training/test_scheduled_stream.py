@@ -92,7 +92,7 @@ def test_a_step_that_was_broken_off_is_handed_out_again():
         assert batch.tolist() == [0, 1, 2, 3]
         break
     assert run.seen == 0
-    assert [batch for _, batch, *_ in passed(run, stream)][0] == [0, 1, 2, 3]
+    assert next(batch for _, batch, *_ in passed(run, stream)) == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="a stream cannot go from sample 16 to 3"):
         stream.position = 3
 
