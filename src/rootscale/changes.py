@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,11 @@ class Change:
         }
 
 
+def _metric_name(field: str) -> str:
+    """Return a name that every tracker takes; MLflow has letters, digits and ``_ . / -``."""
+    return re.sub(r"[^\w./-]+", "_", field.replace(": ", "/")).strip("_")
+
+
 def _plain(value: Number | None) -> int | float | None:
     return value if value is None or isinstance(value, int) else float(value)
 
@@ -130,7 +136,7 @@ class Changes:
         >>> changes.flat()["rootscale/optimizer.eta"], changes.flat("")["kappa"]
         (0.002, 4.0)
         """
-        values = {row.field.replace(": ", "/").replace(" ", "_"): row.value for row in self.rows}
+        values = {_metric_name(row.field): row.value for row in self.rows}
         found = {"kappa": self.kappa, **{name: value for name, value in values.items() if value is not None}}
         return {f"{prefix}{name}": float(value) for name, value in found.items()}
 

@@ -176,6 +176,16 @@ def test_rmsprop_is_converted_through_its_optim_args_and_sgd_linearly():
     assert (sgd.learning_rate, sgd.weight_decay, sgd.optim_args) == (4e-3, 0.1, "momentum=0.9")
 
 
+def test_optim_args_that_the_trainer_would_lose_are_refused(monkeypatch):
+    """As version 5.0 does."""
+    monkeypatch.setattr(Trainer, "get_optimizer_cls_and_kwargs", lambda args: (torch.optim.RMSprop, {"lr": 1e-3}))
+    with pytest.raises(
+        ValueError, match=r"does not give optim_args to RMSprop, so alpha, eps would be lost: use a newer"
+    ):
+        scale_training_arguments(arguments(optim="rmsprop", optim_args="alpha=0.98"), to=16)
+    scale_training_arguments(arguments(), to=16)
+
+
 def made_from(text, folder="unused"):
     """The arguments of a file, as `HfArgumentParser` makes them."""
     return TrainingArguments(str(folder), **{"use_cpu": True, "report_to": [], **json.loads(text)})

@@ -8,7 +8,8 @@ only the rest of a change of batch size is converted here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import warnings as python_warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,14 +17,17 @@ from typing import Any, Literal
 import torch
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
-from rootscale.changes import Change, Changes
+from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.hparams import positive
+from rootscale.noise import Noise
 from rootscale.rules import RULES
+from rootscale.tracking import SAMPLES, Tracked, above_noise, numbers
 from rootscale.training import rescale_, restore_, schedulers, track_
 from rootscale.training.sample_clock import SampleClock
 from rootscale.training.scheduler_changes import rescale_scheduler, ticks
 from rootscale.training.targets import several
 from rootscale.units import UNITS
+from rootscale.verdict import Comparison
 
 try:
     from accelerate import Accelerator
@@ -37,7 +41,7 @@ except ImportError as error:
 
 Lengths = Literal["fixed", "per process"]
 
-__all__ = ["add_samples", "rescale", "restore", "track"]
+__all__ = ["add_samples", "log", "rescale", "restore", "track"]
 
 
 def add_samples(accelerator: Accelerator, optimizer: Any, samples: float) -> None:
@@ -155,6 +159,30 @@ def track(optimizer: Any | Sequence[Any], batch_size: int, *, scheduler: Any | S
     bare, inner = [_bare(one) for one in prepared], [_inner(one) for one in several(scheduler)]
     with _belonging_to(bare, inner, prepared):
         track_(bare, batch_size, scheduler=inner)
+
+
+def log(
+    accelerator: Accelerator,
+    *found: Tracked | Noise | Comparison | Mapping[str, float],
+    samples: int,
+    batch_size: float | None = None,
+) -> None:
+    """Log what was found to all trackers of an accelerator, at the number of samples seen as the step.
+
+    >>> log(Accelerator(cpu=True), {"loss": 0.5}, samples=4096)
+
+    Args:
+        accelerator: made with ``log_with=...``, after ``init_trackers``.
+        found: what `rescale` returned, what a `NoiseMeter` estimated, a verdict, or numbers by name.
+        samples: seen until now, over all processes. As the step they let curves before and after a change of batch
+            size continue each other, also where the change follows a restart.
+        batch_size: over processes and accumulation; if it exceeds a noise scale that is logged, that is a warning.
+    """
+    accelerator.log({**numbers(*found), SAMPLES: float(samples)}, step=int(samples))
+    for one in found:
+        message = above_noise(one, batch_size) if isinstance(one, Noise) and batch_size is not None else ""
+        if message and accelerator.is_main_process:
+            python_warnings.warn(message, ScalingWarning, stacklevel=2)
 
 
 def _bare(optimizer: Any) -> Any:

@@ -9,6 +9,7 @@ from rootscale.training.rescale import rescale_
 from rootscale.training.restore import restore_, track_
 from rootscale.training.sampler import ScheduledSampler
 from rootscale.training.scheduled_run import ScheduledRun
+from rootscale.training.scheduled_stream import ScheduledStream
 from rootscale.training.svag import SVAG
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "NoiseMeter",
     "ScheduledRun",
     "ScheduledSampler",
+    "ScheduledStream",
     "advise",
     "exact_noise",
     "register",

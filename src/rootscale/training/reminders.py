@@ -36,6 +36,11 @@ def _reminders(live: Live, switch: Switch, rule: Rule, clip: float | None) -> It
         yield f"batch size of the data loader (or accumulation, or workers): {sizes}"
         if "steps" in rule.units:
             yield f"steps left, and every interval in steps (logging, evaluation, checkpoints): divide by {show(kappa)}"
+        if live.scheduler is not None and "step" in (live.interval, *live.interval) and "steps" in rule.units:
+            yield (
+                "a short last batch of an epoch, if there is one: the scheduler counts it as a whole step; give the "
+                "data loader drop_last=True"
+            )
         factor = float(rule.convert("clip", 1.0, kappa))
         if clip is not None:
             yield f"gradient clip: {show(clip)} -> {show(clip * factor)}"

@@ -13,7 +13,7 @@ from rootscale.batch_size import BatchSize
 from rootscale.training.batch_schedule import BatchSchedule, whole
 from rootscale.training.positions import BLOCK, Blocks, generator, samples
 
-__all__ = ["ScheduledSampler"]
+__all__ = ["Layouts", "ScheduledSampler"]
 
 
 class _Order:
@@ -33,7 +33,52 @@ class _Order:
         return samples(self.n, self.replacement, generator(self.seed, int(self.replacement), block))
 
 
-class ScheduledSampler(Sampler[list[int]]):
+class Layouts:
+    """Say how the batches of a schedule are cut for ranks and accumulation.
+
+    Args:
+        schedule, micro, rank, world_size: as for `ScheduledSampler`.
+    """
+
+    def __init__(self, schedule: BatchSchedule, micro: int | None, rank: int | None, world_size: int | None) -> None:
+        ready = dist.is_available() and dist.is_initialized()
+        self.schedule = schedule
+        self.micro = None if micro is None else whole("micro", micro)
+        self.world_size = whole(
+            "world_size", (dist.get_world_size() if ready else 1) if world_size is None else world_size
+        )
+        self.rank = whole("rank", (dist.get_rank() if ready else 0) if rank is None else rank, 0)
+        if self.rank >= self.world_size:
+            raise ValueError(f"rank must be below world_size={self.world_size}, got {self.rank}")
+        for _, size in schedule.stages:
+            self.layout(size)
+
+    def layout(self, size: int) -> BatchSize:
+        """Return how a batch of this size is cut: samples in a micro-batch, micro-batches (accumulation), ranks.
+
+        >>> print(ScheduledSampler(100, BatchSchedule([(0, 64)]), micro=16, rank=0, world_size=2).layout(64))
+        64 (16 micro x 2 accumulation x 2 workers)
+        """
+        share, rest = divmod(size, self.world_size)
+        if rest:
+            raise ValueError(
+                f"batch size {size} cannot be shared equally by {self.world_size} ranks; "
+                f"{share * self.world_size or self.world_size} or {(share + 1) * self.world_size} can"
+            )
+        if self.micro is None or share <= self.micro:
+            return BatchSize(share, 1, self.world_size)
+        accumulation = next(a for a in range(-(-share // self.micro), share + 1) if share % a == 0)
+        if 2 * (share // accumulation) <= self.micro:
+            step = self.micro * self.world_size
+            raise ValueError(
+                f"batch size {size} is {share} samples on each of {self.world_size} ranks, which cannot be cut into "
+                f"equal micro-batches of {self.micro} or a little less; "
+                f"{size // step * step} or {(size // step + 1) * step} can"
+            )
+        return BatchSize(share // accumulation, accumulation, self.world_size)
+
+
+class ScheduledSampler(Layouts, Sampler[list[int]]):
     """Serve as the ``batch_sampler`` of a `torch.utils.data.DataLoader` whose batch size follows a schedule.
 
     >>> sampler = ScheduledSampler(10, BatchSchedule([(0, 2), (4, 4)]), shuffle=False)
@@ -78,44 +123,15 @@ class ScheduledSampler(Sampler[list[int]]):
         world_size: int | None = None,
         epoch: int | None = None,
     ) -> None:
-        ready = dist.is_available() and dist.is_initialized()
-        self.n, self.schedule = whole("n", n), schedule
-        self.micro = None if micro is None else whole("micro", micro)
-        self.world_size = whole(
-            "world_size", (dist.get_world_size() if ready else 1) if world_size is None else world_size
-        )
-        self.rank = whole("rank", (dist.get_rank() if ready else 0) if rank is None else rank, 0)
-        if self.rank >= self.world_size:
-            raise ValueError(f"rank must be below world_size={self.world_size}, got {self.rank}")
+        super().__init__(schedule, micro, rank, world_size)
+        self.n = whole("n", n)
         self.epoch = self.n if epoch is None else whole("epoch", epoch)
         self.position = 0
         self._order = _Order(self.n, whole("seed", seed, 0), shuffle, replacement)
-        for _, size in schedule.stages:
-            self.layout(size)
 
-    def layout(self, size: int) -> BatchSize:
-        """Return how a batch of this size is cut: samples in a micro-batch, micro-batches (accumulation), ranks.
-
-        >>> print(ScheduledSampler(100, BatchSchedule([(0, 64)]), micro=16, rank=0, world_size=2).layout(64))
-        64 (16 micro x 2 accumulation x 2 workers)
-        """
-        share, rest = divmod(size, self.world_size)
-        if rest:
-            raise ValueError(
-                f"batch size {size} cannot be shared equally by {self.world_size} ranks; "
-                f"{share * self.world_size or self.world_size} or {(share + 1) * self.world_size} can"
-            )
-        if self.micro is None or share <= self.micro:
-            return BatchSize(share, 1, self.world_size)
-        accumulation = next(a for a in range(-(-share // self.micro), share + 1) if share % a == 0)
-        if 2 * (share // accumulation) <= self.micro:
-            step = self.micro * self.world_size
-            raise ValueError(
-                f"batch size {size} is {share} samples on each of {self.world_size} ranks, which cannot be cut into "
-                f"equal micro-batches of {self.micro} or a little less; "
-                f"{size // step * step} or {(size // step + 1) * step} can"
-            )
-        return BatchSize(share // accumulation, accumulation, self.world_size)
+    def pass_number(self, position: int) -> int:
+        """Return the number of the pass that a position is in, from 0."""
+        return position // self.epoch
 
     def pass_end(self, position: int) -> int:
         """Return the position at which the present pass ends: its last batch begins before it."""

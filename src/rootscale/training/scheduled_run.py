@@ -20,10 +20,12 @@ from rootscale.training.live import Live, Switch
 from rootscale.training.prepared import prepare
 from rootscale.training.rescale import rescale_
 from rootscale.training.sampler import ScheduledSampler
+from rootscale.training.scheduled_stream import ScheduledStream
 
 __all__ = ["ScheduledRun"]
 
 Item = TypeVar("Item")
+_END = object()
 
 
 class ScheduledRun:
@@ -49,7 +51,7 @@ class ScheduledRun:
     (2008, 32, 251, 0.5)
 
     Args:
-        sampler: the loader's ``batch_sampler``.
+        sampler: the loader's ``batch_sampler``, or a `ScheduledStream`, which is its own loader.
         optimizer, scheduler, model, ema, rule, interval: as for `rescale_`.
         clip: the largest gradient norm at the batch size ``made_for``; `clip` is the one for now.
         made_for: the batch size that the settings of these objects are meant for; by default the schedule's first.
@@ -69,7 +71,7 @@ class ScheduledRun:
 
     def __init__(
         self,
-        sampler: ScheduledSampler,
+        sampler: ScheduledSampler | ScheduledStream,
         optimizer: torch.optim.Optimizer,
         *,
         scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
@@ -112,7 +114,7 @@ class ScheduledRun:
     @property
     def epoch(self) -> int:
         """Return the number of the pass of the loader that comes now, from 0; a resumed run loops from here on."""
-        return self.seen // self.sampler.epoch
+        return self.sampler.pass_number(self.seen)
 
     def _prepare(self, size: int) -> None:
         """Check the change to a batch size."""
@@ -143,7 +145,7 @@ class ScheduledRun:
         if given is not self.sampler:
             raise ValueError(
                 f"the loader's batch_sampler must be the run's sampler, got {type(given).__name__}; "
-                "make it as DataLoader(data, batch_sampler=sampler)"
+                "make it as DataLoader(data, batch_sampler=sampler), or give a ScheduledStream itself"
             )
         self.sampler.position = self.seen  # what an interrupted pass had handed out ahead is handed out again
         end, items = self.sampler.pass_end(self.seen), iter(loader)
@@ -153,10 +155,12 @@ class ScheduledRun:
             accumulation = self.sampler.layout(size).accumulation
             self.weight = 1 / accumulation
             for i in range(accumulation):
-                item = next(items)
+                item = next(items, _END)
+                if item is _END:  # of a stream, which ends between two steps
+                    return
                 self.complete = i == accumulation - 1
                 self.seen += size * self.complete
-                yield item
+                yield item  # type: ignore[misc]
         next(items, None)  # lets the loader end its workers
 
     def grow(self, noise: Noise) -> int | None:

@@ -18,7 +18,8 @@ from rootscale.changes import Change, Changes
 from rootscale.format import show
 from rootscale.hparams import positive
 from rootscale.integrations.lightning.batches import global_batch_size
-from rootscale.integrations.lightning.frame import Frame, Interval, find_averages, find_intervals
+from rootscale.integrations.lightning.frame import Frame, Interval, find_averages, find_intervals, samples_seen
+from rootscale.integrations.lightning.loggers import log_changes, log_samples
 from rootscale.integrations.lightning.noise import NoiseLog
 from rootscale.noise import Noise
 from rootscale.rules import Rule, get_rule
@@ -54,7 +55,9 @@ class RescaleCallback(Callback):
         trainer_settings: also convert the Trainer's ``gradient_clip_val`` and ``max_steps``.
         noise: log the noise scale as ``noise_scale``, ``noise_scale_low`` and ``noise_scale_high`` (95 % interval),
             every ``log_every_n_steps`` steps. It is measured over the latest 100 steps, or as many as the number given;
-            it needs accumulation or DDP, and automatic optimization.
+            it needs accumulation or DDP, and automatic optimization. A batch that exceeds it is a warning.
+        by_samples: let the loggers' step be the samples seen, so that curves before and after a change of batch size
+            continue each other. Without it they are logged as ``samples_seen``.
 
     Attributes:
         changes: what was converted, one `rootscale.Changes` for each change of batch size; with several optimizers its
@@ -71,6 +74,7 @@ class RescaleCallback(Callback):
         interval: Interval | None = None,
         trainer_settings: bool = True,
         noise: bool | int = False,
+        by_samples: bool = False,
     ) -> None:
         get_rule(rule, "adam")  # checks its text
         if interval not in (None, "step", "epoch"):
@@ -81,6 +85,7 @@ class RescaleCallback(Callback):
             positive("saved_batch_size", saved_batch_size)
         self.ema = (ema,) if isinstance(ema, str) else tuple(ema)
         self.interval, self.trainer_settings = interval, trainer_settings
+        self.by_samples = by_samples
         self.noise_window = 100 if noise is True else int(noise)
         self.changes: list[Changes] = []
         self._forget()
@@ -166,6 +171,7 @@ class RescaleCallback(Callback):
                 if size == self._size:
                     what = f"global batch size {show(size)}, accumulated from {self._every} -> {every} batches"
                 rank_zero_info(f"{what}: {changes}")
+                log_changes(trainer, changes, samples_seen(self._frames, self._size, frame.step), self.by_samples)
             self._frames.append(frame)
         self._size, self._every = size, every
 
@@ -187,7 +193,26 @@ class RescaleCallback(Callback):
     ) -> None:
         """Log the noise, while the gradient is complete and not yet clipped."""
         if self._noise is not None:
-            self._noise.end_step(trainer, pl_module)
+            self._noise.end_step(trainer, pl_module, float(self._size or 0))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the samples seen."""
+        self._log_samples(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let them be the step of what is logged of the epoch."""
+        self._log_samples(trainer, pl_module, epoch=True)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let them be the step of what is logged of the validation."""
+        self._log_samples(trainer, pl_module, epoch=True)
+
+    def _log_samples(self, trainer: Trainer, module: LightningModule, epoch: bool = False) -> None:
+        if self._size is not None:
+            samples = samples_seen(self._frames, self._size, trainer.global_step)
+            log_samples(trainer, module, samples, self.by_samples, epoch)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Record the global batch size, and the changes since the script's numbers."""

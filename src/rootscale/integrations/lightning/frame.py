@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from rootscale.format import show
 from rootscale.rules import rule_text
 
-__all__ = ["Frame", "find_averages", "find_intervals"]
+__all__ = ["Frame", "find_averages", "find_intervals", "samples_seen"]
 
 Interval = Literal["step", "epoch"]
 
@@ -49,6 +49,23 @@ class Frame:
         """By how much the samples per forward pass change, on all devices: accumulation is no part of it."""
         before, after = self.every
         return self.kappa * before / after
+
+
+def samples_seen(frames: Sequence[Frame], size: float, step: int) -> float:
+    """Return the samples of a run's steps, each of the batch size that it had; short last batches count as whole ones.
+
+    >>> samples_seen([Frame(4, None, 100, (1, 4))], 64, 110)
+    2240.0
+
+    Args:
+        frames: the changes so far.
+        size: the global batch size of now.
+        step: of the Trainer.
+    """
+    total, last = 0.0, step
+    for frame in reversed(frames):
+        total, last, size = total + (last - frame.step) * size, frame.step, size / frame.kappa
+    return total + last * size
 
 
 def find_intervals(trainer: Trainer, module: LightningModule, frame: Frame, manual: Interval | None) -> list[Interval]:

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.data import extract_batch_size
 
+from rootscale.changes import ScalingWarning
 from rootscale.integrations.lightning.batches import device_count
 from rootscale.noise import Noise
+from rootscale.tracking import above_noise, numbers
 from rootscale.training import NoiseMeter
 
 __all__ = ["NoiseLog"]
@@ -38,6 +41,7 @@ class NoiseLog:
         self._meter = NoiseMeter(trainer.optimizers[0], window, process_group=group)
         self._devices, self._parts, self._samples = devices, 0, 1
         self._part: AbstractContextManager[None] | None = None
+        self._warned = False
 
     def start_batch(self, batch: Any) -> None:
         """Take the number of samples of the next batch."""
@@ -54,8 +58,13 @@ class NoiseLog:
             self._part.__exit__(None, None, None)
             self._part, self._parts = None, self._parts + 1
 
-    def end_step(self, trainer: Trainer, module: LightningModule) -> None:
-        """Take in a complete gradient, not yet clipped, and log the noise scale where it is time to log."""
+    def end_step(self, trainer: Trainer, module: LightningModule, size: float) -> None:
+        """Take in a complete gradient, not yet clipped, and log the noise scale where it is time to log.
+
+        Args:
+            trainer, module: of the fit.
+            size: the global batch size.
+        """
         parts, self._parts = self._parts, 0
         if parts * self._devices < 2:  # no accumulation, or the last batch of an epoch by itself
             self._meter.discard()
@@ -63,9 +72,16 @@ class NoiseLog:
         self._meter.update()
         if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             with suppress(ValueError):  # too few steps yet
-                scale = self.estimate().scale
-                values = {"": scale.value, "_low": scale.low, "_high": scale.high}
-                module.log_dict({f"noise_scale{end}": value for end, value in values.items()}, batch_size=1)
+                noise = self.estimate()
+                module.log_dict(numbers(noise), batch_size=1)
+                self._warn(noise, size)
+
+    def _warn(self, noise: Noise, size: float) -> None:
+        """Say once in a fit that the batch exceeds the noise scale."""
+        message = "" if self._warned else above_noise(noise, size)
+        if message:
+            self._warned = True
+            rank_zero_warn(message, category=ScalingWarning)
 
     def estimate(self) -> Noise:
         """Return the noise over the latest steps."""

@@ -139,7 +139,23 @@ def scale_training_arguments(
         after = changes[one.path].value
         if after is not None and after != before:
             _put(new, one.path, after if isinstance(after, int) else float(after))
+    _check_taken(new)
     return new
+
+
+def _check_taken(args: Any) -> None:
+    """Check that the Trainer hands ``optim_args`` on to RMSprop, whose alpha and eps are there."""
+    held = _table("optim_args", args.optim_args) if args.optim == "rmsprop" else {}
+    if held:
+        import transformers
+
+        _, given = transformers.Trainer.get_optimizer_cls_and_kwargs(args)
+        lost = [name for name in held if name not in given]
+        if lost:
+            raise ValueError(
+                f"transformers {transformers.__version__} does not give optim_args to RMSprop, so {', '.join(lost)} "
+                "would be lost: use a newer version, or make the optimizer yourself, Trainer(optimizers=...)"
+            )
 
 
 def _put(args: Any, path: str, value: int | float) -> None:

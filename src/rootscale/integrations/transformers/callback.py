@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings as python_warnings
 from collections.abc import Iterable
@@ -18,8 +19,10 @@ from rootscale.integrations.configs.reading import Reading
 from rootscale.integrations.transformers.arguments import global_batch_size, read_arguments
 from rootscale.integrations.transformers.noise import NoiseLog
 from rootscale.integrations.transformers.scheduler import scheduler_at
+from rootscale.noise import Noise
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import AVERAGINGS, get_rule
+from rootscale.tracking import SAMPLES, above_noise, numbers
 from rootscale.training import rescale_
 from rootscale.training.edits import units_edit
 from rootscale.training.markers import units_of
@@ -70,7 +73,7 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         ema: averages of the parameters (see `rescale_`), whose decay is converted in the same way, by the global batch
             size.
         noise_every: measure the noise of the gradient at every so many steps, and log ``noise_scale`` with the loss; 0
-            is never. It needs accumulation or several processes.
+            is never. It needs accumulation or several processes. A batch that exceeds it is a warning.
         noise_window: how many of the latest measurements to average over.
 
     Attributes:
@@ -98,6 +101,8 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self._own_optimizer = False  # whether the arguments do not describe the optimizer
         self._averages_of: Any = None
         self._noise: NoiseLog | None = None
+        self._unlogged: Changes | None = None  # what no tracker has been given yet
+        self._warned = False
 
     def state(self) -> dict[str, Any]:
         """Return what every checkpoint keeps, in ``trainer_state.json``."""
@@ -122,7 +127,8 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
                 ScalingWarning,
                 stacklevel=2,
             )
-        self.changes = None
+        _put_first(self)
+        self.changes, self._warned = None, False
         if before.total != size.total:
             if BatchSize.of(saved["steps_at"]).total != size.total:
                 raise ValueError(
@@ -130,7 +136,7 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
                     "rootscale.integrations.transformers.resume(trainer, checkpoint) instead of trainer.train, with "
                     "arguments from scale_training_arguments"
                 )
-            self.changes = self._convert(args, state, before, size, **kwargs)
+            self.changes = self._unlogged = self._convert(args, state, before, size, **kwargs)
         start = BatchSize.of(started_at(saved) or before)
         self._convert_averages(kwargs["model"], _bare(kwargs["optimizer"]), start, size)
         self.batch_size = self.steps_at = size.to_json()
@@ -207,17 +213,46 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             self._noise.end()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Put the noise scale beside the loss."""
-        if self._noise is not None and logs is not None and "loss" in logs and self._noise.steps >= 8:
-            values = self._noise.values()
-            logs.update(values)
-            state.log_history[-1].update(values)
+        """Put the samples seen into every log, and what was converted and the noise scale beside the loss."""
+        if logs is None or self.batch_size is None:
+            return
+        size = float(BatchSize.of(self.batch_size).total)
+        values = {SAMPLES: state.global_step * size}
+        if "loss" in logs:
+            found = [one for one in (self._unlogged, self._noise and self._noise.estimate()) if one is not None]
+            values |= numbers(*found)
+            self._unlogged = None
+            self._warn(found[-1] if found else None, size)
+        logs.update(values)
+        state.log_history[-1].update(values)
+
+    def _warn(self, found: Any, size: float) -> None:
+        """Say once in a training that the batch exceeds the noise scale."""
+        message = above_noise(found, size) if isinstance(found, Noise) and not self._warned else ""
+        if message:
+            self._warned = True
+            python_warnings.warn(message, ScalingWarning, stacklevel=2)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the hooks off the model."""
         if self._noise is not None:
             self._noise.remove()
             self._noise = None
+
+
+def _put_first(callback: Any) -> None:
+    """Move a callback to the front of its Trainer's: trackers come before the callbacks that users give.
+
+    They read the same dictionary of logs one after the other. No event has the list of callbacks as an argument, so it
+    is taken from who calls the event.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        held = getattr(frame.f_locals.get("self"), "callbacks", None)
+        if isinstance(held, list) and any(one is callback for one in held):
+            held[:] = [callback, *(one for one in held if one is not callback)]
+            return
+        frame = frame.f_back
 
 
 def _difference(converted: Any, wanted: Any, fields: Iterable[str]) -> tuple[str, float, float] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 
 from rootscale.integrations.transformers.arguments import global_batch_size
+from rootscale.noise import Noise
 from rootscale.training import NoiseMeter
 
 __all__ = ["NoiseLog"]
@@ -79,11 +79,9 @@ class NoiseLog:
             self._part = None
             self._meter.discard()
 
-    def values(self) -> dict[str, float]:
-        """Return the noise scale with its interval; an end that is not finite is left out."""
-        scale = self._meter.estimate().scale
-        named = {"noise_scale": scale.value, "noise_scale_low": scale.low, "noise_scale_high": scale.high}
-        return {name: value for name, value in named.items() if math.isfinite(value)}
+    def estimate(self) -> Noise | None:
+        """Return the noise over the latest measurements; None while they are too few."""
+        return self._meter.estimate() if self.steps >= 8 else None
 
     def remove(self) -> None:
         """Take the hooks off."""

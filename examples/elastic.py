@@ -1,0 +1,77 @@
+"""Elastic training: processes come and go, the batch size follows their number, and everything is converted to it.
+
+    torchrun --nproc-per-node 2 examples/elastic.py run.pt --leave 2    # stopped after two epochs, as by a scheduler
+    torchrun --nproc-per-node 3 examples/elastic.py run.pt              # goes on, with more processes
+
+The processes load the file of the last epoch and go on at the larger batch size, from the sample where it was saved.
+The script does not know whether it is a restart: `torchrun --nnodes 1:4 --max-restarts 3 --rdzv-backend c10d
+--rdzv-endpoint HOST:PORT` restarts it by itself when machines come or go.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from rootscale.training import BatchSchedule, ScheduledRun, ScheduledSampler
+
+PER_PROCESS, MADE_FOR, EPOCHS = 16, 32, 6  # the settings below are meant for batches of 32 samples
+
+
+def main() -> None:
+    """Train the epochs that are left, with as many processes as there are now."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="of the checkpoint, which all machines can read")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--leave", type=int, help="stop after so many epochs, as a job that loses its machine")
+    args = parser.parse_args()
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+
+    torch.manual_seed(0)
+    x = torch.randn(1440, 20)
+    data = TensorDataset(x, (x.sum(1) + 2 * torch.randn(1440) > 0).long())
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 2)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.98, 0.998), weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(data) // MADE_FOR)
+    schedule = BatchSchedule([(0, PER_PROCESS * dist.get_world_size())])  # all that knows how many there are
+    sampler = ScheduledSampler(len(data), schedule)
+    run = ScheduledRun(sampler, optimizer, scheduler=scheduler, model=model, clip=1.0, made_for=MADE_FOR)
+    parts = {"run": run, "model": model.module, "optimizer": optimizer, "scheduler": scheduler}  # the run comes first
+    if args.file.exists():
+        saved = torch.load(args.file)
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
+
+    loader = DataLoader(data, batch_sampler=sampler)
+    last = args.epochs if args.leave is None else min(args.epochs, run.epoch + args.leave)
+    while run.epoch < last:
+        for inputs, labels in run.batches(loader):
+            loss = F.cross_entropy(model(inputs), labels)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), run.clip)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        if dist.get_rank() == 0:
+            rate, decay = (optimizer.param_groups[0][key] for key in ("lr", "weight_decay"))
+            print(
+                f"{dist.get_world_size()} processes, {run.seen} samples, batch size {run.size}, lr {rate:.9f}, "
+                f"decay {decay:.6f}, clip {run.clip:.6f}",
+                flush=True,
+            )
+            whole = args.file.with_suffix(".part")  # a process may be stopped at any time
+            torch.save({name: part.state_dict() for name, part in parts.items()}, whole)
+            os.replace(whole, args.file)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
