@@ -251,7 +251,7 @@ def test_event_files_are_read_as_tensorboard_writes_them(tmp_path):
     assert cut.notes == ("its last event is cut off and was left out",)
     assert len(cut.columns["train/loss"]) == 30
     file.write_bytes(raw[:100] + b"xxxx" + raw[104:])
-    with pytest.raises(ValueError, match=r"no event file of TensorBoard, or is damaged|an event in it cannot be read"):
+    with pytest.raises(ValueError, match=r"damaged"):
         read_logs(file)
 
 

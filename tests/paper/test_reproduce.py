@@ -156,12 +156,12 @@ def test_stopped_after_some_time_it_resumes_to_the_same_end(tmp_path, monkeypatc
     )
 
 
-def test_four_seeds_are_compared_and_fewer_get_no_verdict(tmp_path):
-    for seeds in (3, 4):
+def test_two_seeds_are_compared_and_one_gets_no_verdict(tmp_path):
+    for seeds in (1, 2):
         out = tmp_path / str(seeds)
         assert running.reproduce(tiny(), Options(epochs=1, seeds=seeds), out, tmp_path / "runs")
         (arm,) = Check.load(out).others
-        assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 4)
+        assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 2)
     assert list(arm.comparison.deciding) == ["train loss", "test loss"]
     assert "test accuracy" in arm.comparison.gaps
 

@@ -77,7 +77,10 @@ def _records(file: Path, notes: list[str]) -> Iterator[bytes]:
         if len(head) < 12 or at + 16 + length > len(data):
             notes.append("its last event is cut off and was left out")
             return
-        yield data[at + 12 : at + 12 + length]
+        event = data[at + 12 : at + 12 + length]
+        if _checksum(event) != struct.unpack("<I", data[at + 12 + length : at + 16 + length])[0]:
+            raise ValueError(f"{file} is damaged: the event at byte {at:,} does not have its checksum")
+        yield event
         at += 16 + length
 
 

@@ -219,7 +219,9 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         size = float(BatchSize.of(self.batch_size).total)
         values = {SAMPLES: state.global_step * size}
         if "loss" in logs:
-            found = [one for one in (self._unlogged, self._noise and self._noise.estimate()) if one is not None]
+            found: list[Any] = [
+                one for one in (self._unlogged, self._noise and self._noise.estimate()) if one is not None
+            ]
             values |= numbers(*found)
             self._unlogged = None
             self._warn(found[-1] if found else None, size)
