@@ -153,7 +153,9 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             self._check_arguments(record, optimizer, kappa)
         move = scheduler_at(scheduler, state.global_step, get_rule(self.rule, record.name), kappa)
         settle(optimizer, {})  # the state has been loaded, and what it says was converted is converted below
-        changes = rescale_(optimizer, batch_size=(before, size), rule=self.rule)
+        with python_warnings.catch_warnings():  # the scheduler is moved below; in some versions it drives the bare one
+            python_warnings.filterwarnings("ignore", "a scheduler drives this optimizer but was not given")
+            changes = rescale_(optimizer, batch_size=(before, size), rule=self.rule)
         move()
         return changes
 
