@@ -177,9 +177,12 @@ def _plan(args: argparse.Namespace) -> Plan:
 def _by_label(optimizer: dict[str, Any]) -> None:
     """Bring values to the fields that users know by another name: Muon's ``--momentum`` is its ``mu``."""
     record = OPTIMIZERS.get(str(optimizer.get("name")))
-    for f in fields(record) if record else ():
+    if record is None:
+        return
+    own = {f.name for f in fields(record)}
+    for f in fields(record):
         label = f.metadata.get("label")
-        if label in optimizer and f.name not in optimizer and label not in {one.name for one in fields(record)}:
+        if label in optimizer and f.name not in optimizer and label not in own:
             optimizer[f.name] = optimizer.pop(label)
 
 
