@@ -198,7 +198,7 @@ def _say_cost(cost: Cost, settings: Settings, seeds: int | str, execute: Execute
     print(
         f"about {duration(cost.seconds(count, execute.workers()))} for {cost.runs} kinds of runs with {count} seeds"
         f"{more}, {100 * cost.share:.0f} % of it measuring: {len(settings.grid)} points on {measure.eval_samples:,} "
-        "samples",
+        "samples; runs that are stored are not made again",
         file=sys.stderr, flush=True,
     )  # fmt: skip
 

@@ -179,9 +179,10 @@ def _by_label(optimizer: dict[str, Any]) -> None:
     record = OPTIMIZERS.get(str(optimizer.get("name")))
     if record is None:
         return
+    own = {f.name for f in fields(record)}
     for f in fields(record):
         label = f.metadata.get("label")
-        if label in optimizer and f.name not in optimizer and label not in {one.name for one in fields(record)}:
+        if label in optimizer and f.name not in optimizer and label not in own:
             optimizer[f.name] = optimizer.pop(label)
 
 

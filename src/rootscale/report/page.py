@@ -201,8 +201,8 @@ def _bands(check: Check) -> Html:
     return fill(
         "The wide band holds the true gap at all times and of all test functions that decide at once; the narrow one "
         "at each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. "
-        "<b>Same</b>: the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is wrong in at "
-        "most $error of such comparisons$often. $alone",
+        "<b>Same</b>: the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is "
+        "wrong in at most $error of such comparisons$often. $alone",
         error=words.percent(1 - comparison.level),
         often=""
         if comparison.looks == "once"
