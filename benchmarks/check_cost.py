@@ -13,13 +13,14 @@ import argparse
 import time
 from functools import partial
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from rootscale import Adam, Plan
+from rootscale import Adam, BatchSize, Plan
 from rootscale.files import write_json
 from rootscale.lab import Check, Here, Measure, Task, check
 from rootscale.lab.provenance import environment
@@ -41,7 +42,7 @@ def task(steps: int) -> Task:
     data = load_digits()
     x = nn.functional.interpolate(torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, scale_factor=2)
     y = torch.tensor(data.target)
-    plan = Plan(Adam(eta=1e-3, beta1=0.9, beta2=0.999), batch_size=16, steps=steps)
+    plan = Plan(Adam(eta=1e-3, beta1=0.9, beta2=0.999), batch_size=BatchSize(16), steps=steps)
     loss = partial(nn.functional.cross_entropy, reduction="none")
     return Task("conv", plan, net, loss, (x[:1437], y[:1437]), (x[1437:], y[1437:]), {"accuracy": accuracy})
 
@@ -49,7 +50,8 @@ def task(steps: int) -> Task:
 def timed(steps: int, before: bool) -> tuple[Check, float]:
     """Return what a check found and the seconds of the processor that it took."""
     torch.set_num_threads(1)
-    seeds, measure = (8, Measure()) if before else ("auto", Measure(share=SHARE))
+    seeds: int | Literal["auto"] = 8 if before else "auto"
+    measure = Measure() if before else Measure(share=SHARE)
     began = time.process_time()
     with mock.patch("rootscale.lab.sweeps.stacking_pays", return_value=True) if before else mock.MagicMock():
         found = check(task(steps), [4, 16], seeds=seeds, switch_at=4 * steps, measure=measure, execute=Here())
