@@ -42,7 +42,7 @@ def task(steps: int) -> Task:
     data = load_digits()
     x = nn.functional.interpolate(torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, scale_factor=2)
     y = torch.tensor(data.target)
-    plan = Plan(Adam(eta=1e-3, beta1=0.9, beta2=0.999), BatchSize(16), steps=steps)
+    plan = Plan(Adam(eta=1e-3, beta1=0.9, beta2=0.999), batch_size=BatchSize(16), steps=steps)
     loss = partial(nn.functional.cross_entropy, reduction="none")
     return Task("conv", plan, net, loss, (x[:1437], y[:1437]), (x[1437:], y[1437:]), {"accuracy": accuracy})
 

@@ -94,7 +94,9 @@ def critical_values(
             continue
         largest = np.max([part.max(1) for part in parts], axis=0)
         every = np.concatenate([part.ravel() for part in parts])
-        found.append(Critical(_upper(largest, alpha), _upper(every, min(2 * alpha, 1.0))))
+        # A single deviation makes all functions look like one: each then gets its part of the error.
+        sharing = len(parts) if sum(sample.runs - 1 for sample in samples) == 1 else 1
+        found.append(Critical(_upper(largest, alpha / sharing), _upper(every, min(2 * alpha, 1.0))))
     return found
 
 
