@@ -40,7 +40,7 @@ def numbers(*found: Tracked | Noise | Comparison | Mapping[str, float]) -> dict[
     >>> from rootscale import Adam, Plan
     >>> changes = Plan(Adam(1e-3, beta1=0.98), batch_size=16, steps=1000).convert(64).changes
     >>> sorted(numbers(changes, {"loss": 0.5}))[:3]
-    ['loss', 'rootscale/batch_size', 'rootscale/kappa']
+    ['loss', 'rootscale/kappa', 'rootscale/optimizer.beta1']
     """
     held: dict[str, float] = {}
     for one in found:
