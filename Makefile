@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-sde bench-lab bench-language results clean setup
+.PHONY: demo test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -41,6 +41,14 @@ bench-bands: $(READY)
 
 bench-verdict: $(READY)
 	$(BIN)/python benchmarks/verdict.py
+
+# The same on runs of digits that are trained for it; forty minutes.
+bench-verdict-digits: $(READY)
+	$(BIN)/python benchmarks/verdict_digits.py
+
+# How long a check of a conv net takes on a CPU, now and as it was measured before.
+bench-check: $(READY)
+	$(BIN)/python benchmarks/check_cost.py
 
 bench-sde: $(READY)
 	$(INSTALL) --editable ".[bench-sde]"

@@ -1,9 +1,9 @@
-"""How often the bands of `rootscale.verdict` hold the true gap at all 60 times and for all 6 test functions at once.
+"""How often the wide bands of `rootscale.bands` hold the true gap at all 60 times and for all 6 functions at once.
 
 On synthetic runs whose true gap is known, next to other ways of choosing the half-width. 95 % is right; the last line
 is the lowest and the highest figure of the way that is used, without the row that is there to show its limit.
 
-    python benchmarks/bands.py [--repeats 400] [--resamples 500]
+    python benchmarks/bands.py [--repeats 200] [--resamples 500]
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ Array = NDArray[np.float64]
 Process = Callable[[np.random.Generator, int], Array]  # the noise of so many runs, [R, F, T]
 Rival = Callable[[np.random.Generator, Array, int], float]
 
-TIMES = np.linspace(0, 1, 60)
+PROGRESS = np.linspace(0, 1, 60)
+TIMES = 1 + PROGRESS  # in mid-run: what is before the first step has no part in a comparison
 SCALES = np.array([1, 0.3, 2, 0.1, 5, 1])[:, None]  # of the noise of the six functions
-CURVE = 20 * np.exp(-3 * TIMES)
-GAP = TIMES * (1 - TIMES)
+CURVE = 20 * np.exp(-3 * PROGRESS)
+GAP = PROGRESS * (1 - PROGRESS)
 
 
 def root(kernel: Callable[[Array, Array], Array]) -> Array:
     """A square root of the covariance over times."""
-    values, vectors = np.linalg.eigh(kernel(TIMES[:, None], TIMES))
+    values, vectors = np.linalg.eigh(kernel(PROGRESS[:, None], PROGRESS))
     found: Array = vectors * np.sqrt(np.clip(values, 0, None))
     return found
 
@@ -95,7 +96,7 @@ def covered(rng: np.random.Generator, case: str, n: int, m: int, paired: bool, r
     share = gaussian(SMOOTH, 0.5)(rng, n) if paired else np.zeros(1)
     x = trajectory(CURVE + SCALES * GAP + share + other(rng, n), range(n))
     y = trajectory(CURVE + share + base(rng, m), range(m) if paired else range(n, n + m))
-    result = compare(y, x, resamples=resamples, seed=int(rng.integers(2**31)))
+    result = compare(y, x, resamples=resamples, seed=int(rng.integers(2**31)), looks="once")
     return all(
         bool(np.all((g.low * g.range <= SCALES[i] * GAP + 1e-12) & (SCALES[i] * GAP <= g.high * g.range + 1e-12)))
         for i, g in enumerate(result.gaps.values())
@@ -140,11 +141,11 @@ def rival(rng: np.random.Generator, case: str, n: int, way: Rival, resamples: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=400)
+    parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--resamples", type=int, default=500)
     args = parser.parse_args()
     console, found = Console(width=140), []
-    designs = [(n, n, True) for n in (4, 5, 6, 8, 16, 32)] + [(8, 8, False), (16, 16, False), (6, 16, False)]
+    designs = [(n, n, True) for n in (2, 3, 4, 6, 8, 16)] + [(4, 4, False), (8, 8, False), (6, 16, False)]
     console.print(f"rotations (as used): coverage in %, {args.repeats} repeats each", style="bold")
     table = Table("runs", box=box.MARKDOWN)
     for n, m, paired in designs:

@@ -12,6 +12,7 @@ benchmark that was stopped goes on where it was; about five minutes on one core.
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import math
@@ -64,8 +65,8 @@ def until_decided(process: Process, kind: str, looks: str, rng: np.random.Genera
     """Return the first verdict that is not "undecided", and the number of seeds that it took."""
     base, other = trajectories(process, truth(kind, process.curve.shape[1]), ADDED[-1], rng)
     for seeds in ADDED:
-        parts = (first_seeds(one, seeds) for one in (base, other))
-        verdict = compare(*parts, looks=looks, resamples=RESAMPLES, deciding=LOSSES).verdict
+        first, second = first_seeds(base, seeds), first_seeds(other, seeds)
+        verdict = compare(first, second, looks=looks, resamples=RESAMPLES, deciding=LOSSES).verdict
         if verdict != "undecided":
             return str(verdict), seeds
     return "undecided", ADDED[-1]
@@ -76,7 +77,8 @@ def cells() -> Iterator[tuple[str, str, str, int]]:
     for case in CASES:
         for kind in (NULL, LASTING, HUMP, EDGE):
             yield from ((case, kind, looks, seeds) for looks in WAYS for seeds in SEEDS)
-            yield case, kind, "any", 0
+            if "pairs" in case:  # independent runs are rarely decided by 32 seeds
+                yield case, kind, "any", 0
 
 
 def measure(process: Process, kind: str, looks: str, seeds: int, repetitions: int, entropy: int) -> dict[str, Any]:
@@ -103,8 +105,11 @@ def code() -> str:
     """Return a digest of what makes the bands and draws the runs."""
     here = Path(__file__)
     files = [Path(str(rootscale.bands.__file__)), here, here.with_name("resampled.py")]
-    text = b"".join(path.read_bytes() for path in files)
-    return hashlib.sha256(text).hexdigest()[:12]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
+    for node in [node for tree in trees for node in ast.walk(tree)]:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""  # words may change
+    return hashlib.sha256("".join(map(ast.dump, trees)).encode()).hexdigest()[:12]
 
 
 def share(found: dict[str, Any], *verdicts: str) -> float:
@@ -128,7 +133,7 @@ def show(found: dict[str, Any], console: Console) -> dict[str, float]:
                 "on the edge",
             ):
                 table.add_column(name, justify="right")
-            for case in CASES:
+            for case in CASES if seeds else [case for case in CASES if "pairs" in case]:
                 of = {kind: found["|".join((case, kind, looks, str(seeds)))] for kind in (NULL, LASTING, HUMP, EDGE)}
                 row = {
                     "false different": share(of[NULL], "different"),

@@ -1,6 +1,6 @@
 """How often the check's verdict is wrong, on digits.
 
-    python benchmarks/verdict.py [--repetitions 200] [--seeds 16] [--device cpu] [--out results/verdict]
+    python benchmarks/verdict_digits.py [--repetitions 200] [--seeds 16] [--device cpu] [--out results/verdict]
 
 For every entry of a catalogue, many seeds are run once; groups of 16 of them are repetitions of a check, and all of
 them together give the true gap. Runs are kept, and a benchmark that was stopped goes on where it was. About 40 minutes
@@ -187,14 +187,14 @@ def main() -> None:
     Console(width=120).print(table)
     args.out.mkdir(parents=True, exist_ok=True)
     made = {
-        "command": f"python benchmarks/verdict.py --repetitions {args.repetitions} --seeds {args.seeds}",
+        "command": f"python benchmarks/verdict_digits.py --repetitions {args.repetitions} --seeds {args.seeds}",
         **environment(args.device),
         "tolerance": TOLERANCE,
         "repetitions": args.repetitions,
         "seeds": args.seeds,
         "results": results,
     }
-    write_json(args.out / "verdict.json", made)
+    write_json(args.out / "digits.json", made)
     null = max(one["counts"]["different"] for name, one in results.items() if name.endswith("null pairs"))
     wrong = [one["counts"]["same"] for one in results.values() if one["gap"] >= 2 * TOLERANCE]
     decided = np.mean([one["counts"]["different"] for one in results.values() if one["gap"] >= 2 * TOLERANCE])

@@ -40,13 +40,13 @@ class Net(LightningModule):
     def configure_optimizers(self):
         """Return Adam with a cosine, converted to the batch size of the run."""
         optimizer = torch.optim.Adam(self.parameters(), lr=6e-3, betas=(0.95, 0.999))
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=512)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=256)
         self.convert(optimizer, scheduler=scheduler)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def train(batch_size: int = 2, seed: int = 0, log: RunLog = None, convert: Convert = None) -> None:
-    """Make a run of 1,024 samples."""
+    """Make a run of 512 samples."""
     warnings.filterwarnings("ignore", module="lightning")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     generator = torch.Generator().manual_seed(0)
@@ -55,7 +55,7 @@ def train(batch_size: int = 2, seed: int = 0, log: RunLog = None, convert: Conve
     torch.manual_seed(seed)
     net = Net(log, convert, data)
     trainer = Trainer(
-        max_epochs=4, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
         enable_checkpointing=False,
     )  # fmt: skip
     torch.manual_seed(seed)  # the order of the samples

@@ -9,7 +9,7 @@ from torch import nn
 
 from rootscale.lab import Convert, Here, Judge, Loop, RunLog, check
 
-SAMPLES, DATA = 3_200, 512
+SAMPLES, DATA = 2_000, 512
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -25,7 +25,7 @@ def train(batch_size: int = 2, seed: int = 0, log: RunLog = None, convert: Conve
     x, y = data()
     model = nn.Linear(8, 1)
     nn.init.zeros_(model.weight)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.95, 0.999), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.95, 0.999), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=SAMPLES // 2)
     convert(optimizer, scheduler=scheduler)
     # Runs of one seed see the same samples in the same order at every batch size: their differences are small.
@@ -37,7 +37,7 @@ def train(batch_size: int = 2, seed: int = 0, log: RunLog = None, convert: Conve
         loss.backward()
         optimizer.step()
         scheduler.step()
-        if (seen + batch_size) % 320 < batch_size:
+        if (seen + batch_size) % 200 < batch_size:
             with torch.no_grad():
                 log(samples=seen + batch_size, loss=nn.functional.mse_loss(model(x), y))
 

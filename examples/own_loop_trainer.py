@@ -34,13 +34,13 @@ class Net(torch.nn.Module):
 class Report(TrainerCallback):
     """Hands what the Trainer logs to the check."""
 
-    def __init__(self, log: RunLog) -> None:
-        self.log = log
+    def __init__(self, log: RunLog, batch_size: int) -> None:
+        self.log, self.batch_size = log, batch_size  # a step may be several passes of a smaller batch
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """Log the evaluation: the same samples at every batch size."""
         if "eval_loss" in logs:
-            self.log(samples=state.global_step * args.train_batch_size, eval_loss=logs["eval_loss"])
+            self.log(samples=state.global_step * self.batch_size, eval_loss=logs["eval_loss"])
 
 
 def data() -> list[dict[str, torch.Tensor]]:
@@ -53,8 +53,8 @@ def data() -> list[dict[str, torch.Tensor]]:
 def train(batch_size: int = 2, seed: int = 0, log: RunLog = None, convert: Convert = None) -> None:
     """Make a run: the arguments of the base, and what ``scale_training_arguments`` makes of them."""
     args = TrainingArguments(
-        str(log.folder / "out"), per_device_train_batch_size=2, learning_rate=3e-3, adam_beta1=0.95, max_steps=400,
-        warmup_steps=40, eval_strategy="steps", eval_steps=40, per_device_eval_batch_size=128, seed=seed, use_cpu=True,
+        str(log.folder / "out"), per_device_train_batch_size=2, learning_rate=4e-3, adam_beta1=0.95, max_steps=240,
+        warmup_steps=24, eval_strategy="steps", eval_steps=24, per_device_eval_batch_size=128, seed=seed, use_cpu=True,
         dataloader_pin_memory=False, report_to=[], disable_tqdm=True, save_strategy="no", logging_strategy="no",
     )  # fmt: skip
     if convert.kappa != 1:
@@ -62,7 +62,7 @@ def train(batch_size: int = 2, seed: int = 0, log: RunLog = None, convert: Conve
             warnings.simplefilter("ignore")
             args = scale_training_arguments(args, to=batch_size)
     torch.manual_seed(seed)
-    trainer = Trainer(Net(), args, train_dataset=data(), eval_dataset=data(), callbacks=[Report(log)])
+    trainer = Trainer(Net(), args, train_dataset=data(), eval_dataset=data(), callbacks=[Report(log, batch_size)])
     trainer.remove_callback(PrinterCallback)
     trainer.train()
 

@@ -129,6 +129,8 @@ class Sharded(Bare):
 class Accelerated(Bare):
     """A loop under Hugging Face accelerate."""
 
+    late = False  # whether the scheduler is made of the prepared optimizer
+
     def __init__(self):
         from accelerate import Accelerator
         from accelerate.state import AcceleratorState, GradientState, PartialState
@@ -137,9 +139,16 @@ class Accelerated(Bare):
             state._reset_state()
         super().__init__()
         self.accelerator = Accelerator(cpu=True)
-        self.model, self.optimizer, self.scheduler = self.accelerator.prepare(
-            self.model, self.optimizer, self.scheduler
-        )
+        if self.late:
+            for group in self.optimizer.param_groups:
+                group["lr"] = group.pop("initial_lr")
+            del self.optimizer.step  # as if there had been no scheduler
+            self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
+            self.scheduler = self.accelerator.prepare(LinearLR(self.optimizer, 0.2, total_iters=64))
+        else:
+            self.model, self.optimizer, self.scheduler = self.accelerator.prepare(
+                self.model, self.optimizer, self.scheduler
+            )
         self.accelerator.register_for_checkpointing(self.ema)
 
     def backward(self, loss):
@@ -165,6 +174,12 @@ class Accelerated(Bare):
         from rootscale.integrations.accelerate import track
 
         track(self.optimizer, FIRST, scheduler=self.scheduler)
+
+
+class AcceleratedLate(Accelerated):
+    """The same, with a scheduler that belongs to accelerate's optimizer."""
+
+    late = True
 
 
 class Lightning:
@@ -246,7 +261,7 @@ class HuggingFace:
 
     saved = MappingProxyType({"before": (2, 16), "after": (8, 32), "twice": (16, 80)})  # batch size and samples seen
 
-    def __init__(self, folder, size, *, callback=True, rescaled=()):
+    def __init__(self, folder, size, *, callback=True, batchnorm=True, rescaled=()):
         from transformers import Trainer, TrainerCallback, TrainingArguments
 
         from rootscale.integrations.transformers import RescaleCallback, scale_training_arguments
@@ -296,7 +311,7 @@ class HuggingFace:
             for kappa in rescaled:
                 rescale_(optimizer, kappa, scheduler=scheduler, model=self.model)
             given["optimizers"] = (optimizer, scheduler)
-        callbacks = [RescaleCallback(batchnorm=True)] * callback + [Script(self.stops)]
+        callbacks = [RescaleCallback(batchnorm=batchnorm)] * callback + [Script(self.stops)]
         self.trainer = Trainer(self.model, self.args, train_dataset=data, callbacks=callbacks, **given)
 
     def train(self, *stops, checkpoint=None, converted=False):

@@ -32,7 +32,7 @@ def test_scale_prints_before_and_after_with_status_and_reason(capsys):
     out = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
     assert lines["lr"][1:4] == ["0.0003", "0.0006", "theorem"]
-    assert lines["beta1"][1:4] == ["0.9", "0.8", "measured"]
+    assert lines["beta1"][1:4] == ["0.9", "0.9", "measured"]
     assert lines["weight_decay"][1:4] == ["0.1", "0.2", "derived"]
     assert lines["steps"][1:3] == ["100,000", "25,000"]
     assert "\x1b[" not in out
@@ -88,7 +88,7 @@ def test_decoupled_adam_is_adamw(capsys):
         ("scale --optimizer adam --to 4", "--batch-size is needed"),
         (
             "scale --optimizer adam --lr 1e-3 --batch-size 8 --to 128 --averaging paper",
-            "need kappa < 10, or floors, which give beta1=0.8",
+            "need kappa < 10, or floors, which give beta1=0.9",
         ),
         ("scale --optimizer adam --lr -1e-3 --batch-size 8 --to 16", "--lr must be a finite number > 0, got -0.001"),
         (
@@ -97,7 +97,7 @@ def test_decoupled_adam_is_adamw(capsys):
         ),
         ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to many", "--to must be a number above 0, got 'many'"),
         ("scale --optimizer adam --lr x --batch-size 8 --to 16", "argument --lr: invalid float value: 'x'"),
-        ("scale --optimizer lamb --batch-size 8 --to 16", "argument --optimizer: invalid choice: 'lamb'"),
+        ("scale --optimizer lbfgs --batch-size 8 --to 16", "argument --optimizer: invalid choice: 'lbfgs'"),
         ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --rule sqrt", "the rule of sgd is 'linear'"),
         ("scale --plan nowhere.json --to 16", "cannot read nowhere.json: No such file or directory"),
         (

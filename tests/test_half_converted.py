@@ -8,7 +8,7 @@ import importlib.util
 from itertools import pairwise
 
 import pytest
-from resumed import FIRST, Accelerated, Bare, HuggingFace, Lightning, SchedulerFirst, Sharded
+from resumed import FIRST, Accelerated, AcceleratedLate, Bare, HuggingFace, Lightning, SchedulerFirst, Sharded
 
 from rootscale.training import rescale_, restore_
 
@@ -21,6 +21,7 @@ FRAMEWORKS = {
     "torch": Bare,
     "torch, scheduler first": SchedulerFirst,
     "accelerate": Accelerated,
+    "accelerate, scheduler after prepare": AcceleratedLate,
     "DCP": Sharded,
 }
 #: The places of the checkpoints, in samples, with the changes that a script at that place knows of.
@@ -77,7 +78,7 @@ SPELLINGS = {
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)
 def framework(request):
-    if request.param == "accelerate" and importlib.util.find_spec("accelerate") is None:
+    if request.param.startswith("accelerate") and importlib.util.find_spec("accelerate") is None:
         pytest.skip("needs accelerate")
     return request.param
 
@@ -223,6 +224,7 @@ def trained(tmp_path_factory):
     return folder, stages
 
 
+CALLBACK = r"the scheduler and BatchNorm's momentum are not: .* or transformers, give the Trainer its RescaleCallback"
 #: Under the Trainer: `resume` loads and converts, a rescaled optimizer is given to it, or train() resumes by itself.
 TRAINER = {
     ("load first", "before"): RIGHT,
@@ -234,8 +236,11 @@ TRAINER = {
     ("forgotten", "before"): r"written at batch size 2 and is resumed at 8: use .*resume\(trainer, checkpoint\)",
     ("forgotten", "after"): RIGHT,
     ("forgotten", "twice"): RIGHT,
-    ("without the callback", "after"): r"BatchNorm's momentum is not: .* call .*restore_\(optimizer, model=model\)",
-    ("without the callback", "twice"): r"BatchNorm's momentum is not: .* call .*restore_\(optimizer, model=model\)",
+    ("without the callback", "after"): CALLBACK,
+    ("without the callback", "twice"): CALLBACK,
+    ("batchnorm forgotten", "after"): r"and BatchNorm's momentum is not: .* call .*restore_\(optimizer, model=model\)",
+    ("with the first arguments", "after"): CALLBACK,
+    ("with the first arguments", "twice"): CALLBACK,
 }
 
 
@@ -244,9 +249,11 @@ TRAINER = {
 def test_under_the_trainer_too(trained, tmp_path, order, case):
     folder, stages = trained
     written, place = HuggingFace.saved[case]
-    size = 8 if case == "before" else written
+    size = 8 if case == "before" else FIRST if order == "with the first arguments" else written
     changes = SAVED[case][1] if order == "rescale first" else ()
-    run = HuggingFace(tmp_path, size, callback=order != "without the callback", rescaled=changes)
+    run = HuggingFace(
+        tmp_path, size, callback="with" not in order, batchnorm=order != "batchnorm forgotten", rescaled=changes
+    )
     checkpoint = folder / str(written) / f"checkpoint-{place // written}"
     go = lambda: run.train(112, checkpoint=checkpoint, converted=order == "load first")  # noqa: E731
     if TRAINER[order, case] is not None:

@@ -172,7 +172,7 @@ def test_noisy_losses_are_smoothed_over_windows_of_equal_samples_and_the_window_
     other = [steps(64, 1000, 0.05, seed=9 + s) for s in range(4)]
     found = compare(base, other, alignment=Alignment(batch_sizes=(16, 64)))
     (note,) = said(found, "smoothed")
-    assert note.startswith("loss is smoothed: a line fitted in windows of 1,598 samples (about 99.9 and 24.98 logged")
+    assert note.startswith("loss is smoothed: a line fitted in windows of 1,598 samples (about 100 and 25 logged")
     assert found.verdict == "same"
     shifted = compare(base, [{**run, "loss": run["loss"] + 0.3} for run in other],
                       alignment=Alignment(batch_sizes=(16, 64)))  # fmt: skip
@@ -180,10 +180,10 @@ def test_noisy_losses_are_smoothed_over_windows_of_equal_samples_and_the_window_
 
 
 def test_the_error_by_scatter_is_that_of_the_smoothed_value():
-    """Over 400 runs of white noise and of noise with a memory: within a tenth, and within a third."""
+    """Over 150 runs of white noise and of noise with a memory: within a tenth, and within a third."""
     for memory, bound in ((0.0, 0.1), (0.6, 0.34)):
         rng, values, errors = np.random.default_rng(1), [], []
-        for _ in range(400):
+        for _ in range(150):
             noise = rng.standard_normal(300)
             for i in range(1, 300):
                 noise[i] = memory * noise[i - 1] + math.sqrt(1 - memory**2) * noise[i]

@@ -40,7 +40,7 @@ def test_every_command_of_the_documentation_exists(capsys):
 
 
 def test_the_error_rates_in_the_documentation_are_those_of_the_results():
-    results = json.loads((ROOT / "results" / "verdict" / "verdict.json").read_text())
+    results = json.loads((ROOT / "results" / "verdict" / "digits.json").read_text())
     assert results["repetitions"] >= 200
     null = [one["counts"] for name, one in results["results"].items() if name.endswith("null pairs")]
     wrong = [one["counts"] for one in results["results"].values() if one["gap"] >= 2 * results["tolerance"]]

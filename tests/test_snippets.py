@@ -40,7 +40,7 @@ def test_the_pasted_schedule_is_the_plans(name, warm, to):
 @pytest.mark.parametrize(
     ("optimizer", "cls", "values"),
     [
-        (Adam(1e-3, 0.9, 0.99, 1e-7, weight_decay=0.1), torch.optim.Adam, {"betas": (0.8, 0.96), "weight_decay": 0.1}),
+        (Adam(1e-3, 0.9, 0.99, 1e-7, weight_decay=0.1), torch.optim.Adam, {"betas": (0.9, 0.96), "weight_decay": 0.1}),
         (AdamW(1e-3, 0.9, 0.99, 1e-7, weight_decay=0.1), torch.optim.AdamW, {"eps": 5e-8, "weight_decay": 0.2}),
         (RMSprop(1e-3, 0.99), torch.optim.RMSprop, {"alpha": 0.96, "lr": 2e-3}),
         (SGD(1e-3, 0.9, 0.1), torch.optim.SGD, {"lr": 4e-3, "momentum": 0.9, "weight_decay": 0.1}),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rootscale.bands import LOOKS
 from rootscale.gap import Gap, gaps
+from rootscale.looks import LOOKS
 from rootscale.stats import binomial_limit, fisher_exact, student_log_tail, student_of_log_tail, student_quantile
 from rootscale.tolerance import parse_tolerance, tolerance_text
 from rootscale.trajectory import Estimate, Trajectory

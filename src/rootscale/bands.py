@@ -1,15 +1,15 @@
 """How wide the bands of a comparison are: standard errors pooled over time, and critical values from rotations.
 
 At test function f and time t the band is ``gap ± c s``. Here s(f, t) is the standard error whose square is the mean
-of the squared standard errors over seeds at the neighbouring times, a fifth of all: few seeds know their spread badly,
-and what a few of them show at one time is little. Two values of c belong to it:
+of the squared standard errors over seeds at the neighbouring times, a fifth of all: what a few seeds show of their
+spread at one time is little. Two values of c belong to it:
 
 - ``all_times``: the band holds everywhere at once. It is the ``1 - alpha`` quantile of ``max |gap*| / s*`` over times
   and functions. Only a gap beyond the tolerance somewhere makes runs different, and there are many places to find one.
-- ``each_time``: the band holds at one time by itself, on the side where it would err. It is the ``1 - 2 alpha`` quantile
-  of ``|gap*| / s*``, over all times and functions together. Runs are the same only if all times are, so that a wrong
-  "same" needs an error at the one time where the gap is beyond the tolerance (an intersection-union test: Berger 1982,
-  Technometrics 24; for one time it is Schuirmann's two one-sided tests).
+- ``each_time``: the band holds at one time by itself, on the side where it would err. It is the ``1 - 2 alpha``
+  quantile of ``|gap*| / s*``, over all times and functions together. Runs are the same only if all times are, so that
+  a wrong "same" needs an error at the one time where the gap is beyond the tolerance (an intersection-union test:
+  Berger 1982, Technometrics 24; for one time it is Schuirmann's two one-sided tests).
 
 gap* and s* are those of the runs' deviations from their mean after a random rotation of the runs among themselves (a
 rotation test: Langsrud 2005, Statistics and Computing 15). Every run keeps its course over all times and functions,
@@ -20,7 +20,7 @@ function, c is Student's quantile. What the bands cover, measured, is in docs/ve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,25 +28,11 @@ import numpy as np
 from rootscale.pairing import Array, Mask, Sample
 from rootscale.stats import student_log_tail, student_of_log_tail
 
-__all__ = ["LOOKS", "Critical", "Draws", "Forecast", "critical_values", "pooled_se"]
+__all__ = ["Critical", "Draws", "Forecast", "critical_values", "pooled_se"]
 
 #: Times on either side over which a squared standard error is averaged, as a share of all times.
 WINDOW = 0.1
 _MOST = 10_000  # seeds: more than these are no advice
-
-
-def _late(seeds: int) -> float:
-    """Return the factor by which late looks spend less: all those beyond 64 seeds together a third of one before."""
-    return min(1.0, (64 / seeds) ** 2)
-
-
-#: The share of the error that a look at so many seeds may spend. The crossing probabilities of the first two are those
-#: of Student's statistic of a growing sample, 2 to 1024, found by simulation: 5 % in all at a level of 95 %.
-LOOKS: Mapping[str, Callable[[int], float]] = {
-    "any": lambda seeds: _late(seeds) / 12,  # at every number of seeds
-    "doubling": lambda seeds: _late(seeds) / 5,  # at numbers of which each is at least twice the one before
-    "once": lambda seeds: 1.0,  # at one number, fixed before
-}
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,8 @@ def _window(keep: Mask) -> Array:
     reach = int(WINDOW * len(keep))
     places = np.flatnonzero(keep)
     near = (np.abs(places[:, None] - places) <= reach).astype(np.float64)
-    return near / near.sum(0)
+    found: Array = near / near.sum(0)
+    return found
 
 
 @dataclass(frozen=True)
@@ -107,13 +94,15 @@ def critical_values(
             continue
         largest = np.max([part.max(1) for part in parts], axis=0)
         every = np.concatenate([part.ravel() for part in parts])
-        found.append(Critical(_upper(largest, alpha), _upper(every, min(2 * alpha, 1.0))))
+        # A single deviation makes all functions look like one: each then gets its part of the error.
+        sharing = len(parts) if sum(sample.runs - 1 for sample in samples) == 1 else 1
+        found.append(Critical(_upper(largest, alpha / sharing), _upper(every, min(2 * alpha, 1.0))))
     return found
 
 
 @dataclass(frozen=True)
 class _Rotation:
-    """Random directions ``[draws, R]`` in which the deviations of a sample are turned, and their lengths ``[draws, T]``."""
+    """Random directions ``[draws, R]`` in which a sample's deviations are turned, and their lengths ``[draws, T]``."""
 
     sample: Sample
     directions: Array

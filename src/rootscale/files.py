@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "LOADED",
     "command_line",
     "load_file",
     "locked",
@@ -28,6 +29,8 @@ __all__ = [
     "write_json",
 ]
 
+#: The attribute of a module that was loaded from a file.
+LOADED = "__loaded_from_file__"
 #: Options that say where files lie, or when to stop: they decide nothing about a result.
 PLACES = ("--data", "--minutes", "--out", "--pages", "--pretrained", "--report", "--runs", "--text")
 
@@ -145,13 +148,14 @@ def command_line(program: str, words: Sequence[str]) -> str:
 
 
 def load_file(path: Path, name: str) -> Any:
-    """A Python file as a module of that name."""
+    """A Python file as a module of that name; it has `LOADED`, since other machines cannot import it by that name."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    setattr(module, LOADED, True)
     return module
 
 

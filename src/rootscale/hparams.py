@@ -9,21 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any, ClassVar
 
-__all__ = [
-    "OPTIMIZERS",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Lion",
-    "Muon",
-    "Optimizer",
-    "RMSprop",
-    "SDEConstants",
-    "SDEOptimizer",
-    "Signum",
-]
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants", "SDEOptimizer"]
 
 
 def quantity(unit: str, label: str | None = None, **kwargs: Any) -> Any:
@@ -76,7 +65,16 @@ DOMAINS: dict[str, Callable[[str, Any], float]] = {
     "momentum": average,
     "mu": average,
     "mix": average,
+    "beta3": average,
+    "interpolation": share,
     "eps_m": nonnegative,
+    "eps_sum": nonnegative,
+    "trust_decay": nonnegative,
+    "step_decay": nonnegative,
+    "momentum_decay": nonnegative,
+    "lr_decay": nonnegative,
+    "sum": nonnegative,
+    "frequency": positive,
     "ema": average,
     "batchnorm": share,
     "clip": positive,
@@ -125,6 +123,9 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         validate(self)
+        for f in fields(self):  # steps that were divided
+            if isinstance(getattr(self, f.name), Fraction):
+                object.__setattr__(self, f.name, float(getattr(self, f.name)))
 
     def constants(self, batch_size: float = 1) -> SDEConstants:
         """Return the constants of the SDE that this optimizer follows at this batch size.
@@ -231,44 +232,3 @@ class SGD(Optimizer):
 
 #: The optimizers whose SDE is known.
 SDEOptimizer = Adam | AdamW | RMSprop | SGD
-
-
-@dataclass(frozen=True)
-class Muon(Optimizer):
-    """Muon: ``m = mu m + (1 - mu) g`` and ``theta -= eta * (O + weight_decay * theta)``.
-
-    ``O`` is the orthogonal matrix nearest to ``m``, or with ``nesterov`` to ``mu m + (1 - mu) g``. ``eps`` bounds the
-    norm of that matrix from below.
-    """
-
-    mu: float = quantity("mu", "momentum", default=0.95)
-    weight_decay: float = quantity("decoupled_decay", default=0.1)
-    eps: float = quantity("eps_m", default=1e-7)
-    nesterov: bool = True
-    name: ClassVar[str] = "muon"
-
-
-@dataclass(frozen=True)
-class Lion(Optimizer):
-    """Lion: ``theta -= eta * (sign(beta1 m + (1 - beta1) g) + weight_decay * theta)``, then ``m`` takes ``g``.
-
-    ``m = beta2 m + (1 - beta2) g``: beta2 is the momentum, and beta1 mixes momentum and gradient.
-    """
-
-    beta1: float = quantity("mix", default=0.9)
-    beta2: float = quantity("mu", default=0.99)
-    weight_decay: float = quantity("decoupled_decay", default=0.0)
-    name: ClassVar[str] = "lion"
-
-
-@dataclass(frozen=True)
-class Signum(Optimizer):
-    """Signum, which is SignSGD with momentum: ``m = mu m + (1 - mu) g`` and ``theta -= eta * sign(m)``."""
-
-    mu: float = quantity("mu", "momentum", default=0.9)
-    weight_decay: float = quantity("decoupled_decay", default=0.0)
-    name: ClassVar[str] = "signum"
-
-
-#: The records by the names that the command line, plan files and rules use.
-OPTIMIZERS: dict[str, type[Optimizer]] = {cls.name: cls for cls in (Adam, AdamW, RMSprop, SGD, Muon, Lion, Signum)}

@@ -1,184 +1,300 @@
 """The registry of optimizer families: one row for each, as data.
 
-A family is a kind of update, whoever implements it. Its row says which record of `rootscale.hparams` holds its
-hyperparameters, which rule keeps its dynamics, what state it carries in which units, and how torch spells all of that.
-Plans, snippets, live conversions, the noise metric, the lab and the converters of configurations read this table.
+A family is a kind of update, whoever implements it. Its row says which record holds its hyperparameters, which rule
+keeps its dynamics and how sure that is, what state it carries in which units, and how torch spells all of that. Plans,
+snippets, live conversions, the noise metric, the lab and the converters of configurations read this table.
 `rootscale.training.adapters` leads from a live torch optimizer to its row. To add an optimizer, add a row here (and an
-adapter there, if torch has a class for it).
+adapter there), or call `rootscale.training.register`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
 
-from rootscale.hparams import SGD, Adam, AdamW, Lion, Muon, Optimizer, RMSprop, Signum
+from rootscale import records
+from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
+from rootscale.spelling import Family, Fields, Spelling
+from rootscale.units import LI, PAPER, SCALES
 
-__all__ = ["FAMILIES", "Family", "Spelling", "family"]
+__all__ = ["FAMILIES", "OPTIMIZERS", "Family", "Spelling", "add_family", "family"]
 
-#: One or several fields of a record that a tool keeps under one name, such as torch's ``betas``.
-Fields = str | tuple[str, ...]
-
-
-def _frozen(mapping: Mapping[str, Any]) -> Any:
-    return field(default_factory=lambda: MappingProxyType(dict(mapping)))
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """How a tool names what a family has.
-
-    Args:
-        name: of the optimizer in that tool.
-        values: the tool's names of the hyperparameters, with the fields of the record that they hold.
-        state: the tool's names of the state, with the keys of `Family.state`.
-        options: the tool's names of what has no unit, such as ``nesterov``, with the fields that they hold.
-    """
-
-    name: str
-    values: Mapping[str, Fields] = _frozen({})
-    state: Mapping[str, str] = _frozen({})
-    options: Mapping[str, str] = _frozen({})
-
-    def arguments(self, record: Optimizer) -> dict[str, Any]:
-        """Return the hyperparameters of a record under the tool's names.
-
-        >>> FAMILIES["adam"].torch.arguments(Adam(1e-3))
-        {'lr': 0.001, 'betas': (0.9, 0.999), 'eps': 1e-08, 'weight_decay': 0.0}
-        """
-        return {
-            name: getattr(record, held) if isinstance(held, str) else tuple(getattr(record, one) for one in held)
-            for name, held in {**self.values, **self.options}.items()
-        }
-
-    def state_name(self, key: str) -> str | None:
-        """Return the tool's name of a piece of state such as ``v``; None where the optimizer has none."""
-        return next((name for name, held in self.state.items() if held == key), None)
-
-
-@dataclass(frozen=True)
-class Family:
-    """One kind of optimizer.
-
-    Args:
-        name: as on the command line, in plan files and in rules.
-        record: of its hyperparameters; each field names its unit.
-        rules: the names of the rules that keep its dynamics; the first is its own, which is the default.
-        state: what it carries from step to step, by the paper's letters, with the units.
-        torch: how torch spells it.
-        bias_corrected: whether it divides by ``sqrt(v / (1 - beta2^k))`` rather than by ``sqrt(v)``.
-        degree: of the update in the gradient: 1 for SGD, 0 where doubling all gradients changes no step.
-    """
-
-    name: str
-    record: type[Optimizer]
-    rules: tuple[str, ...]
-    state: Mapping[str, str]
-    torch: Spelling
-    bias_corrected: bool = False
-    degree: int = 0
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether the update is divided by the root of a second moment."""
-        return "v" in self.state
-
-    def unit(self, name: str) -> str:
-        """Return the unit of a field of the record."""
-        return next(str(f.metadata["unit"]) for f in fields(self.record) if f.name == name)
-
-    def torch_units(self) -> dict[str, Fields]:
-        """Return the units of torch's hyperparameters, by torch's names.
-
-        >>> FAMILIES["rmsprop"].torch_units()
-        {'lr': 'eta', 'alpha': 'beta2', 'eps': 'eps', 'weight_decay': 'l2'}
-        """
-        return {
-            name: self.unit(held) if isinstance(held, str) else tuple(self.unit(one) for one in held)
-            for name, held in self.torch.values.items()
-        }
-
-    def torch_state_units(self) -> dict[str, str]:
-        """Return the units of torch's state, by torch's names."""
-        return {name: self.state[held] for name, held in self.torch.state.items()}
-
-
-_MOMENTS: Mapping[str, str] = MappingProxyType({"m": "m", "v": "v", "step": "step_counter"})
+_MOMENTS: Mapping[str, str] = MappingProxyType({"m": "m", "v": "v", "v_max": "v", "step": "step_counter"})
 _ADAM_VALUES: Mapping[str, Fields] = MappingProxyType(
     {"lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps", "weight_decay": "weight_decay"}
 )
 _ADAM_STATE: Mapping[str, str] = MappingProxyType(
-    {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v", "step": "step"}
+    {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "step": "step"}
 )
-
-
+_RMS_VALUES: Mapping[str, Fields] = MappingProxyType(
+    {"lr": "eta", "alpha": "beta", "eps": "eps", "weight_decay": "weight_decay"}
+)
+#: What Schedule-Free keeps beside its hyperparameters; its step is ``k`` or ``step``.
+_AVERAGE_WEIGHTS: Mapping[str, str] = MappingProxyType(
+    {"k": "step", "step": "step", "lr_max": "eta_max", "scheduled_lr": "eta_max", "weight_sum": "weights"}
+)
 _SQRT = ("sqrt",)
 _NORMALIZED = ("normalized-sqrt", "normalized-half", "normalized-linear")
 
 
-def _rows() -> Iterator[Family]:
-    yield Family("adam", Adam, _SQRT, _MOMENTS, Spelling("Adam", _ADAM_VALUES, _ADAM_STATE), bias_corrected=True)
-    yield Family("adamw", AdamW, _SQRT, _MOMENTS, Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE), bias_corrected=True)
+def _adam_like() -> Iterator[Family]:
     yield Family(
-        "rmsprop",
-        RMSprop,
-        _SQRT,
-        {"v": "v", "step": "step_counter"},
+        "adam", Adam, _SQRT, _MOMENTS, Spelling("Adam", _ADAM_VALUES, _ADAM_STATE), "theorem", f"{PAPER}, Thm 5.3",
+        "theta moves by eta m / sqrt(v), and sqrt(v) is the noise: the SDE's constants are sigma eta, (1 - beta) / "
+        "eta^2 and eps eta, its clock is k eta^2.",
+        measured="gpt-switch", bias_corrected=True,
+    )  # fmt: skip
+    yield Family(
+        "adamw", AdamW, _SQRT, _MOMENTS, Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE), "derived", f"{PAPER}, Thm 5.3",
+        "Adam's SDE with a drift -(lambda / eta) theta: lambda / eta is the decay per unit of time.",
+        measured="gpt-switch", bias_corrected=True,
+    )  # fmt: skip
+    yield Family(
+        "rmsprop", RMSprop, _SQRT, {"v": "v", "step": "step_counter"},
+        Spelling("RMSprop", _RMS_VALUES, {"square_avg": "v", "step": "step"}), "theorem", f"{PAPER}, Thm 4.2",
+        "Adam's SDE without averaging of the gradient.", measured="cifar10-vgg16-rmsprop",
+    )  # fmt: skip
+    yield Family(
+        "rmsprop-momentum", records.RMSpropMomentum, ("sqrt", "sqrt-time"),
+        {"v": "v", "b": "buffer", "step": "step_counter"},
         Spelling(
-            "RMSprop",
-            {"lr": "eta", "alpha": "beta", "eps": "eps", "weight_decay": "weight_decay"},
-            {"square_avg": "v", "step": "step"},
+            "RMSprop", {**_RMS_VALUES, "momentum": "momentum"},
+            {"square_avg": "v", "momentum_buffer": "b", "step": "step"},
         ),
-    )
+        "derived", SCALES,
+        "The buffer sums g / sqrt(v), which has no unit. Kept in steps it makes the learning rate eta / (1 - mu), "
+        "as in SGD; kept in samples (sqrt-time) it needs eta kappa^(3/2).",
+    )  # fmt: skip
     yield Family(
-        "sgd",
-        SGD,
-        ("linear",),
-        {},
-        Spelling("SGD", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"}),
-        degree=1,
-    )
-    yield Family(
-        "muon",
-        Muon,
-        _NORMALIZED,
-        {"m": "m"},
+        "rmsprop-centered", records.RMSpropCentered, ("sqrt", "sqrt-time"),
+        {"v": "v", "a": "m", "b": "buffer", "step": "step_counter"},
         Spelling(
-            "Muon",
-            {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps"},
+            "RMSprop", {**_RMS_VALUES, "momentum": "momentum"},
+            {"square_avg": "v", "grad_avg": "a", "momentum_buffer": "b", "step": "step"},
+        ),
+        "derived", SCALES,
+        "v - a^2 is the variance of the noise, which falls as 1/kappa also where the mean is not small; the mean a "
+        "is kept, so v becomes a^2 + (v - a^2) / kappa.",
+    )  # fmt: skip
+    yield Family(
+        "nadam", records.NAdam, _SQRT, {**_MOMENTS, "product": "product"},
+        Spelling(
+            "NAdam", {**_ADAM_VALUES, "momentum_decay": "momentum_decay"},
+            {**_ADAM_STATE, "mu_product": "product"},
+        ),
+        "derived", SCALES,
+        "Adam; the look-ahead adds (1 - mu) g, which vanishes beside m as eta^2 does. The ramp of mu is counted in "
+        "steps. It starts at beta1 / 2, which no rule can convert: true after about 100 / momentum_decay steps.",
+        bias_corrected=True,
+    )  # fmt: skip
+    yield Family(
+        "radam", records.RAdam, _SQRT, _MOMENTS, Spelling("RAdam", _ADAM_VALUES, _ADAM_STATE), "derived", SCALES,
+        "Adam times a rectification of rho, a number of steps: rho scales as 1/kappa with the counter and beta2, "
+        "and the rectification depends on ratios of it. Its first steps, rho <= 5, do not divide by v and are not "
+        "kept.",
+        bias_corrected=True,
+    )  # fmt: skip
+    yield Family(
+        "adamax", records.Adamax, _SQRT, {"m": "m", "u": "sup", "step": "step_counter"},
+        Spelling("Adamax", _ADAM_VALUES, {"exp_avg": "m", "exp_inf": "u", "step": "step"}), "heuristic", SCALES,
+        "The maximum of |g| is measured in noise, kappa^(-1/2); but the maximum over fewer steps is smaller, by the "
+        "logarithm of their number, which no power of kappa follows.",
+    )  # fmt: skip
+    yield Family(
+        "microbatchadam", Adam, ("invariant",), _MOMENTS, Spelling("MicroBatchAdam", _ADAM_VALUES, _ADAM_STATE),
+        "derived", "arXiv 2402.18824",
+        "v averages squares of micro-batches of a fixed size and does not depend on the batch size: Adam scales as "
+        "SGD.",
+        bias_corrected=True,
+    )  # fmt: skip
+
+
+def _beyond_adam() -> Iterator[Family]:
+    yield Family(
+        "adafactor", records.Adafactor, _SQRT,
+        {"v": "v", "row": "v", "column": "v", "m": "m_steps", "step": "step_counter"},
+        Spelling(
+            "Adafactor", {"lr": "eta", "weight_decay": "weight_decay"},
+            {"row_var": "row", "col_var": "column", "variance": "v", "step": "step"},
+            {"beta2_decay": "beta2_decay", "d": "clip"},
+        ),
+        "derived", SCALES,
+        "g / sqrt(v) as in RMSprop: rows and columns of v by 1/kappa, k^(-1/2) by the clock, the clip of an rms "
+        "near 1 kept. The weight 1 - k^(-0.8) follows the clock up to kappa^(1/5).",
+    )  # fmt: skip
+    yield Family(
+        "ademamix", records.AdEMAMix, _SQRT, {**_MOMENTS, "m2": "m2"},
+        Spelling(
+            "AdEMAMix",
+            {
+                "lr": "eta", "betas": ("beta1", "beta2", "beta3"), "eps": "eps", "weight_decay": "weight_decay",
+                "t_alpha_beta3": "warmup",
+            },
+            {"exp_avg": "m", "exp_avg_sq": "v", "exp_avg_slow": "m2", "step": "step"},
+            {"alpha": "alpha"}, {"step": "step"},
+        ),
+        "derived", SCALES,
+        "Adam with a second average of g: 1 - beta3 scales as 1 - beta1, m2 is kept as m is, alpha is a ratio, and "
+        "the warm-ups of alpha and beta3 are counted in steps.",
+        bias_corrected=True,
+    )  # fmt: skip
+    yield Family(
+        "soap", records.SOAP, _SQRT,
+        {**_MOMENTS, "left": "v", "right": "v", "frequency": "frequency", "beta3": "beta3"},
+        Spelling(
+            "SOAP",
+            {
+                "lr": "eta", "betas": ("beta1", "beta2"), "shampoo_beta": "shampoo_beta", "eps": "eps",
+                "weight_decay": "weight_decay", "precondition_frequency": "frequency",
+            },
+            {
+                "exp_avg": "m", "exp_avg_sq": "v", "GG": "left", "precondition_frequency": "frequency",
+                "shampoo_beta": "beta3", "step": "step",
+            },
+            group_state={"step": "step"},
+        ),
+        "derived", SCALES,
+        "Adam in the eigenbasis of averages of g g^T: they fall as 1/kappa in all directions, so the basis stays; "
+        "it is renewed after equal samples.",
+        bias_corrected=True,
+    )  # fmt: skip
+    yield Family(
+        "shampoo", records.Shampoo, _SQRT, {"m": "m", "left": "v", "right": "v", "step": "step_counter"},
+        Spelling(
+            "Shampoo",
+            {
+                "lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps", "weight_decay": "weight_decay",
+                "precondition_frequency": "frequency",
+            },
+            {"exp_avg": "m", "step": "step"},
+        ),
+        "derived", SCALES,
+        "L^(-1/4) m R^(-1/4) with averages L and R that fall as 1/kappa: the step grows as kappa^(1/2), as Adam's "
+        "does.",
+    )  # fmt: skip
+    yield Family(
+        "schedulefree-adamw", records.ScheduleFreeAdamW, _SQRT,
+        {"v": "v", "step": "step_counter", "eta_max": "eta", "weights": "weight_sum"},
+        Spelling(
+            "AdamWScheduleFree",
+            {
+                "lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps", "weight_decay": "weight_decay",
+                "warmup_steps": "warmup",
+            },
+            {"exp_avg_sq": "v"},
+            group_state=_AVERAGE_WEIGHTS,
+        ),
+        "derived", SCALES,
+        "RMSprop on z with an average x over all steps: beta1 is a point between x and z and has no unit. A step "
+        "weighs eta^2, kappa times as much, and there are 1/kappa times the steps: the sum of weights is kept.",
+        bias_corrected=True,
+    )  # fmt: skip
+    yield Family(
+        "adagrad", records.Adagrad, ("adagrad",), {"s": "sum", "step": "step_counter"},
+        Spelling(
+            "Adagrad",
+            {
+                "lr": "eta", "eps": "eps", "weight_decay": "weight_decay", "lr_decay": "lr_decay",
+                "initial_accumulator_value": "start",
+            },
+            {"sum": "s", "step": "step"},
+        ),
+        "derived", SCALES,
+        "The sum of squares has 1/kappa times the terms, each 1/kappa as large: its root falls as 1/kappa, which is "
+        "all that the learning rate would have to grow by.",
+    )  # fmt: skip
+    yield Family(
+        "lars", records.LARS, _SQRT, {"b": "buffer"},
+        Spelling(
+            "LARS", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
+            {"momentum_buffer": "b"},
+        ),
+        "derived", SCALES,
+        "The gradient is divided by its norm, which is the noise's: kappa^(-1/2), as sqrt(v). The buffer sums steps "
+        "without unit and is kept.",
+    )  # fmt: skip
+
+
+def _degree_0() -> Iterator[Family]:
+    yield Family(
+        "muon", records.Muon, _NORMALIZED, {"m": "m"},
+        Spelling(
+            "Muon", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps"},
             {"momentum_buffer": "m"},
             {"nesterov": "nesterov"},
         ),
-    )
+        "derived", SCALES,
+        "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default: with "
+        "Nesterov's look-ahead the gradient beside momentum keeps its share only where mu is kept.",
+        measured="momentum",
+    )  # fmt: skip
     yield Family(
-        "lion",
-        Lion,
-        _NORMALIZED,
-        {"m": "m"},
-        Spelling("Lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"}, {"exp_avg": "m"}),
-    )
+        "lion", records.Lion, _NORMALIZED, {"m": "m"},
+        Spelling(
+            "Lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"},
+            {"exp_avg": "m"},
+        ),
+        "derived", SCALES,
+        "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates.",
+        measured="momentum",
+    )  # fmt: skip
     yield Family(
-        "signum",
-        Signum,
-        _NORMALIZED,
-        {"m": "m"},
-        Spelling("Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"}, {"momentum_buffer": "m"}),
-    )
-    # Adam whose second moment averages the squared gradients of micro-batches of a fixed size.
+        "signum", records.Signum, _NORMALIZED, {"m": "m"},
+        Spelling(
+            "Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"},
+            {"momentum_buffer": "m"},
+        ),
+        "derived", f"{SCALES}; arXiv 2411.15958 for mu = 0",
+        "The sign of momentum is on average its mean over its noise: as Muon, by coordinates.",
+    )  # fmt: skip
     yield Family(
-        "microbatchadam",
-        Adam,
-        ("invariant",),
-        _MOMENTS,
-        Spelling("MicroBatchAdam", _ADAM_VALUES, _ADAM_STATE),
+        "lamb", records.LAMB, ("normalized-half", "normalized-linear", "normalized-sqrt"), _MOMENTS,
+        Spelling(
+            "Lamb", {**_ADAM_VALUES, "max_grad_norm": "max_grad_norm"},
+            {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"}, group_state={"step": "step"},
+        ), "derived", SCALES,
+        "Adam's step is divided by its own norm, the noise that beta1's average leaves: as Muon, with v by 1/kappa.",
         bias_corrected=True,
-    )
+    )  # fmt: skip
 
 
+def _degree_1() -> Iterator[Family]:
+    yield Family(
+        "sgd", SGD, ("linear", "linear-time"), {"b": "buffer"},
+        Spelling(
+            "SGD", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
+            {"momentum_buffer": "b"},
+        ),
+        "theorem", LI,
+        "theta moves by eta g: the SDE's constants are sqrt(eta) sigma, its clock is k eta. Momentum makes it eta / "
+        "(1 - mu); its window is kept in steps (linear) or in samples (linear-time, derived).",
+        degree=1,
+    )  # fmt: skip
+    yield Family(
+        "schedulefree-sgd", records.ScheduleFreeSGD, ("linear",),
+        {"step": "step_counter", "eta_max": "eta", "weights": "weight_sum"},
+        Spelling(
+            "SGDScheduleFree",
+            {"lr": "eta", "momentum": "beta1", "weight_decay": "weight_decay", "warmup_steps": "warmup"},
+            group_state=_AVERAGE_WEIGHTS,
+        ),
+        "derived", SCALES,
+        "SGD on z with an average x: a step weighs eta^2, kappa^2 times as much, and there are 1/kappa times the "
+        "steps.",
+        degree=1,
+    )  # fmt: skip
+
+
+_FAMILIES: dict[str, Family] = {
+    row.name: row for rows in (_adam_like, _beyond_adam, _degree_0, _degree_1) for row in rows()
+}
+_OPTIMIZERS: dict[str, type[Optimizer]] = {
+    row.name: row.record for row in _FAMILIES.values() if row.record.name == row.name
+}
 #: Every family by its name.
-FAMILIES: Mapping[str, Family] = MappingProxyType({row.name: row for row in _rows()})
+FAMILIES: Mapping[str, Family] = MappingProxyType(_FAMILIES)
+#: The records by the names that the command line, plan files and rules use.
+OPTIMIZERS: Mapping[str, type[Optimizer]] = MappingProxyType(_OPTIMIZERS)
 
 
 def family(name: str) -> Family:
@@ -186,3 +302,12 @@ def family(name: str) -> Family:
     if name not in FAMILIES:
         raise ValueError(f"optimizer must be one of {', '.join(FAMILIES)}, got {name!r}")
     return FAMILIES[name]
+
+
+def add_family(row: Family) -> None:
+    """Add a row of a user's own; the rows of this module cannot be replaced."""
+    if row.name in FAMILIES and FAMILIES[row.name] != row:
+        raise ValueError(f"there is a family {row.name!r} already; choose another name")
+    _FAMILIES[row.name] = row
+    if row.record.name == row.name:
+        _OPTIMIZERS[row.name] = row.record

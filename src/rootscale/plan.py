@@ -14,7 +14,8 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
 from rootscale.conversion import Conversion, convert_plan, converted_parts, explain_change
 from rootscale.format import show
-from rootscale.hparams import OPTIMIZERS, Optimizer, positive, quantity, validate
+from rootscale.hparams import Optimizer, positive, quantity, validate
+from rootscale.optimizers import OPTIMIZERS
 from rootscale.rules import Rule, get_rule, svag_weights
 from rootscale.schedule import Count, Schedule, count
 from rootscale.units import Number

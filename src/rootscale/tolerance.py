@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ def share_of_range(tolerance: Tolerance, name: str, unit: float) -> float:
     """Return a tolerance as a share of the range of a test function; NaN where it says nothing about that function."""
     if not isinstance(tolerance, Absolute):
         return tolerance
-    return tolerance.value / unit if tolerance.of in name.split() or not tolerance.of else math.nan
+    return tolerance.value / unit if not tolerance.of or tolerance.of in re.split(r"[\W_]+", name) else math.nan
 
 
 def tolerance_text(tolerance: Tolerance) -> str:

@@ -24,6 +24,9 @@ Status = Literal["theorem", "derived", "measured", "heuristic"]
 
 HALF = Fraction(1, 2)
 PAPER = "Malladi et al. 2022 (arXiv 2205.10287)"
+LI = "Li et al. 2021 (arXiv 2102.12470)"
+#: A count of powers of kappa in drift and noise (`rootscale.degrees`), checked on toy problems: no SDE is behind it.
+SCALES = "scales of drift and noise"
 
 
 def _no_limit(value: Number) -> float:
@@ -94,6 +97,12 @@ def _average(value: Number, kappa: Number) -> Number:
     return beta and 1 - float(kappa) * (1 - beta)
 
 
+def _window(value: Number, kappa: Number) -> Number:
+    if not value:
+        raise ValueError("without momentum there is no window to keep")
+    return _average(value, kappa)
+
+
 def _average_limit(value: Number) -> float:
     return math.inf if value in (0, 1) else 1 / (1 - float(value))
 
@@ -147,10 +156,12 @@ def _moment(value: Number, kappa: Number, before: Number, after: Number) -> Numb
 KEPT = Form("x", lambda value, kappa: value)
 #: Weight of the past in an average over steps, as the paper converts it. 0 means that nothing is averaged and stays 0.
 AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit)
+#: The weight of the past in a sum over steps; a rule that keeps its window in samples needs one to keep.
+WINDOW = Form("1 - kappa * (1 - x), for x above 0", _window, _average_limit)
 #: The same average, exact over ``kappa`` steps: agrees with `AVERAGE` to first order in ``1 - x`` and stays in (0, 1).
 AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa))
 #: The forms for beta1 and beta2 by default: short averages stop where steps become too coarse (`rootscale.rules`).
-AVERAGE_1, AVERAGE_2 = floored(0.8), floored(0.9)
+AVERAGE_1 = AVERAGE_2 = floored(0.9)
 #: The first moment where beta1 stops at its floor. An average with weight beta1 of gradients of variance ``s`` has the
 #: variance ``s r(beta1)``, ``r(b) = (1 - b) / (1 + b)``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by
 #: ``sqrt(r(beta1') / (kappa r(beta1)))``.
@@ -184,9 +195,6 @@ _DERIVED = "from the SDE's constants"
 _CLOCK = "the clock: a step covers kappa times the samples"
 #: The theorem is for constant hyperparameters; a schedule is the same SDE with coefficients that depend on time.
 _SCHEDULES = "the clock of Thm 5.3, for hyperparameters that change with time"
-
-#: Of optimizers that normalise momentum itself: no SDE is known for most of them.
-DEGREE_0 = "scales of drift and noise"
 
 TABLE: tuple[Unit, ...] = (
     Unit(
@@ -249,23 +257,74 @@ TABLE: tuple[Unit, ...] = (
         _CLOCK,
     ),
     Unit(
-        "mu", "momentum that is normalised (Muon, Signum; Lion's beta2)", KEPT, "derived", DEGREE_0,
+        "mu", "momentum that is normalised (Muon, Signum; Lion's beta2)", KEPT, "derived", SCALES,
         "the learning rate follows the noise that momentum leaves: sqrt(kappa) where its window in steps is kept",
     ),
     Unit(
-        "mix", "weight of momentum beside the gradient (Lion's beta1)", KEPT, "derived", DEGREE_0,
+        "mix", "weight of momentum beside the gradient (Lion's beta1)", KEPT, "derived", SCALES,
         "keeps the shares of momentum and gradient in the update",
     ),
     Unit(
-        "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", DEGREE_0,
+        "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", SCALES,
         "it is measured in the noise of momentum",
     ),
     Unit(
-        "sgd_eta", "learning rate (SGD)", power(1), "theorem", "Li et al. 2021 (arXiv 2102.12470)",
+        "step_decay", "weight decay of each step, whatever the learning rate", power(1), "derived", SCALES,
+        "keeps the decay per sample: 1/kappa times the steps",
+    ),
+    Unit(
+        "m_steps", "average of steps (Adafactor's first moment)", power(1), "derived", SCALES,
+        "a step covers kappa times the samples",
+    ),
+    Unit(
+        "trust_decay", "weight decay inside a normalised step (LAMB)", KEPT, "derived", SCALES,
+        "it is added to m / sqrt(v), which has no unit where beta1 is kept",
+    ),
+    Unit(
+        "momentum_decay", "momentum_decay (NAdam)", power(1), "derived", SCALES,
+        "the ramp of the momentum is counted in steps",
+    ),
+    Unit(
+        "product", "state mu_product (NAdam)", KEPT, "derived", SCALES,
+        "1/kappa times the factors, each to the power kappa",
+    ),
+    Unit(
+        "sup", "state u, the largest |g| (Adamax)", power(-HALF), "heuristic", SCALES,
+        "it is measured in noise; the logarithm of the window's length is left out",
+    ),
+    Unit(
+        "beta3", "weight of a slow average or of a preconditioner (AdEMAMix, SOAP)", AVERAGE_2, "derived", SCALES,
+        "averages over the same samples",
+    ),
+    Unit(
+        "m2", "state m2, the slow average (AdEMAMix)", KEPT, "derived", SCALES, "as m: a mean of gradients",
+    ),
+    Unit(
+        "frequency", "steps between renewals of a preconditioner (SOAP, Shampoo)", power(-1), "derived", SCALES, _CLOCK,
+    ),
+    Unit(
+        "interpolation", "beta1 of Schedule-Free", KEPT, "derived", SCALES, "a point between two averages: no unit",
+    ),
+    Unit(
+        "weight_sum", "sum of the weights of Schedule-Free's average", KEPT, "derived", SCALES,
+        "1/kappa times the steps, each of weight eta^2",
+    ),
+    Unit(
+        "sum", "state s, the sum of squared gradients (Adagrad)", power(-2), "derived", SCALES,
+        "1/kappa times the terms, each 1/kappa as large",
+    ),
+    Unit("eps_sum", "eps beside the root of that sum", power(-1), "derived", SCALES, "as the root of the sum"),
+    Unit("lr_decay", "decay of the learning rate per step (Adagrad)", power(1), "derived", SCALES, _CLOCK),
+    Unit(
+        "buffer", "momentum buffer that sums steps (SGD, RMSprop, LARS)", KEPT, "derived", SCALES,
+        "its window in steps is kept, and what it sums has no unit",
+    ),
+    Unit(
+        "sgd_eta", "learning rate (SGD)", power(1), "theorem", LI,
         "the linear rule: keeps sqrt(eta) * sigma, and the clock t = k * eta",
     ),
     Unit(
-        "momentum", "momentum (SGD)", KEPT, "theorem", "Li et al. 2021 (arXiv 2102.12470)",
+        "momentum", "momentum (SGD)", KEPT, "theorem", LI,
         "the linear rule is stated for a fixed momentum",
     ),
 )  # fmt: skip

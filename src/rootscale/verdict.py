@@ -5,7 +5,7 @@ test functions at once, and a narrower one that holds at each time by itself. Ru
 wholly outside of the tolerance at some time, and the *same* where the second lies within it at all times.
 
 Both hold however often one looks: the verdict may be asked for again with more seeds, at every number of them, and the
-chance that any of its answers is wrong stays what ``level`` says (`rootscale.bands.LOOKS`).
+chance that any of its answers is wrong stays what ``level`` says (`rootscale.looks.LOOKS`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.bands import LOOKS, Draws, Forecast, critical_values, pooled_se
+from rootscale.bands import Draws, Forecast, critical_values, pooled_se
 from rootscale.format import percent
 from rootscale.gap import Gap, Verdict, gaps_of
+from rootscale.looks import LOOKS
 from rootscale.pairing import ROUNDING, PairedRuns, pair_runs
 from rootscale.stats import fisher_exact
 from rootscale.tolerance import (
@@ -52,7 +53,7 @@ class Comparison:
         critical: half the width of the band of all times at once, in standard errors pooled over time; None where
             there was no band.
         deciding: the test functions on which the verdict rests; all, where empty.
-        looks: at which numbers of seeds the verdict may be asked for: a key of `rootscale.bands.LOOKS`.
+        looks: at which numbers of seeds the verdict may be asked for: a key of `rootscale.looks.LOOKS`.
     """
 
     gaps: Mapping[str, Gap]

@@ -137,7 +137,7 @@ EXPECTED = {
     "torchtitan.toml": {
         "metrics.log_freq": 5,
         "optimizer.lr": 6e-4,
-        "optimizer.beta1": 0.8,
+        "optimizer.beta1": 0.9,
         "optimizer.beta2": 0.92,
         "optimizer.eps": 5e-9,
         "optimizer.weight_decay": 0.2,
@@ -151,7 +151,7 @@ EXPECTED = {
         "global_batch_size": 1024,
         "lr": 1.2e-3,
         "min_lr": 1.2e-4,
-        "adam_beta1": 0.8,
+        "adam_beta1": 0.9,
         "adam_beta2": 0.92,
         "adam_eps": 5e-9,
         "weight_decay": 0.2,
@@ -166,7 +166,7 @@ EXPECTED = {
     "axolotl.yaml": {
         "gradient_accumulation_steps": 16,
         "learning_rate": 4e-4,
-        "adam_beta1": 0.8,
+        "adam_beta1": 0.9,
         "adam_beta2": 0.92,
         "adam_epsilon": 5e-9,
         "weight_decay": 0.02,
@@ -176,7 +176,7 @@ EXPECTED = {
     "llamafactory.yaml": {
         "gradient_accumulation_steps": 32,
         "learning_rate": 2e-4,
-        "adam_beta1": 0.8,
+        "adam_beta1": 0.9,
         "adam_beta2": 0.92,
         "adam_epsilon": 5e-9,
         "max_grad_norm": 0.5,
@@ -186,7 +186,7 @@ EXPECTED = {
     "litgpt.yaml": {
         "train.global_batch_size": 2048,
         "optimizer.init_args.lr": 8e-4,
-        "optimizer.init_args.betas.0": 0.8,
+        "optimizer.init_args.betas.0": 0.9,
         "optimizer.init_args.betas.1": 0.92,
         "optimizer.init_args.eps": 5e-9,
         "optimizer.init_args.weight_decay": 0.2,
@@ -199,7 +199,7 @@ EXPECTED = {
     "lightning.yaml": {
         "trainer.accumulate_grad_batches": 8,
         "optimizer.init_args.lr": 2e-3,
-        "optimizer.init_args.betas.0": 0.8,
+        "optimizer.init_args.betas.0": 0.9,
         "optimizer.init_args.betas.1": 0.92,
         "optimizer.init_args.eps": 5e-9,
         "optimizer.init_args.weight_decay": 0.1,
@@ -210,7 +210,7 @@ EXPECTED = {
     },
     "nemo.yaml": {  # the factor of Noam's schedule stays: its warm-up of fewer steps makes the peak higher
         "trainer.accumulate_grad_batches": 4,
-        "model.optim.betas.0": 0.8,
+        "model.optim.betas.0": 0.9,
         "model.optim.betas.1": 0.92,
         "model.optim.eps": 5e-9,
         "model.optim.weight_decay": 2e-3,
@@ -222,7 +222,7 @@ EXPECTED = {
     "nemo-megatron.yaml": {
         "model.global_batch_size": 1024,
         "model.optim.lr": 4e-4,
-        "model.optim.betas.0": 0.8,
+        "model.optim.betas.0": 0.9,
         "model.optim.betas.1": 0.92,
         "model.optim.eps": 5e-9,
         "model.optim.weight_decay": 0.02,
@@ -237,7 +237,7 @@ EXPECTED = {
     "hydra.yaml": {
         "trainer.accumulate_grad_batches": 4,
         "model.optimizer.lr": 2e-3,
-        "model.optimizer.betas.0": 0.8,
+        "model.optimizer.betas.0": 0.9,
         "model.optimizer.betas.1": 0.92,
         "model.optimizer.eps": 5e-9,
         "model.scheduler.eps": 2e-8,
@@ -246,7 +246,7 @@ EXPECTED = {
     "olmo.yaml": {
         "global_train_batch_size": 4096,
         "optimizer.learning_rate": 6e-4,
-        "optimizer.betas.0": 0.8,
+        "optimizer.betas.0": 0.9,
         "optimizer.betas.1": 0.92,
         "optimizer.eps": 5e-9,
         "optimizer.weight_decay": 0.2,
@@ -258,7 +258,7 @@ EXPECTED = {
     "olmo-core.yaml": {
         "data_loader.global_batch_size": 2097152,
         "train_module.optim.lr": 8e-4,
-        "train_module.optim.betas.0": 0.8,
+        "train_module.optim.betas.0": 0.9,
         "train_module.optim.betas.1": 0.92,
         "train_module.optim.eps": 5e-9,
         "train_module.optim.weight_decay": 0.2,
@@ -270,7 +270,7 @@ EXPECTED = {
         "gradient_accumulation_steps": 32,
         "learning_rate": 2e-3,
         "min_lr": 2e-4,
-        "beta1": 0.8,
+        "beta1": 0.9,
         "beta2": 0.92,
         "weight_decay": 0.2,
         "grad_clip": 0.5,
@@ -282,7 +282,7 @@ EXPECTED = {
     "torchtitan_samples.py": {
         "training.global_batch_size": 256,
         "optimizer.lr": 1.6e-3,
-        "optimizer.beta1": 0.8,
+        "optimizer.beta1": 0.9,
         "optimizer.beta2": 0.92,
         "optimizer.eps": 5e-9,
         "optimizer.weight_decay": 0.2,
@@ -293,7 +293,7 @@ EXPECTED = {
     "torchtitan_tokens.py": {
         "training.num_tokens_per_train_step": 2097152,
         "optimizer.lr": 6e-4,
-        "optimizer.betas.0": 0.8,
+        "optimizer.betas.0": 0.9,
         "optimizer.betas.1": 0.92,
         "optimizer.eps": 5e-9,
         "optimizer.weight_decay": 0.2,
@@ -305,7 +305,7 @@ EXPECTED = {
     "transformers.sh": {
         "gradient_accumulation_steps": 16,
         "learning_rate": 1e-4,
-        "adam_beta1": 0.8,
+        "adam_beta1": 0.9,
         "adam_beta2": 0.92,
         "adam_epsilon": 5e-9,
         "weight_decay": 0.02,
@@ -319,7 +319,7 @@ EXPECTED = {
         "grad_accum_steps": 8,
         "lr": 2e-3,
         "warmup_lr": 2e-5,
-        "opt_betas.0": 0.8,
+        "opt_betas.0": 0.9,
         "opt_betas.1": 0.92,
         "opt_eps": 5e-9,
         "weight_decay": 0.1,
@@ -438,7 +438,7 @@ def test_places_in_json_are_those_of_the_values(data, indent):
 def test_a_default_that_the_rule_changes_is_written_down():
     result = convert('{"train_batch_size": 256, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}', 1024)
     params = json.loads(result.after)["optimizer"]["params"]
-    assert params == {"lr": 0.002, "betas": [0.8, 0.996], "eps": 5e-9}
+    assert params == {"lr": 0.002, "betas": [0.9, 0.996], "eps": 5e-9}
     assert "the tool's default" in result.changes["optimizer.params.eps"].why
 
 
@@ -448,17 +448,17 @@ def test_a_default_that_the_rule_changes_is_written_down():
         (
             "opt: adamw\nbatch_size: 128\nlr: 1e-3 # peak\nopt_betas: null\nopt_eps:\nx: 1\n", 512,
             "opt: adamw\nbatch_size: 128\nlr: 0.002 # peak\ngrad_accum_steps: 4\nweight_decay: 4.0e-05\n"
-            "warmup_lr: 2.0e-05\nopt_betas: [0.8, 0.996]\nopt_eps: 5.0e-09\nx: 1\n",
+            "warmup_lr: 2.0e-05\nopt_betas: [0.9, 0.996]\nopt_eps: 5.0e-09\nx: 1\n",
         ),
         (
             "[training]\r\nlocal_batch_size = 128 # each\r\n", 512,
             "[training]\r\nlocal_batch_size = 128 # each\r\nglobal_batch_size = 512\r\nmax_norm = 0.5\r\n"
-            "steps = 2500\r\n\n[optimizer]\nlr = 0.0016\nbeta1 = 0.8\nbeta2 = 0.9\neps = 5e-09\nweight_decay = 0.2\n"
+            "steps = 2500\r\n\n[optimizer]\nlr = 0.0016\nbeta2 = 0.9\neps = 5e-09\nweight_decay = 0.2\n"
             "\n[lr_scheduler]\nwarmup_steps = 50\n",
         ),
         (
             "run.py --lr=1e-3 --micro-batch-size 128 --clip-grad 0 --weight-decay 0 \\\n  --train-samples 9", 512,
-            "run.py --lr=0.002 --global-batch-size 512 --adam-beta1 0.8 --adam-beta2 0.996 --adam-eps 5e-09 "
+            "run.py --lr=0.002 --global-batch-size 512 --adam-beta2 0.996 --adam-eps 5e-09 "
             "--micro-batch-size 128 --clip-grad 0 --weight-decay 0 \\\n  --train-samples 9",
         ),
     ],
@@ -469,7 +469,56 @@ def test_new_entries_are_written_as_their_neighbours_are(text, size, expected):
 
 def test_a_table_that_is_missing_is_written_with_the_defaults_in_it():
     after = json.loads(convert('{"train_batch_size": 256, "optimizer": {"type": "AdamW"}}', 1024).after)
-    assert after["optimizer"] == {"type": "AdamW", "params": {"lr": 0.002, "betas": [0.8, 0.996], "eps": 5e-9}}
+    assert after["optimizer"] == {"type": "AdamW", "params": {"lr": 0.002, "betas": [0.9, 0.996], "eps": 5e-9}}
+
+
+#: files that leave the betas to the tool, 0.9 and 0.999, and how the pair looks that is written
+_NO_BETAS = {
+    "deepspeed": (
+        '{"train_batch_size": 64, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": null}}}',
+        '"betas": [%s, %s]',
+    ),
+    "timm": ("opt: adamw\nbatch_size: 64\nlr: 1e-3\n", "opt_betas: [%s, %s]\n"),
+    "timm's null": ("opt: adamw\nbatch_size: 64\nlr: 1e-3\nopt_betas: null\n", "opt_betas: [%s, %s]\n"),
+    "timm's script": ("train.py --opt adamw --batch-size 64 --lr 1e-3\n", " --opt-betas %s %s"),
+    "litgpt": (
+        "train: {global_batch_size: 64, micro_batch_size: 4}\n"
+        "optimizer:\n  class_path: torch.optim.AdamW\n  init_args:\n    lr: 1e-3\n",
+        "    betas: [%s, %s]\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", _NO_BETAS)
+@pytest.mark.parametrize(
+    ("rule", "pair"),
+    [
+        (None, (0.9, 0.996)),  # the first stays
+        ("with floor:0.5,0.999", (0.6, 0.999)),  # the second stays
+        ("with floor:0.5,0.5", (0.6, 0.996)),
+        ("with floor:0.9,0.999", ()),  # both stay: nothing to write
+    ],
+)
+def test_a_list_that_is_missing_is_written_whole_also_where_one_item_stays(case, rule, pair):
+    text, written = _NO_BETAS[case]
+    result = convert(text, 256, world_size=1, rule=rule)
+    assert tuple(value for path, value in result.values.items() if "betas" in path) == pair
+    if pair:
+        assert result.after.count(written % pair) == 1
+        assert convert(result.after, 256, world_size=1, rule=rule).after == result.after
+    else:
+        assert without_numbers(result.after).count("betas") == text.count("betas")
+
+
+def test_a_list_that_is_missing_in_python_is_written_whole():  # the defaults of torchtitan are 0.9 and 0.95
+    text = (
+        "def small() -> Trainer.Config:\n    return Trainer.Config(\n        optimizer=default_adamw(lr=8e-4),\n"
+        "        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=200),\n"
+        "        training=TrainingConfig(num_tokens_per_train_step=64, steps=1000),\n    )\n"
+    )
+    optimizer = "optimizer=default_adamw(lr=0.0016, eps=5e-09, weight_decay=0.2, betas=%s),\n"
+    assert optimizer % [0.9, 0.9] in convert(text, 256).after
+    assert optimizer % [0.6, 0.95] in convert(text, 256, rule="with floor:0.5,0.95").after
 
 
 _POLYNOMIAL = "per_device_train_batch_size: 8\ngradient_accumulation_steps: 1\nlr_scheduler_type: polynomial\n"
@@ -624,8 +673,7 @@ def test_shares_of_the_run_epochs_and_what_is_switched_off_stay():
     })  # fmt: skip
     result = convert(text, 256, world_size=8, length=Length(dataset_size=6400))
     assert set(result.values) == {
-        "gradient_accumulation_steps", "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "logging_steps",
-        "save_steps",
+        "gradient_accumulation_steps", "learning_rate", "adam_beta2", "adam_epsilon", "logging_steps", "save_steps",
     }  # fmt: skip
     assert (result.changes["steps"].before, result.changes["steps"].after) == (300, 75)
     ema_off = example("timm-args.yaml").replace("model_ema: true", "model_ema: false")
@@ -699,12 +747,13 @@ def test_megatron_in_yaml_goes_by_bare_names():
     text = "ARGS:\n  --lr: 1.0e-3 # peak\n  --global-batch-size: 64\n  --train-samples: 1000\n  --lr-decay-style: WSD\n"
     after = yaml.safe_load(convert(text, 256).after)["ARGS"]
     assert after["--global-batch-size"] == 256
-    assert (after["--lr"], after["--adam-beta1"], after["--adam-eps"], after["--train-samples"]) == (
+    assert (after["--lr"], after["--adam-beta2"], after["--adam-eps"], after["--train-samples"]) == (
         2e-3,
-        0.8,
+        0.996,
         5e-9,
         1000,
     )
+    assert "--adam-beta1" not in after  # the default is at its floor
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------
@@ -839,10 +888,13 @@ def test_a_warmup_that_would_vanish_is_refused_and_an_interval_is_at_least_a_ste
 
 def test_no_kappa_is_too_large_but_for_the_papers_own_form():
     text = deepspeed().replace("0.98", "0.9")
-    result = convert(text, 4096)
-    assert result.values["optimizer.params.betas.0"] == 0.8
-    assert "stops at its floor" in result.changes["optimizer.params.betas.0"].why
-    assert any("keep the old one" in warning for warning in result.changes.warnings)
+    stopped, kept = convert(deepspeed(), 4096), convert(text, 4096)
+    assert stopped.values["optimizer.params.betas.0"] == 0.9
+    assert "optimizer.params.betas.0" not in kept.values  # it is at the floor already
+    for result in (stopped, kept):
+        assert result.changes["optimizer.params.betas.0"].value == 0.9
+        assert "stops at its floor" in result.changes["optimizer.params.betas.0"].why
+        assert any("betas.0" in warning and "keep the old one" in warning for warning in result.changes.warnings)
     with pytest.raises(ValueError, match=r"kappa=16 gives beta1=-0.6; need kappa < 10"):
         convert(text, 4096, rule="with paper")
     assert convert(text, 4096, rule="with power").values["optimizer.params.betas.0"] == pytest.approx(0.9**16)
@@ -1018,5 +1070,5 @@ def test_a_name_of_a_function_is_not_that_of_the_module(body):
     text = example("torchtitan_tokens.py").partition("def llama_small_float8")[0]
     named = "rate = 3e-4\n" + text.replace("lr=3e-4", "lr=rate")
     assert convert(named, 2097152).values["optimizer.lr"] == 6e-4
-    with pytest.raises(ValueError, match="optimizer.lr must be a number, got 'rate'"):
+    with pytest.raises(ValueError, match=r"optimizer\.lr must be a number, got 'rate'"):
         convert(named.replace("    return", body + "    return"), 2097152)

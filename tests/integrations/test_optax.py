@@ -154,8 +154,8 @@ def test_the_next_update_is_that_of_a_state_converted_by_hand(steps, kappa, coun
     got, after = transformation.update(gradient(params, steps), rescale(state, kappa, rule=rule, b1=0.9), params)
 
     b1, b2, factor = 1 - kappa * 0.1, 1 - kappa * 0.01, 1.0
-    if rule is None and b1 < 0.8:  # beta1 stops at its floor, and mu gets the noise level of that average
-        b1, factor = 0.8, math.sqrt((0.2 / 1.8) / (kappa * 0.1 / 1.9))
+    if rule is None and b1 < 0.9:  # beta1 stops at its floor, and mu gets the noise level of that average
+        b1, factor = 0.9, math.sqrt(1 / kappa)
     m = b1 * state[0].mu * factor + (1 - b1) * gradient(params, steps)
     v = b2 * state[0].nu / kappa + (1 - b2) * gradient(params, steps) ** 2
     m_hat, v_hat = m / (1 - b1 ** (count + 1)), v / (1 - b2 ** (count + 1))
@@ -254,7 +254,7 @@ def test_an_injected_schedule_needs_the_transformation_anew():
     converted = optax.inject_hyperparams(optax.adam)(**scale("adam", 4, **arguments))
     _, state = run(converted, start(), state, 1)
     assert float(state.hyperparams["learning_rate"]) == pytest.approx(2 * 1e-2 * 0.92)
-    assert float(state.hyperparams["b1"]) == pytest.approx(0.8)
+    assert float(state.hyperparams["b1"]) == pytest.approx(0.9)
 
 
 def test_injected_hyperparameters_of_doubtful_units_are_asked_for():

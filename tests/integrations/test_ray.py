@@ -116,3 +116,18 @@ def test_a_deadline_stops_the_workers_with_checkpoints(tmp_path):
         run(task, [Variant()], [0], long, tmp_path, OnRay(deadline=Deadline.after(3)))
     (place,) = tmp_path.glob("*/*/")
     assert (place / "checkpoint.pt").exists()
+
+
+def test_a_training_function_from_a_file_runs_on_ray(tmp_path):
+    from rootscale.lab import Loop, check
+    from rootscale.lab.task import load_named
+
+    path = tmp_path / "on_ray_mine.py"
+    path.write_text(
+        "import math\n\ndef helper(s):\n    return math.exp(-s / 100)\n\n"
+        "def train(batch_size, seed, log, convert):\n    for s in range(batch_size, 401, batch_size):\n"
+        "        log(samples=s, loss=helper(s) + 1e-3 * seed)\n"
+    )
+    loop = Loop("mine", load_named(f"{path}:train"), 4)
+    found = check(loop, [4], seeds=4, store=tmp_path / "kept", execute=OnRay())
+    assert found.verdict == "same"

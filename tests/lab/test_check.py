@@ -336,7 +336,7 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
     assert code == 0
     assert "mine <b>: runs from scratch, each compared with B = 4 (4 seeds each)" in text.out
     assert "same" in text.out
-    assert "finished B = 8 (2 of 2)" in text.err
+    assert "finished B = 8 (8 of 8 runs done, 100 %)" in text.err
     assert str(out / "report.html") in text.out.replace("\n", "")
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("trajectory.npz")}
     assert len(before) == 2
@@ -411,7 +411,7 @@ def test_rules_on_the_command_line_are_made_of_three_options(task_file, tmp_path
 
 def test_tensorboard_gets_every_point_once_also_after_a_resume(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    from rootscale.integrations.tensorboard import EventFiles
+    from rootscale.integrations.trackers import Track
 
     def stop(label, job, jobs, share):
         if share > 0.5:
@@ -420,8 +420,9 @@ def test_tensorboard_gets_every_point_once_also_after_a_resume(tmp_path):
     settings = Settings(grid=(0, 160, 320, 480))
     options = {"seeds": [0, 1], "settings": settings, "store": Store(tmp_path, checkpoint_every=0), "execute": HERE}
     with pytest.raises(RuntimeError, match="stopped"):
-        sweep(make(), [Variant()], **options, observe=Observer(stop, measured=EventFiles()))
-    found = sweep(make(), [Variant()], **options, observe=Observer(measured=EventFiles())).trajectories[Variant()]
+        sweep(make(), [Variant()], **options, observe=Observer(stop, measured=Track("tensorboard")))
+    swept = sweep(make(), [Variant()], **options, observe=Observer(measured=Track("tensorboard")))
+    found = swept.trajectories[Variant()]
     (place,) = tmp_path.glob("*/*/")
     events = accumulator.EventAccumulator(str(place))
     events.Reload()

@@ -29,6 +29,7 @@ from rootscale.lab import (
 from rootscale.lab.command import values_of
 from rootscale.lab.forking import can_fork
 from rootscale.lab.loop import Convert, is_train_function
+from rootscale.lab.rounds import Rounds
 
 PLAN = Plan(Adam(eta=1e-3, beta1=0.98, beta2=0.999), batch_size=4, steps=200)
 
@@ -97,11 +98,11 @@ def test_convert_changes_live_objects_as_rescale_does_and_nothing_at_the_base():
         assert convert.steps(100) == 100 * 4 // size
 
 
-def test_a_real_loop_of_torch_is_the_same_by_the_rule_from_a_checkpoint(tmp_path):
+def test_a_real_loop_of_torch_goes_on_by_the_rule_from_its_checkpoint(tmp_path):
     x = torch.randn(256, 6, generator=torch.Generator().manual_seed(0))
     y = x.sum(1, keepdim=True) + torch.randn(256, 1, generator=torch.Generator().manual_seed(1))
 
-    def real(batch_size, seed, log, convert, until=3_000):
+    def real(batch_size, seed, log, convert, until=2_000):
         torch.manual_seed(seed)
         model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.98, 0.999))
@@ -128,15 +129,16 @@ def test_a_real_loop_of_torch_is_the_same_by_the_rule_from_a_checkpoint(tmp_path
         def __call__(self, *args, **kwargs):
             pass
 
-    for seed in range(6):
-        torch.save(real(2, seed, Silent(), Convert(2, 2), until=1_000), tmp_path / f"{seed}.pt")
+    for seed in range(4):
+        torch.save(real(2, seed, Silent(), Convert(2, 2), until=800), tmp_path / f"{seed}.pt")
     rules = [Variant(4), Variant(4, "none", name="nothing")]
     where = tmp_path / "{seed}.pt"
-    found = check(Loop("real", real, 2), rules, seeds=6, switch_at=where, execute=HERE, store=tmp_path / "kept")
-    assert found["B = 8"].verdict == "same"
-    assert found["nothing"].verdict == "different"
+    found = check(Loop("real", real, 2), rules, seeds=4, switch_at=where, execute=HERE, store=tmp_path / "kept")
+    sizes = {arm.label: abs(arm.comparison.gaps["loss"].largest.gap) for arm in found.others}
+    assert sizes["B = 8"] < 0.05 < 0.3 < sizes["nothing"]
+    assert found["B = 8"].verdict != "different"
     assert found.made["checkpoint"] == str(where)
-    assert found.base.trajectory.meta["samples"][0] >= 1_000
+    assert found.base.trajectory.meta["samples"][0] >= 800
 
 
 def test_what_no_loop_can_be_is_refused():
@@ -144,8 +146,8 @@ def test_what_no_loop_can_be_is_refused():
         run(train, [Variant(ell=2)])
     with pytest.raises(ValueError, match="a loop of your own switches where you saved it"):
         run(train, switch_at=100)
-    with pytest.raises(ValueError, match="at least 4 different seeds"):
-        run(train, seeds=3)
+    with pytest.raises(ValueError, match="at least 2 different seeds"):
+        run(train, seeds=1)
     with pytest.raises(ValueError, match=r"there is no checkpoint nowhere/0.pt, from which the run of seed 0"):
         run(train, switch_at="nowhere/{seed}.pt")
     with pytest.raises(ValueError, match=r"the run logged nothing: call log\(samples="):
@@ -341,7 +343,7 @@ def test_the_search_ends_at_the_first_batch_that_is_different(tmp_path):
         made.append(batch_size)
         drifting(batch_size, seed, log, convert)
 
-    search = Search(kappas=(2, 4, 8, 16, 32), seeds=16)
+    search = Search(kappas=(2, 4, 8, 16, 32))
     found = find_largest(Loop("mine", counted, 4), search, store=Store(tmp_path), execute=HERE)
     (branch,) = found.branches
     assert branch.same == 16  # a gap of 3 %; 8 times the batch has 7 %
@@ -358,9 +360,7 @@ def test_an_undecided_batch_gets_more_seeds(tmp_path):
             wander = 0.06 * (batch_size > 4) * math.cos(2.4 * seed)
             log(samples=samples, loss=1 + math.exp(-samples / 400) + wander)
 
-    search = Search(kappas=(2,), seeds=16)
-    assert search.looks == [4, 8, 16]
-    assert search.strict.level == pytest.approx(1 - 0.05 / 3)
+    search = Search(kappas=(2,))
     found = find_largest(Loop("mine", noisy, 4), search, store=Store(tmp_path), execute=HERE)
     assert found.branches[0].runs > 4
     assert found.branches[0].same == 8
@@ -371,7 +371,7 @@ def test_several_checkpoints_make_a_ramp(tmp_path, capsys):
         (tmp_path / f"{samples}.json").write_text(json.dumps({"samples": samples}))
     starts = [tmp_path / f"{samples}.json" for samples in (0, 200, 3_000)]
     loop = Loop("mine", drifting, 4)
-    search = Search(kappas=(2, 4, 8, 16), seeds=4)
+    search = Search(kappas=(2, 4, 8, 16), rounds=Rounds.of(4))
     found = find_largest(loop, search, starts=starts, store=Store(tmp_path / "kept"), execute=HERE)
     assert [branch.same for branch in found.branches] == [16, 32, 64]
     assert found.branches[2].different is None
@@ -379,7 +379,8 @@ def test_several_checkpoints_make_a_ramp(tmp_path, capsys):
     assert found.to_dict()["branches"][0]["arms"][0] == {"batch_size": 8, "verdict": "same", "seeds": 4}
 
 
-def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, capsys):
+def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     path = tmp_path / "mine.py"
     path.write_text(
         textwrap.dedent("""
@@ -410,8 +411,6 @@ def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, 
     assert "no batch size is left: a step must not be longer" in capsys.readouterr().err
 
 
-def test_a_search_needs_larger_batches_and_seeds_for_a_verdict():
+def test_a_search_needs_larger_batches():
     with pytest.raises(ValueError, match="must be larger than that of the base"):
         Search(kappas=(0.5, 2))
-    with pytest.raises(ValueError, match="need at least 4 seeds"):
-        Search(seeds=3)

@@ -314,7 +314,9 @@ def test_a_rule_as_an_object_is_the_rule_of_its_text():
     assert variant == Variant(4, "sqrt with power without v, step_counter")
     assert variant.the_rule(PLANS["adam"]) == rule
     assert Variant(4, "") == Variant(4)
-    with pytest.raises(ValueError, match=r"must be one of rootscale.RULES, .*; got 'sqrt with paper', which is another one"):
+    with pytest.raises(
+        ValueError, match=r"must be one of rootscale.RULES, .*; got 'sqrt with paper', which is another one"
+    ):
         Variant(4, replace(rule, averaging="paper", left_out=()))
 
 

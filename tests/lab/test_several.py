@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rootscale import hparams
+from rootscale import hparams, records
 from rootscale.lab import Run, Settings, Task, Variant
 from rootscale.lab.several import Several, parts_of
 from rootscale.plan import Plan
@@ -26,7 +26,7 @@ def task():
     y = (x[:, :3].argmax(-1)).long()
     return Task(
         "both",
-        Plan(hparams.Muon(0.02, 0.95), batch_size=4, steps=32),
+        Plan(records.Muon(0.02, 0.95), batch_size=4, steps=32),
         lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)),
         lambda outputs, y: torch.nn.functional.cross_entropy(outputs, y, reduction="none"),
         (x, y),
@@ -66,3 +66,13 @@ def test_a_run_of_several_optimizers_resumes_to_the_same_end(task):
 def test_zeroing_the_state_forgets_that_of_all(task):
     run = Run(task, Variant(2, zero_state=True), [0], Settings(grid=(32, 64, 96), switch_at=32))
     assert all(not part.state for part in parts_of(run.learner.optimizer))
+
+
+def test_the_null_starts_from_the_same_state_and_sees_other_samples(task):
+    settings = Settings(grid=(32, 64, 96), switch_at=32)
+    base, null = (Run(task, variant, [0], settings) for variant in (Variant(), Variant(other_samples=True)))
+    losses = [run.finish()["train loss"].mean.tolist() for run in (base, null)]
+    assert losses[0][0] == losses[1][0]
+    assert losses[0][1:] != losses[1][1:]
+    assert Variant.from_dict(null.variant.to_dict()) == null.variant != base.variant
+    assert "other_samples" not in base.variant.to_dict(), "runs that are stored keep their names"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rootscale import hparams
+from rootscale import records
 from rootscale.paper.entries import entries_of
 from rootscale.paper.experiments import experiments
 from rootscale.paper.experiments.floors import BETAS, FORMS
@@ -66,6 +66,20 @@ def test_betas_kept_converts_the_state_and_nothing_else_of_the_averages(betas):
     torch.testing.assert_close(adam.state[model.weight]["exp_avg"], before["exp_avg"] / 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("floors-digits-999", {"paper_batchnorm": True}, "each with its own row for BatchNorm: drop --paper-batchnorm"),
+        ("muon-switch", {"eps": 1e-30}, "Muon is not run with another eps: drop --eps"),
+    ],
+)
+def test_options_that_mean_nothing_here_are_refused(name, change, message):
+    pytest.importorskip("sklearn")
+    experiment = experiments()[name]
+    with pytest.raises(ValueError, match=message):
+        experiment.lines(experiment.options(smoke=True, **change))
+
+
 def test_lion_takes_the_step_of_its_formula():
     torch.manual_seed(0)
     p = torch.nn.Parameter(torch.randn(5, dtype=torch.float64))
@@ -90,7 +104,7 @@ def test_muon_trains_the_matrices_of_the_layers_and_adamw_the_rest():
     inner = {tuple(p.shape) for group in muon.param_groups for p in group["params"]}
     assert inner == {(64, 192), (64, 64), (64, 256), (256, 64)}
     assert sum(len(group["params"]) for group in adamw.param_groups) == 4
-    assert isinstance(KINDS["muon"].record, hparams.Muon)
+    assert isinstance(KINDS["muon"].record, records.Muon)
 
 
 def measured(gap, se=0.01):

@@ -156,12 +156,12 @@ def test_stopped_after_some_time_it_resumes_to_the_same_end(tmp_path, monkeypatc
     )
 
 
-def test_four_seeds_are_compared_and_fewer_get_no_verdict(tmp_path):
-    for seeds in (3, 4):
+def test_two_seeds_are_compared_and_one_gets_no_verdict(tmp_path):
+    for seeds in (1, 2):
         out = tmp_path / str(seeds)
         assert running.reproduce(tiny(), Options(epochs=1, seeds=seeds), out, tmp_path / "runs")
         (arm,) = Check.load(out).others
-        assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 4)
+        assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 2)
     assert list(arm.comparison.deciding) == ["train loss", "test loss"]
     assert "test accuracy" in arm.comparison.gaps
 
@@ -491,7 +491,8 @@ def test_the_command_that_is_recorded_gives_the_options_back(name, monkeypatch, 
         changes.append({"epochs": 0.25})
         changes.append({"eps": 1e-30, "epochs": 7, "seeds": 5, "batch_sizes": (512, 2048), "paper_batchnorm": True})
         recipe = "" if experiment.defaults.recipe == "house" else f"-{experiment.defaults.recipe}"
-        assert experiment.folder(experiment.options(**changes[-1])) == f"{name}-eps-1e-30{recipe}-paper-batchnorm"
+        place = experiment.place or name
+        assert experiment.folder(experiment.options(**changes[-1])) == f"{place}-eps-1e-30{recipe}-paper-batchnorm"
     elif "epochs" in experiment.takes:
         changes.append({"epochs": 0.25, "seeds": 5})
     for change in changes:
@@ -660,7 +661,7 @@ def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missi
         r"^\| VGG-16, Adam, recipe house, 4 epochs( \| \d+ %: [-+.\d]+ ± [.\d]+ points){2} \|$", noise, re.MULTILINE
     )
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == len(list(entries.entries_of(place)))
+    assert len(rows) == len({entry.experiment.group or entry.folder for entry in entries.entries_of(place)})
     assert sum("*missing:*" in row for row in rows) == len(rows) - 1
     assert "`rootscale reproduce cifar10-svag-adam --device cuda`" in text
     assert "which says nothing about the claim: test accuracy B = 16: " in text

@@ -375,7 +375,7 @@ def test_imagenet_has_the_papers_plan():
     assert plan.schedule.milestones == (50 * 5004, 80 * 5004)
     rates = [plan.learning_rate(epoch * 5004) for epoch in (0, 5, 49, 50, 80)]
     assert rates == pytest.approx([3e-7, 3e-4, 3e-4, 3e-5, 3e-6])
-    large = plan.at(32_768).optimizer
+    large = plan.at(32_768, "with paper").optimizer
     assert (large.eta, large.beta1) == pytest.approx((3e-4 * 128**0.5, 0.872))
 
 

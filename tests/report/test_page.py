@@ -191,12 +191,12 @@ def test_a_ramp_shows_all_its_batch_sizes_and_switches():
 
 def test_all_sections_are_there_in_order(plain):
     titles = (
-        "What was compared", "Trajectories", "Gap against tolerance", "Noise scale and batch size",
+        "What to do", "What was compared", "Trajectories", "Gap against tolerance", "Noise scale and batch size",
         "What was changed, and why", "How it was made",
     )  # fmt: skip
     places = [plain.text.index(title) for title in titles]
     assert places == sorted(places)
-    assert headings(plain) == ["h1", "h2", "h3", "h3", "h3", "h3", "h2", "h2", "h2", "h2", "h2"]
+    assert headings(plain) == ["h1", "h2", "h2", "h3", "h3", "h3", "h3", "h2", "h2", "h2", "h2", "h2"]
 
 
 def test_a_card_has_verdict_gap_band_and_causes_and_the_plan_its_guards(plain):

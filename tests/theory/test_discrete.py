@@ -126,7 +126,7 @@ def test_discretise_inverts_sde_and_walks_along_the_scaling_rule(optimizer):
     same = discretise(equation, optimizer.eta)
     assert same.oracle.sigma == pytest.approx(4.0, rel=1e-12)
     assert vars(same.optimizer) == pytest.approx(vars(optimizer), rel=1e-12)
-    rule, kappa = get_rule(None, optimizer.name), 4
+    rule, kappa = get_rule("with paper", optimizer.name), 4
     moved = discretise(equation, rule.convert("eta", optimizer.eta, kappa))
     assert moved.oracle.sigma == pytest.approx(4.0 / math.sqrt(kappa), rel=1e-12)
     assert moved.clock == pytest.approx(kappa * same.clock, rel=1e-12)

@@ -336,6 +336,10 @@ def test_files_without_an_optimizer_are_refused(write):
     refused(write(argparse.Namespace(a=1)), "holds a whole argparse.Namespace object, not dictionaries")
 
 
+def test_whole_objects_are_refused(write):
+    refused(write({"optimizer": started()[1]}), r"optimizer of in.pt is a whole torch.optim.adamw.AdamW object")
+
+
 def test_adam_and_adamw_of_older_files_are_told_apart_by_the_user(write, tmp_path):
     held = started("adam")[1].state_dict()
     for group in held["param_groups"]:

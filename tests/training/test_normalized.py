@@ -118,8 +118,10 @@ def test_rules_that_fit_no_optimizer_are_refused(rule, message):
 
 def test_adams_rule_on_muon_is_made_for_comparison_with_a_warning():
     muon, _ = pair()
-    with pytest.warns(UserWarning, match="'sqrt' does not keep the dynamics of muon; .* is 'normalized-sqrt'"):
-        rescale_(muon, 4, rule="sqrt")
+    with pytest.warns(
+        UserWarning, match="'sqrt with paper' does not keep the dynamics of muon; .* is 'normalized-sqrt'"
+    ):
+        rescale_(muon, 4, rule="sqrt with paper")
     assert muon.param_groups[0]["momentum"] == pytest.approx(0.8)
 
 

@@ -96,7 +96,7 @@ def test_at_a_constant_batch_it_is_adamw_with_the_numbers_of_the_rule(k, fused):
     mine, other = parameters(), parameters()
     clock = AdamW(mine, reference_batch=8, weight_decay=0.3, fused=fused, **ADAM)
     plain = torch.optim.AdamW(other, weight_decay=0.3, **ADAM)
-    rescale_(plain, k)
+    rescale_(plain, k, rule="with floor:0.8,0.9")  # the floors of the clock
     train(mine, clock, [8 * k])
     assert_close(mine, train(other, plain))
 
@@ -411,6 +411,18 @@ def test_a_checkpoint_of_torch_at_the_reference_batch_goes_on():
     assert mine.param_groups[0]["lr"] == ADAM["lr"]
     mine.param_groups[0]["floors"] = (0.8, 0.9)
     assert_close(train(a, mine, BATCHES, 9, seed=2), train(b, never, BATCHES, 9, seed=2))
+
+
+@pytest.mark.parametrize("options", [{"amsgrad": True, "fused": True}, {"fused": True}, {"foreach": True}], ids=str)
+def test_checkpoints_of_torchs_kinds_of_adamw_go_on(options):
+    a = parameters()
+    theirs = torch.optim.AdamW(a, **options)
+    train(a, theirs, steps=3)
+    b = [nn.Parameter(p.detach().clone()) for p in a]
+    mine = AdamW(b, reference_batch=8)
+    mine.load_state_dict(through_a_file(theirs.state_dict()))
+    assert_close(train(b, mine, [8], 5, seed=2), train(a, theirs, steps=5, seed=2))
+    assert mine.reference_steps == 8
 
 
 def test_torch_goes_on_from_a_checkpoint_at_the_reference_batch_and_back():

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rootscale.cli.lab import add_tolerance
+
 __all__ = ["add_parsers"]
 
 
@@ -54,10 +56,7 @@ def _add_alignment(group: Any) -> None:
 
 
 def _add_verdict(group: Any) -> None:
-    group.add_argument(
-        "--tolerance", type=float, default=0.05, help="share of the base curve's range; default: %(default)s"
-    )
-    group.add_argument("--level", type=float, default=0.95, help="of the bands; default: %(default)s")
+    add_tolerance(group)
 
 
 def _add_output(group: Any) -> None:

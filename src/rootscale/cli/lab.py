@@ -6,15 +6,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.bands import LOOKS
 from rootscale.cli.scale import averaging
+from rootscale.looks import LOOKS
 from rootscale.rules import AVERAGINGS, RULES
 from rootscale.tolerance import Tolerance, parse_tolerance
 
-__all__ = ["TASKS", "add_parsers"]
+__all__ = ["TASKS", "add_parsers", "add_tolerance"]
 
 #: Tasks that have a name on the command line.
 TASKS = ("digits", "mnist", "cifar10")
+#: Trackers that runs can be logged to: the keys of `rootscale.integrations.trackers.TRACKERS`.
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -103,19 +105,18 @@ def _add_verdict(how: Any) -> None:
         "--budget", type=_duration, metavar="TIME", help="with --seeds auto: add no more seeds after so long, such as "
         "90s, 30m or 2h; default: none",
     )  # fmt: skip
+    add_tolerance(how)
     how.add_argument(
-        "--tolerance", type=_tolerance, default="0.05", help="share of the base curve's range (0.05, 5%%), or a "
-        "difference in its own units ('0.02 loss', '0.5 points' of an accuracy, '0.02 absolute'); default: %(default)s",
+        "--quick", action="store_true", help="a first answer: 4 seeds and no more, and half as much measuring"
+    )
+    how.add_argument(
+        "--measure-share", type=float, metavar="SHARE", help="of the work, the most that is measuring: points, samples "
+        "and noise are chosen to fit; default: 0.2, unless --points or --eval-samples is given",
     )  # fmt: skip
-    how.add_argument("--level", type=float, default=0.95, help="of the verdicts; default: %(default)s")
+    how.add_argument("--points", type=int, metavar="N", help="of the time grid, at most; default: 40")
     how.add_argument(
-        "--looks", choices=list(LOOKS), default="any", help="how often you will ask with more seeds: at any number of "
-        "them, each time after doubling, or once, which has the narrowest bands; default: %(default)s",
-    )  # fmt: skip
-    how.add_argument("--points", type=int, default=40, help="of the time grid; default: %(default)s")
-    how.add_argument(
-        "--eval-samples", type=int, default=2048, metavar="N",
-        help="training samples, and test samples, on which test functions are measured; default: %(default)s",
+        "--eval-samples", type=int, metavar="N",
+        help="training samples, and test samples, on which test functions are measured, at most; default: 2048",
     )  # fmt: skip
     how.add_argument(
         "--decide-by", nargs="+", metavar="FUNCTION", help="test functions on which the verdict rests; default: the "
@@ -137,7 +138,10 @@ def _add_runs(run: Any) -> None:
     run.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster; default: a new one on this machine")
     run.add_argument("--gpus-per-run", type=float, default=0.0, metavar="N", help="on the Ray cluster")
     run.add_argument("--epochs", action="store_true", help="sample by epochs, not with replacement")
-    run.add_argument("--tensorboard", action="store_true", help="event files too (needs the extra 'tensorboard')")
+    run.add_argument(
+        "--track", choices=TRACKERS, help="log the runs to a tracker too: event files beside them, or the tracker's "
+        "own settings (its project is rootscale)",
+    )  # fmt: skip
 
 
 def _add_demo(subparsers: Any) -> None:
@@ -151,6 +155,19 @@ def _add_demo(subparsers: Any) -> None:
     demo.add_argument("--seeds", type=int, default=16, help="default: %(default)s")
     demo.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core")
     demo.set_defaults(handler=_demo)
+
+
+def add_tolerance(how: Any) -> None:
+    """Add what makes runs the same: the tolerance, the level, and how often one looks."""
+    how.add_argument(
+        "--tolerance", type=_tolerance, default="0.05", help="share of the base curve's range (0.05, 5%%), or a "
+        "difference in its own units ('0.02 loss', '0.5 points' of an accuracy, '0.02 absolute'); default: %(default)s",
+    )  # fmt: skip
+    how.add_argument("--level", type=float, default=0.95, help="of the verdicts; default: %(default)s")
+    how.add_argument(
+        "--looks", choices=list(LOOKS), default="any", help="how often you will ask with more seeds: at any number of "
+        "them, each time after doubling, or once, which has the narrowest bands; default: %(default)s",
+    )  # fmt: skip
 
 
 def _seeds(text: str) -> int | str:

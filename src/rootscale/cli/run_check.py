@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from rootscale.cli.console import make_console, progress
+from rootscale.cli.console import make_console
 from rootscale.cli.lab import TASKS
 from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
 from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
+from rootscale.cli.watching import duration, observing, stoppable, tracker
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
 from rootscale.lab import (
@@ -27,15 +26,19 @@ from rootscale.lab import (
     Judge,
     Loop,
     Measure,
-    Observer,
     Setup,
     Store,
     Task,
     Variant,
     check,
 )
+from rootscale.lab.checks import refuse, settings_of
+from rootscale.lab.cost import Cost, estimate_cost
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import is_train_function
+from rootscale.lab.recommendation import recommend
+from rootscale.lab.rounds import FIRST, Rounds
+from rootscale.lab.settings import SHARE, Settings
 from rootscale.lab.task import as_task, load_named
 from rootscale.logs import Alignment
 from rootscale.noise import advise, noise_at_start
@@ -44,11 +47,13 @@ from rootscale.plan import Plan
 from rootscale.rules import rule_text
 
 __all__ = [
-    "folder_name", "handle_check", "handle_demo", "make_executor", "observing", "samples_at", "start_of", "subject_of",
+    "folder_name", "handle_check", "handle_demo", "make_executor", "measure_of", "samples_at", "start_of", "subject_of",
 ]  # fmt: skip
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
 DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
+#: The share of measuring in a quick check.
+QUICK_SHARE = 0.1
 
 
 def handle_check(args: argparse.Namespace) -> int:
@@ -60,19 +65,28 @@ def handle_check(args: argparse.Namespace) -> int:
     if args.report is not None:
         need_folder(args.report, "report", "--report")
     console = make_console()
-    with observing(console, args.tensorboard) as observe:
+    start, stop = _one_start(args, task, total), None if args.stop is None else samples_at("--stop", args.stop, total)
+    measure, execute = measure_of(args), make_executor(args)
+    setup = Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs)
+    judge = Judge(args.tolerance, args.level, args.decide_by, args.looks)
+    seeds = FIRST if args.quick and args.seeds == "auto" else args.seeds
+    if isinstance(task, Task) and isinstance(start, int) and args.device.startswith("cpu"):
+        refuse(task, variants, Rounds.of(seeds, args.budget).first, judge)
+        settings = settings_of(task, variants, start, stop, measure, setup)
+        _say_cost(estimate_cost(task, variants, settings), settings, seeds, execute)
+    with stoppable(folder), observing(console, tracker(args.track)) as observe:
         found = check(
             task,
             variants,
-            seeds=args.seeds,
+            seeds=seeds,
             budget=args.budget,
-            switch_at=_one_start(args, task, total),
-            stop=None if args.stop is None else samples_at("--stop", args.stop, total),
-            measure=Measure(args.points, args.eval_samples),
-            setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
-            judge=Judge(args.tolerance, args.level, args.decide_by, args.looks),
+            switch_at=start,
+            stop=stop,
+            measure=measure,
+            setup=setup,
+            judge=judge,
             alignment=Alignment(clock=args.clock, window=args.window),
-            execute=make_executor(args),
+            execute=execute,
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
             observe=observe,
         )
@@ -99,7 +113,7 @@ def handle_demo(args: argparse.Namespace) -> int:
         Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
         Variant(ell=2),
     ]
-    with observing(console) as observe:
+    with stoppable(args.out), observing(console) as observe:
         found = check(
             task,
             variants,
@@ -157,7 +171,7 @@ def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
     return found
 
 
-def make_executor(args: argparse.Namespace) -> Execute | None:
+def make_executor(args: argparse.Namespace) -> Execute:
     if args.engine == "ray":
         from rootscale.integrations.ray import OnRay
 
@@ -165,6 +179,28 @@ def make_executor(args: argparse.Namespace) -> Execute | None:
     if args.workers == 1 or (args.workers is None and not args.device.startswith("cpu")):
         return Here(args.together)
     return Forked(args.workers, args.together)
+
+
+def measure_of(args: argparse.Namespace) -> Measure:
+    """Return what is measured: as much as the share allows, but for numbers that were given."""
+    given = {"points": args.points, "eval_samples": args.eval_samples}
+    given = {name: value for name, value in given.items() if value is not None}
+    share = args.measure_share
+    if share is None and not given:
+        share = QUICK_SHARE if args.quick else SHARE
+    return Measure(**given, share=share)
+
+
+def _say_cost(cost: Cost, settings: Settings, seeds: int | str, execute: Execute) -> None:
+    """Print, before anything is run, about how long it takes."""
+    count, more = (seeds, "") if isinstance(seeds, int) else (FIRST, " at first")
+    measure = settings.measure
+    print(
+        f"about {duration(cost.seconds(count, execute.workers()))} for {cost.runs} kinds of runs with {count} seeds"
+        f"{more}, {100 * cost.share:.0f} % of it measuring: {len(settings.grid)} points on {measure.eval_samples:,} "
+        "samples; runs that are stored are not made again",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
 
 
 def folder_name(name: str) -> str:
@@ -211,6 +247,11 @@ def show_check(found: Check, console: Console) -> None:
     print_verdicts(found, console)
     for arm in found.others:
         _explain(arm, console)
+    advice = recommend(found)
+    if advice:
+        console.print("\n[bold]What to do[/]")
+    for sentence in advice:
+        console.print(f"  {escape(sentence)}", soft_wrap=True)
 
 
 def _explain(arm: Arm, console: Console) -> None:
@@ -218,24 +259,3 @@ def _explain(arm: Arm, console: Console) -> None:
     for what, texts in words.items():
         for text in texts[:3]:
             console.print(f"  {escape(arm.label)}: {what}: {escape(text)}", soft_wrap=True)
-
-
-@contextmanager
-def observing(console: Console, tensorboard: bool = False) -> Iterator[Observer]:
-    """Show a bar for all runs together; without a terminal, a line for each finished job."""
-    shares: dict[int, float] = {}
-    measured = None
-    if tensorboard:
-        from rootscale.integrations.tensorboard import EventFiles
-
-        measured = EventFiles()
-    with progress(console) as bar:
-
-        def on_progress(label: str, job: int, jobs: int, share: float) -> None:
-            if share == 1 and shares.get(job) != 1 and not console.is_terminal:
-                print(f"finished {label} ({job + 1} of {jobs})", file=sys.stderr, flush=True)
-            shares[job] = share
-            done = sum(value == 1 for value in shares.values())
-            bar(f"{done}/{jobs} jobs, now {label}", sum(shares.values()) / jobs)
-
-        yield Observer(on_progress, lambda text: print(f"note: {text}", file=sys.stderr, flush=True), measured)

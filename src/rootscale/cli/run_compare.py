@@ -33,7 +33,7 @@ def handle_compare(args: argparse.Namespace) -> int:
         alignment=Alignment(
             args.metric, args.clock, args.batch_size, args.window, args.points, args.start, args.stop
         ),
-        judge=Judge(args.tolerance, args.level),
+        judge=Judge(args.tolerance, args.level, looks=args.looks),
         paired=args.paired,
         command=command_line("rootscale", args.words),
     )  # fmt: skip
@@ -113,7 +113,7 @@ def _as_json(found: Check) -> dict[str, object]:
 
 def _parting(arm: Arm) -> dict[str, object]:
     assert arm.comparison is not None
-    return {"parts_at": {gap.name: gap.parts_at(arm.comparison.tolerance) for gap in arm.comparison.decisive}}
+    return {"parts_at": {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}}
 
 
 def _draw(found: Check, args: argparse.Namespace, console: Console) -> None:

@@ -11,14 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from rootscale.cli.console import make_console
-from rootscale.cli.run_check import folder_name, make_executor, observing, samples_at, start_of, subject_of
+from rootscale.cli.run_check import folder_name, make_executor, measure_of, samples_at, start_of, subject_of
 from rootscale.cli.verdicts import EXIT, write_report
+from rootscale.cli.watching import observing, stoppable, tracker
 from rootscale.files import command_line, write_json
-from rootscale.format import few_digits, listed, percent, show
-from rootscale.lab import Judge, Largest, Loop, Measure, Search, Setup, Store, find_largest
+from rootscale.format import few_digits, listed, show
+from rootscale.lab import Judge, Largest, Loop, Search, Setup, Store, find_largest
 from rootscale.lab.largest import KAPPAS
+from rootscale.lab.rounds import Rounds
 from rootscale.logs import Alignment
 from rootscale.rules import rule_text
+from rootscale.tolerance import Tolerance, tolerance_text
 
 __all__ = ["handle_largest"]
 
@@ -34,15 +37,21 @@ def handle_largest(args: argparse.Namespace) -> int:
     rule = rule_text(args.rule[0], args.averaging, args.keep)
     folder = args.out or Path("runs") / f"{folder_name(task.name)}-largest"
     console = make_console()
-    with observing(console, args.tensorboard) as observe:
+    measure = measure_of(args)
+    with stoppable(folder), observing(console, tracker(args.track)) as observe:
         found = find_largest(
             task,
-            Search(kappas, rule, args.seeds, judge=Judge(args.tolerance, args.level, args.decide_by)),
+            Search(
+                kappas,
+                rule,
+                Rounds.of(args.seeds, args.budget),
+                Judge(args.tolerance, args.level, args.decide_by, args.looks),
+            ),
             starts=[start_of(text, task, total) for text in args.switch_at],
             stop=None if args.stop is None else samples_at("--stop", args.stop, total),
-            measure=Measure(args.points, args.eval_samples),
+            measure=measure,
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
-            alignment=Alignment(clock=args.clock, window=args.window, points=args.points),
+            alignment=Alignment(clock=args.clock, window=args.window, points=measure.points),
             execute=make_executor(args),
             store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
             observe=observe,
@@ -54,7 +63,7 @@ def handle_largest(args: argparse.Namespace) -> int:
     return EXIT["same" if found.ramp else "undecided"]
 
 
-def _show(found: Largest, tolerance: float, console: Console) -> None:
+def _show(found: Largest, tolerance: Tolerance, console: Console) -> None:
     """Print the largest batch from each start, next to what the noise scale allows, and the ramp."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("start, samples", "largest that is the same", "different from", "the noise scale allows", "runs"):
@@ -69,8 +78,8 @@ def _show(found: Largest, tolerance: float, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"\nThe largest batch size that is the same within {percent(tolerance)} lies between the second column and the "
-        "third. It is assumed that larger batches are further away."
+        f"\nThe largest batch size that is the same within {tolerance_text(tolerance)} lies between the second column "
+        "and the third. It is assumed that larger batches are further away."
     )
     stages = [f"{show(size)} from {show(at)} samples on" for at, size in found.ramp]
     console.print(f"A ramp: {listed(stages)}." if stages else "No larger batch is the same: switch later.")

@@ -6,13 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
-from rootscale.hparams import OPTIMIZERS
+from rootscale.optimizers import FAMILIES, OPTIMIZERS
 from rootscale.plan import Plan
 from rootscale.rules import AVERAGINGS, RULES, get_averaging, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
@@ -24,9 +25,9 @@ __all__ = ["add_parsers", "plan_of_values"]
 _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--optimizer", "optimizer.name", dict(choices=list(OPTIMIZERS), help="the optimizer")),
     ("--lr", "optimizer.eta", dict(type=float, metavar="ETA", help="learning rate (its peak)")),
-    ("--betas", "optimizer.betas", dict(type=float, nargs=2, metavar="BETA", help="of Adam and AdamW")),
+    ("--betas", "optimizer.betas", dict(type=float, nargs=2, metavar="BETA", help="of Adam and those like it")),
     ("--alpha", "optimizer.beta", dict(type=float, metavar="BETA", help="of RMSprop (the paper's beta)")),
-    ("--momentum", "optimizer.momentum", dict(type=float, help="of SGD")),
+    ("--momentum", "optimizer.momentum", dict(type=float, help="of SGD, Muon and Signum")),
     ("--eps", "optimizer.eps", dict(type=float, help="added to sqrt(v)")),
     ("--eps-root", "optimizer.eps_root", dict(type=float, metavar="EPS", help="added inside the root")),
     (
@@ -96,7 +97,7 @@ def add_parsers(commands: Any) -> None:
 
     units = commands.add_parser("units", help="the table of units: how each quantity changes with the batch size")
     units.set_defaults(handler=_units)
-    rules = commands.add_parser("rules", help="the scaling rules and what each converts")
+    rules = commands.add_parser("rules", help="the scaling rules, what each converts, and the rule of each optimizer")
     rules.set_defaults(handler=_rules)
 
 
@@ -161,6 +162,7 @@ def _plan(args: argparse.Namespace) -> Plan:
             target["beta1"], target["beta2"] = value
         else:
             target[last] = value
+    _by_label(data.get("optimizer", {}))
     if args.decoupled and data.get("optimizer", {}).get("name") == "adam":
         data["optimizer"]["name"] = "adamw"
     for key, flag in (("optimizer", "--optimizer"), ("batch_size", "--batch-size")):
@@ -170,6 +172,18 @@ def _plan(args: argparse.Namespace) -> Plan:
         return Plan.from_dict(data)
     except ValueError as error:
         raise ValueError(_with_option(str(error))) from None
+
+
+def _by_label(optimizer: dict[str, Any]) -> None:
+    """Bring values to the fields that users know by another name: Muon's ``--momentum`` is its ``mu``."""
+    record = OPTIMIZERS.get(str(optimizer.get("name")))
+    if record is None:
+        return
+    own = {f.name for f in fields(record)}
+    for f in fields(record):
+        label = f.metadata.get("label")
+        if label in optimizer and f.name not in optimizer and label not in own:
+            optimizer[f.name] = optimizer.pop(label)
 
 
 def _with_option(message: str) -> str:
@@ -240,4 +254,12 @@ def _rules(args: argparse.Namespace) -> int:
         converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
         table.add_row(rule.name, rule.summary, ", ".join(converted))
     make_console().print(table)
+    optimizers = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("optimizer", "rules, its own first", "status", "why", "measured in"):
+        optimizers.add_column(column, overflow="fold", no_wrap=column in ("optimizer", "status"))
+    for row in FAMILIES.values():
+        optimizers.add_row(
+            row.name, ", ".join(row.rules), row.status, row.why, row.measured and f"results/{row.measured}"
+        )
+    make_console().print(optimizers)
     return 0

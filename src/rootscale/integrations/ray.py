@@ -8,6 +8,7 @@ Ray and this machine's processes at any time.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rootscale.files import LOADED
 from rootscale.lab.execute import TOGETHER
 from rootscale.lab.stopping import Deadline, Job, Stop, UnfinishedError, held_interrupts
 
@@ -69,6 +71,9 @@ class OnRay:
         stop.end()
         token = folder / ".seen-by-all"
         token.touch()
+        for module in list(sys.modules.values()):
+            if getattr(module, "__dict__", {}).get(LOADED):  # a worker could not import it
+                ray.cloudpickle.register_pickle_by_value(module)
         remote: Any = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_work)
         left = None if math.isinf(self.deadline.at) else self.deadline.left  # the clocks of machines differ
         waiting = {remote.remote(job, str(token), left): number for number, job in enumerate(jobs)}

@@ -14,7 +14,7 @@ from rootscale.lab.loop import Loop
 from rootscale.lab.loop_check import check_loop
 from rootscale.lab.result import Arm, Check
 from rootscale.lab.rounds import Rounds
-from rootscale.lab.settings import Measure, Setup
+from rootscale.lab.settings import SHARE, Measure, Setup
 from rootscale.lab.stopping import Deadline
 from rootscale.lab.store import Store, as_store
 from rootscale.lab.sweeps import Observer, kept
@@ -25,7 +25,7 @@ from rootscale.verdict import FEWEST
 
 __all__ = ["check"]
 
-_MEASURE, _SETUP, _JUDGE, _ALIGNMENT = Measure(), Setup(), Judge(), Alignment()
+_MEASURE, _SETUP, _JUDGE, _ALIGNMENT = Measure(share=SHARE), Setup(), Judge(), Alignment()
 
 
 def check(
@@ -57,7 +57,8 @@ def check(
         switch_at: samples seen before the switch in mid-run; 0 compares runs from scratch. Of a loop: the path of the
             checkpoint from which its runs start, in which ``{seed}`` stands for the seed.
         stop: samples seen at the end; None is the whole plan (of a loop, all that its runs have in common).
-        measure: what is measured along the runs; of a loop, ``points`` is the most points that are compared.
+        measure: what is measured along the runs, by default a fifth of the work (`Measure.share`); of a loop,
+            ``points`` is the most points that are compared.
         setup: how a task is trained.
         judge: what makes runs the same; of a loop, ``decide_by`` names what it logs, and None is all losses.
         alignment: of the logs of a loop: clock and smoothing.
@@ -74,8 +75,8 @@ def check(
     if not isinstance(switch_at, int):
         raise ValueError(f"switch_at of a Task is a number of samples, got {switch_at!r}; a path is for a Loop")
     return check_task(
-        task, variants, seeds=seeds, budget=budget, switch_at=switch_at, stop=stop, measure=measure, setup=setup, judge=judge,
-        execute=execute, store=store, observe=observe,
+        task, variants, seeds=seeds, budget=budget, switch_at=switch_at, stop=stop, measure=measure, setup=setup,
+        judge=judge, execute=execute, store=store, observe=observe,
     )  # fmt: skip
 
 

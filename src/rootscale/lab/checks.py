@@ -18,7 +18,7 @@ from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES, Arm, Check
 from rootscale.lab.rounds import Rounds
-from rootscale.lab.settings import Measure, Settings, Setup, grid
+from rootscale.lab.settings import SHARE, Measure, Settings, Setup, grid
 from rootscale.lab.stopping import Deadline
 from rootscale.lab.store import Store, as_store
 from rootscale.lab.sweeps import Observer, Sweep, kept, sweep
@@ -28,7 +28,7 @@ from rootscale.tolerance import Tolerance, tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "settings_of"]
+__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "refuse", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Judge:
         need_levels(self.tolerance, self.level, self.looks)
 
 
-_MEASURE, _SETUP, _JUDGE = Measure(), Setup(), Judge()
+_MEASURE, _SETUP, _JUDGE = Measure(share=SHARE), Setup(), Judge()
 
 
 def check_task(
@@ -83,7 +83,7 @@ def check_task(
         budget: seconds after which no more seeds are added.
         switch_at: samples seen before the switch in mid-run; 0 compares runs from scratch.
         stop: samples seen at the end; None is the whole plan.
-        measure: what is measured along the runs.
+        measure: what is measured along the runs; by default a fifth of the work, `Measure.share`.
         setup: how they are trained.
         judge: what makes them the same.
         execute: what runs them, as for `rootscale.lab.sweep`.
@@ -93,7 +93,7 @@ def check_task(
     """
     tried = as_variants(variants)
     rounds = Rounds.of(seeds, budget)
-    _refuse(task, tried, rounds.first, judge)
+    refuse(task, tried, rounds.first, judge)
     settings = settings_of(task, tried, switch_at, stop, measure, setup)
     observe = observe or Observer()
     with kept(as_store(store)) as place:
@@ -114,6 +114,7 @@ def check_task(
         **environment(setup.device),
         "seeds": list(base.meta["seeds"]),
         "seconds": round(sum(float(one.meta["seconds"]) for one in trajectories), 1),
+        "measuring": _measuring(trajectories),
         "date": time.strftime("%Y-%m-%d"),
         "tolerance": tolerance_to_json(judge.tolerance),
         "level": judge.level,
@@ -122,6 +123,14 @@ def check_task(
     if store is not None:
         result.save(place.folder)
     return result
+
+
+def _measuring(trajectories: Sequence[Trajectory]) -> float | None:
+    """Return the share of the time that was spent on measuring; None where a run of an older version does not say."""
+    spent = sum(float(one.meta["seconds"]) for one in trajectories)
+    if not spent or not all("measuring" in one.meta for one in trajectories):
+        return None
+    return round(sum(float(one.meta["measuring"]) for one in trajectories) / spent, 3)
 
 
 def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
@@ -146,7 +155,7 @@ def as_variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
     return found
 
 
-def _refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: Judge) -> None:
+def refuse(task: Task, tried: Sequence[Variant], seeds: Sequence[int], judge: Judge) -> None:
     """Refuse what would be refused after all runs have been made."""
     if len(seeds) < FEWEST:
         raise ValueError(f"at least {FEWEST} seeds are needed for a verdict, got {len(seeds)}")
@@ -177,6 +186,7 @@ def settings_of(
     if not 0 <= switch_at < stop:
         raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
     switch_at = switch_at // sizes[0] * sizes[0]
+    measure = measure.fitted(stop - switch_at, len(task.train), 0 if task.test is None else len(task.test))
     return Settings(grid(stop, measure.points, switch_at, sizes), switch_at, measure, setup)
 
 

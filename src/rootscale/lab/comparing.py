@@ -18,6 +18,7 @@ from rootscale.logs import Aligned, Alignment, Log, align, as_logs
 from rootscale.logs.metrics import is_loss
 from rootscale.logs.one_run import conclusions
 from rootscale.logs.record import Array
+from rootscale.tolerance import tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare as compare_trajectories
 
@@ -79,7 +80,7 @@ def compare(
         **({"command": command} if command else {}),
         "versions": {"rootscale": __version__, "numpy": np.__version__},
         "date": time.strftime("%Y-%m-%d"),
-        "tolerance": judge.tolerance,
+        "tolerance": tolerance_to_json(judge.tolerance),
         "level": judge.level,
         "notes": [
             *aligned.notes,
@@ -96,6 +97,7 @@ def _arm(label: str, base: Trajectory, other: Trajectory, side: int, aligned: Al
         other,
         list(base.names),
         tolerance=judge.tolerance,
+        looks=judge.looks,
         level=judge.level,
         deciding=list(judge.decide_by or ()),
     )

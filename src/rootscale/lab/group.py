@@ -28,6 +28,8 @@ __all__ = [
 
 #: Changes when runs of the same settings come out differently, so that older ones are not found.
 ENGINE = 2
+#: What a run spent, which is shared by its seeds; runs of older versions know only the first.
+_TIMES = ("seconds", "measuring")
 #: Said of a file that cannot be read.
 _AGAIN = "remove it, and the run is made again"
 
@@ -48,7 +50,7 @@ class Spec:
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types; the device is left out, since runs may be moved."""
         settings = {**asdict(self.settings.measure), **asdict(self.settings.setup)}
-        del settings["device"], settings["points"]  # the points are those of the grid
+        del settings["device"], settings["points"], settings["share"]  # the points are those of the grid
         return {
             "engine": ENGINE,
             "task": self.task.name,
@@ -190,7 +192,7 @@ def rows_of(trajectory: Trajectory, places: Sequence[int]) -> Trajectory:
             **meta,
             "seeds": [meta["seeds"][place] for place in places],
             "diverged_at": [meta["diverged_at"][place] for place in places],
-            "seconds": round(meta["seconds"] * len(places) / trajectory.replicas, 3),
+            **{key: round(meta[key] * len(places) / trajectory.replicas, 3) for key in _TIMES if key in meta},
         },
     )
 
@@ -203,7 +205,7 @@ def joined(parts: Sequence[Trajectory]) -> Trajectory:
         "seeds": [seed for part in parts for seed in part.meta["seeds"]],
         "diverged_at": [place for part in parts for place in part.meta["diverged_at"]],
         "steps": max(part.meta["steps"] for part in parts),  # where all diverged there are fewer
-        "seconds": sum(part.meta["seconds"] for part in parts),
+        **{key: sum(part.meta[key] for part in parts) for key in _TIMES if all(key in part.meta for part in parts)},
     }
     values = {name: np.concatenate([part.values[name] for part in parts]) for name in first.names}
     return Trajectory(first.times, values, meta=meta)

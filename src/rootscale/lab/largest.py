@@ -1,10 +1,8 @@
 """How large may the batch be? Branches from checkpoints over a grid of batch sizes, as far as is needed.
 
 From each start (a place in the run of a task, or a checkpoint of a user's loop) batch sizes are tried from the smallest
-up. An arm begins with few seeds and gets twice as many as long as it is undecided. An arm that is different ends the
-search: larger batches, which are further away, are not run. Each arm is looked at several times, so that each look has
-its share of the error: at level ``1 - (1 - level) / looks`` the chance that an arm is misjudged at any of its looks
-stays ``1 - level`` (Bonferroni's inequality).
+up. An arm begins with few seeds and gets more as long as it is undecided (`rootscale.lab.rounds`). An arm that is
+different ends the search: larger batches, which are further away, are not run.
 
 Branches of a checkpoint measured the critical batch size of language models in the same way in arXiv 2505.23971.
 """
@@ -20,25 +18,27 @@ from typing import Any
 
 from rootscale.format import show
 from rootscale.lab.checks import Judge, arm_of, compared_arm, settings_of
-from rootscale.lab.execute import Execute
+from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_check import check_loop
 from rootscale.lab.result import Arm, Check
+from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Measure, Setup
+from rootscale.lab.stopping import Deadline
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment
 from rootscale.noise import Advice, advise, noise_at_start
-from rootscale.verdict import FEWEST
+from rootscale.tolerance import tolerance_to_json
 
 __all__ = ["KAPPAS", "Branch", "Largest", "Search", "find_largest"]
 
 #: The batch sizes that are tried, over that of the base.
 KAPPAS = (2, 4, 8, 16, 32, 64)
-#: Compares a variant with the base at so many seeds, by this judge: the arms of both.
-Look = Callable[[Variant, int, Judge], tuple[Arm, Arm]]
+#: Compares variants with the base at some seeds, until a deadline: the arm of the base, and theirs.
+Look = Callable[[Sequence[Variant], Sequence[int], Deadline], tuple[Arm, list[Arm]]]
 
 
 @dataclass(frozen=True)
@@ -48,35 +48,18 @@ class Search:
     Args:
         kappas: the batch sizes that are tried, over that of the base.
         rule: by which they are converted, as text; None is the optimizer's own.
-        seeds: most seeds of an arm.
-        first: seeds of its first look; each further one has twice as many.
+        rounds: the seeds of an arm, first and most.
         judge: what makes runs the same.
     """
 
     kappas: Sequence[float | Fraction] = KAPPAS
     rule: str | None = None
-    seeds: int = 16
-    first: int = FEWEST
+    rounds: Rounds = field(default_factory=lambda: Rounds.of("auto"))
     judge: Judge = field(default_factory=Judge)
 
     def __post_init__(self) -> None:
-        if not FEWEST <= self.first <= self.seeds:
-            raise ValueError(f"need at least {FEWEST} seeds, and no more at first than at last; got {self.seeds}")
         if not self.kappas or min(self.kappas) <= 1:
             raise ValueError(f"the batch sizes must be larger than that of the base; got kappa {list(self.kappas)}")
-
-    @property
-    def looks(self) -> list[int]:
-        """The seeds of each look."""
-        found = [self.first]
-        while found[-1] < self.seeds:
-            found.append(min(self.seeds, 2 * found[-1]))
-        return found
-
-    @property
-    def strict(self) -> Judge:
-        """The judge of a single look."""
-        return replace(self.judge, level=1 - (1 - self.judge.level) / len(self.looks))
 
 
 @dataclass(frozen=True)
@@ -192,7 +175,8 @@ def find_largest(
         how = search or Search()
         place = replace(store, folder=store.folder / f"start-{number}")
         if isinstance(task, Loop):
-            look = _loop_look(task, str(start) if start else None, alignment or Alignment(), execute, place, observe)
+            source = str(start) if start else None
+            look = _loop_look(task, how, source, alignment or Alignment(), execute, place, observe)
         else:
             if not isinstance(start, int):
                 raise ValueError(f"a start of a Task is a number of samples, got {start!r}; a path is for a Loop")
@@ -224,12 +208,8 @@ def _branch(task: Task | Loop, search: Search, look: Look, place: Store, observe
     size = task.batch_size if isinstance(task, Loop) else int(task.plan.batch_size.total)
     bases, arms, sizes = list[Arm](), list[Arm](), list[int]()
     for kappa in sorted(Fraction(kappa) for kappa in search.kappas):
-        variant = Variant(kappa, search.rule)
-        for seeds in search.looks:
-            base, arm = look(variant, seeds, search.strict)
-            observe.note(f"{arm.label}: {arm.verdict or 'not judged'} with {seeds} seeds")
-            if arm.verdict in ("same", "different"):
-                break
+        base, (arm,) = search.rounds.run([Variant(kappa, search.rule)], look, observe.note)
+        observe.note(f"{arm.label}: {arm.verdict or 'not judged'} with {arm.trajectory.replicas} seeds")
         bases.append(base)
         arms.append(arm)
         sizes.append(int(kappa * size))
@@ -238,7 +218,7 @@ def _branch(task: Task | Loop, search: Search, look: Look, place: Store, observe
     base = max(bases, key=lambda one: one.trajectory.replicas)
     noise = noise_at_start(base.trajectory)
     judge = search.judge
-    made = {"date": time.strftime("%Y-%m-%d"), "tolerance": judge.tolerance, "level": search.strict.level}
+    made = {"date": time.strftime("%Y-%m-%d"), "tolerance": tolerance_to_json(judge.tolerance), "level": judge.level}
     made["seeds"] = base.trajectory.meta.get("seeds", [])
     if place.command:
         made["command"] = place.command
@@ -259,31 +239,28 @@ def _task_look(
     settings = settings_of(task, variants, start, stop, measure, setup)
     runs = replace(place, folder=place.folder / "runs")
 
-    def look(variant: Variant, seeds: int, judge: Judge) -> tuple[Arm, Arm]:
+    def look(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Arm, list[Arm]]:
+        workers = limited(execute or default_executor(setup.device), within)
         swept = sweep(
-            task,
-            [Variant(), variant],
-            seeds=range(seeds),
-            settings=settings,
-            store=runs,
-            execute=execute,
-            observe=observe,
+            task, [Variant(), *some], seeds=seeds, settings=settings, store=runs, execute=workers, observe=observe
         )
         base = arm_of(task, Variant(), swept.trajectories[Variant()])
-        return base, compared_arm(task, variant, swept, settings, judge)
+        return base, [compared_arm(task, variant, swept, settings, search.judge) for variant in some]
 
     return look
 
 
 def _loop_look(
-    loop: Loop, start: str | None, alignment: Alignment, execute: Execute | None, place: Store, observe: Observer
-) -> Look:
-    def look(variant: Variant, seeds: int, judge: Judge) -> tuple[Arm, Arm]:
+    loop: Loop, search: Search, start: str | None, alignment: Alignment, execute: Execute | None, place: Store,
+    observe: Observer,
+) -> Look:  # fmt: skip
+    how = replace(alignment, metrics=tuple(search.judge.decide_by or alignment.metrics))
+
+    def look(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Arm, list[Arm]]:
         found = check_loop(
-            loop, [variant], range(seeds), checkpoint=start,
-            alignment=replace(alignment, metrics=tuple(judge.decide_by or alignment.metrics)), judge=judge,
-            execute=execute, store=place, observe=observe,
+            loop, some, seeds, checkpoint=start, alignment=how, judge=search.judge,
+            execute=limited(execute or default_executor("cpu"), within), store=place, observe=observe,
         )  # fmt: skip
-        return found.base, found.others[0]
+        return found.base, list(found.others)
 
     return look

@@ -1,6 +1,6 @@
 """How many seeds a check takes: so many, or more and more until all verdicts are decided.
 
-Adding seeds until a verdict is decided is valid: verdicts hold however often one looks (`rootscale.bands.LOOKS`). A
+Adding seeds until a verdict is decided is valid: verdicts hold however often one looks (`rootscale.looks.LOOKS`). A
 variant that is decided gets no more seeds; the base and the others do.
 """
 

@@ -73,6 +73,7 @@ class Run:
         step: steps taken since the switch.
         position: samples seen (of the run that SVAG simulates, where ``ell`` is not 1).
         seconds: spent in training and measuring so far.
+        measuring: of them, those spent in measuring.
         values: of each test function, one row of replicas for each point of the grid that has been measured.
     """
 
@@ -93,7 +94,7 @@ class Run:
         self._stages = _stages(task.plan, variant, self.start)
         _check_grid(settings, self._stages, variant.label(task.plan))
         self.learner = make_learner(task, self.seeds, settings.setup)
-        self.step, self.seconds, self.position = 0, 0.0, Fraction(self.start)
+        self.step, self.seconds, self.measuring, self.position = 0, 0.0, 0.0, Fraction(self.start)
         self.values: dict[str, list[list[float]]] = {}
         self._divergence = Divergence(len(self.seeds), settings.setup.max_loss)
         self._dropout_seed = generator(self.seeds[0], 4).initial_seed() // 2
@@ -161,11 +162,14 @@ class Run:
     def advance(self) -> None:
         """Measure where the grid has a point, or else take a step."""
         before = time.perf_counter()
-        if self._due():
+        due = self._due()
+        if due:
             self._measure()
         else:
             self._train()
-        self.seconds += time.perf_counter() - before
+        spent = time.perf_counter() - before
+        self.seconds += spent
+        self.measuring += spent if due else 0.0
 
     def finish(self, on_progress: Callable[[float], object] | None = None) -> Trajectory:
         """Make all that is left of the run, and return its trajectory."""
@@ -251,6 +255,7 @@ class Run:
                 "replacement": self.settings.setup.replacement,
                 "guards": list(self.warnings),
                 "seconds": round(self.seconds, 3),
+                "measuring": round(self.measuring, 3),
                 **environment(self.settings.setup.device),
             },
         )
@@ -264,6 +269,7 @@ class Run:
             "stage": self._stage,
             "values": self.values,
             "seconds": self.seconds,
+            "measuring": self.measuring,
             **self._divergence.state_dict(),
         }
 
@@ -274,6 +280,7 @@ class Run:
         self.learner.load_state_dict(state["learner"])
         self.position = Fraction(state["position"])
         self.step, self.seconds, self.values = state["step"], state["seconds"], state["values"]
+        self.measuring = state.get("measuring", 0.0)
         self._divergence.load_state_dict(state)
 
 

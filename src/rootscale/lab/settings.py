@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
-__all__ = ["Measure", "Settings", "Setup", "grid"]
+__all__ = ["SHARE", "Measure", "Settings", "Setup", "grid"]
+
+#: Of the time of a check, the most that is spent on measuring, if nothing else is asked for.
+SHARE = 0.2
+#: A forward and a backward pass of a sample, in forward passes.
+GRADIENT = 3
+#: Points of a run and samples at each of them, from the most to the least, of which the first that fit are taken.
+_LADDER = (
+    (40, 2048), (40, 1024), (40, 512), (32, 512), (32, 256), (24, 256), (20, 256), (16, 256), (12, 256), (12, 128),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,15 +30,48 @@ class Measure:
             there are fewer.
         noise: whether the norm of the gradient and its noise are measured.
         noise_samples: training samples on which they are.
+        share: of the work of a check, the most that is measuring: the numbers above are then upper limits. Work is
+            counted in samples that pass through the model, so that equal checks measure equally on all machines. A
+            very short run has a larger share, as it needs a few points all the same. None takes the numbers as given.
     """
 
     points: int = 40
     eval_samples: int = 2048
     noise: bool = True
     noise_samples: int = 2048
+    share: float | None = None
 
     def __post_init__(self) -> None:
         _at_least_one(self, "points", "eval_samples", "noise_samples")
+        if self.share is not None and not 0 < self.share < 1:
+            raise ValueError(f"share must lie between 0 and 1, got {self.share}")
+
+    def work(self, train: int, test: int) -> int:
+        """Return the samples that pass through the model at one point, of so many training and test samples.
+
+        They are those of the losses, those in train mode that say whether the run has diverged, and those of the noise.
+        """
+        seen = 2 * min(self.eval_samples, train) + min(self.eval_samples, test)
+        return seen + (GRADIENT * min(self.noise_samples, self.eval_samples, train) if self.noise else 0)
+
+    def fitted(self, trained: int, train: int, test: int) -> Measure:
+        """Return what is measured along a run of so many samples: no more than `share` allows, where it can be.
+
+        Args:
+            trained: samples that each run is trained on.
+            train, test: samples of the data.
+        """
+        if self.share is None:
+            return self
+        room = self.share / (1 - self.share) * GRADIENT * trained
+        for points, samples in _LADDER:
+            found = replace(
+                self, points=min(self.points, points), eval_samples=min(self.eval_samples, samples),
+                noise_samples=min(self.noise_samples, samples),
+            )  # fmt: skip
+            if found.points * found.work(train, test) <= room:
+                break
+        return found
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from rootscale.format import show
 from rootscale.lab.execute import Execute, default_executor
 from rootscale.lab.group import Spec, Wanted, write_checkpoint, write_result
 from rootscale.lab.provenance import environment
+from rootscale.lab.replicas import stacking_pays
 from rootscale.lab.run import Run
 from rootscale.lab.settings import Settings, grid
 from rootscale.lab.stopping import Stop, held_interrupts
@@ -48,7 +49,8 @@ class Observer:
     """Callbacks that follow a sweep.
 
     Args:
-        progress: called with the label of a job, its number, the number of all jobs, and how far it is, from 0 to 1.
+        progress: called with the label of a run, its number, the number of all runs (every seed of every kind is one),
+            and how far it is, from 0 to 1.
         note: called with a sentence for the user; the default is a warning of `logging`.
         measured: called with the folder of a run and the `rootscale.lab.Run` after each of its measurements, in the
             process that makes it. On Ray it has to be picklable.
@@ -106,8 +108,8 @@ def sweep(
         warm, arms = _specs(task, variants, settings)
         everything = _Work(place, execute, observe, tuple(seeds), warm, arms)
         first, second = everything.jobs()
-        for phase, offset in ((first, 0), (second, len(first))):
-            report = partial(_report, phase, offset, len(first) + len(second), observe)
+        for phase, offset in ((first, 0), (second, _runs(first))):
+            report = partial(_report, phase, offset, _runs(first) + _runs(second), observe)
             if phase:
                 execute.run(phase, place.folder, report, interrupted)
             if phase is first and warm is not None:
@@ -126,8 +128,15 @@ def finished(
     return not any([*starts, *(place.missing(place.want(spec, seeds)) for spec in arms.values())])
 
 
+def _runs(jobs: Sequence[_Job]) -> int:
+    return sum(len(job.wanted.seeds) for job in jobs)
+
+
 def _report(jobs: Sequence[_Job], offset: int, total: int, observe: Observer, number: int, share: float) -> None:
-    observe.progress(jobs[number].label, offset + number, total, share)
+    """Report the progress of a job as that of each of its seeds."""
+    first = offset + _runs(jobs[:number])
+    for run in range(first, first + _runs(jobs[number : number + 1])):
+        observe.progress(jobs[number].label, run, total, share)
 
 
 def _refuse(task: Task, variants: Sequence[Variant], seeds: Sequence[int], store: Store | None) -> None:
@@ -205,6 +214,8 @@ class _Work:
         some = [store.want(spec, seeds, with_state) for spec, seeds, with_state in wanted if len(seeds)]
         left = [(want, store.missing(want)) for want in some]
         most = min(self.execute.together, math.ceil(sum(len(seeds) for _, seeds in left) / self.execute.workers()))
+        if most > 1 and left and not _stacked(left[0][0].spec):
+            most = 1
         found = []
         for want, seeds in left:
             outdated = store.outdated(want) if seeds else []
@@ -288,6 +299,12 @@ class _Job:
                     saved = time.monotonic()
                 if stopping:
                     stop.end()
+
+
+def _stacked(spec: Spec) -> bool:
+    """Return whether the seeds of a run are trained in one program; building the model must not move random numbers."""
+    with torch.random.fork_rng(devices=[]):
+        return stacking_pays(spec.task, torch.device(spec.settings.setup.device))
 
 
 def _facts(store: Store, spec: Spec) -> dict[str, Any]:

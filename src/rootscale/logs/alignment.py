@@ -229,7 +229,7 @@ def _smoothing_notes(metric: str, sides: Sequence[Sequence[Curve]], window: floa
     if not window:
         return []
     counts = [[window / curve.interval for curve in side if curve.interval] for side in sides]
-    values = " and ".join(_few(float(np.median(some))) for some in counts if some)
+    values = " and ".join(show(round(float(np.median(some)))) for some in counts if some)
     return [f"{metric} is smoothed: a line fitted in windows of {_few(window)} {unit} (about {values} logged values)"]
 
 

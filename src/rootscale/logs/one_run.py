@@ -20,6 +20,8 @@ from rootscale.verdict import FEWEST, Comparison
 
 __all__ = ["conclusions"]
 
+#: Runs a side from which on a verdict is of use.
+USEFUL = 4
 _ASSUMED = "assuming that values scatter independently around the smooth curve, beyond what neighbours share"
 
 
@@ -35,11 +37,11 @@ def conclusions(comparison: Comparison, base: Mapping[str, Array], other: Mappin
     if comparison.verdict is not None or n >= FEWEST:
         return ()
     runs = "one run" if n == 1 else f"{n} runs"
-    found = [f"{runs} on a side cannot show how far seeds differ: no verdict; run at least {FEWEST} of each"]
+    found = [f"{runs} on a side cannot show how far seeds differ: no verdict; run at least {USEFUL} of each"]
     for gap in comparison.decisive:
         length = len(gap.times)
         scatter = np.sqrt(base[gap.name][-length:] ** 2 + other[gap.name][-length:] ** 2) / gap.range
-        found.append(_conclusion(gap, scatter, comparison.tolerance, comparison.level))
+        found.append(_conclusion(gap, scatter, comparison.limit(gap), comparison.level))
     return tuple(found)
 
 

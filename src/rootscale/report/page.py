@@ -24,6 +24,7 @@ from rootscale.files import whole
 from rootscale.format import listed, ranges, show, typeset
 from rootscale.gap import Gap, Largest
 from rootscale.lab import Arm, Check
+from rootscale.lab.recommendation import recommend
 from rootscale.report import words
 from rootscale.report.payload import make_payload, script_json
 from rootscale.report.styles import STYLES, style_of
@@ -91,6 +92,7 @@ def render_page(check: Check) -> str:
         data=Html(script_json(data)),
         task=check.task,
         verdicts=_verdicts(check),
+        advice=_advice(check),
         setting=_setting(check),
         cards=[_card(i, arm, check) for i, arm in enumerate(check.others, 1)],
         choices=[_choice(i, name) for i, name in enumerate(words.functions(check))],
@@ -173,6 +175,18 @@ def _verdicts(check: Check) -> list[Html]:
     ]  # fmt: skip
 
 
+def _advice(check: Check) -> Html:
+    """What to do, where there is a verdict."""
+    found = recommend(check)
+    if not found:
+        return Html("")
+    items = [fill("<li>$sentence</li>", sentence=typeset(sentence)) for sentence in found]
+    return fill(
+        '<section class="advice" aria-labelledby="advice"><h2 id="advice">What to do</h2><ul>$items</ul></section>',
+        items=items,
+    )
+
+
 def _first(check: Check) -> Comparison | None:
     """Return a comparison that has a verdict."""
     return next((arm.comparison for arm in check.others if arm.comparison and arm.verdict), None)
@@ -185,10 +199,10 @@ def _bands(check: Check) -> Html:
     if comparison is None:
         return Html(alone if check.others else "")
     return fill(
-        "The wide band holds the true gap at all times and of all test functions that decide at once; the narrow one at "
-        "each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. <b>Same</b>: "
-        "the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is wrong in at "
-        "most $error of such comparisons$often. $alone",
+        "The wide band holds the true gap at all times and of all test functions that decide at once; the narrow one "
+        "at each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. "
+        "<b>Same</b>: the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is "
+        "wrong in at most $error of such comparisons$often. $alone",
         error=words.percent(1 - comparison.level),
         often=""
         if comparison.looks == "once"

@@ -127,7 +127,7 @@ def parts(arm: Arm) -> str:
     """Return where a run parts from the base for the first time; nothing where it is not seen to."""
     if arm.comparison is None or arm.verdict != "different":
         return ""
-    places = {gap.name: gap.parts_at(arm.comparison.tolerance) for gap in arm.comparison.decisive}
+    places = {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}
     known = [(at, name) for name, at in places.items() if at is not None]
     if not known:  # the runs that diverged made the difference
         return ""

@@ -136,9 +136,12 @@ def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chai
     Args:
         chain: the chain at the batch size it has.
         kappa: by how much to multiply the batch size.
-        rule: a rule of `rootscale.rules`; the one that keeps the dynamics unless given.
+        rule: a rule of `rootscale.rules`; the one that keeps the dynamics unless given. Betas have no floors here, as
+            the SDE knows none.
     """
-    optimizer = get_rule(rule, chain.optimizer.name).convert_record(chain.optimizer, kappa)
+    chosen = get_rule(rule, chain.optimizer.name)
+    chosen = chosen.averaged("paper") if chosen.averaging == "floor" else chosen
+    optimizer = chosen.convert_record(chain.optimizer, kappa)
     return Chain(optimizer, _at(chain.oracle, chain.oracle.sigma / math.sqrt(kappa)), chain.form)
 
 

@@ -4,6 +4,7 @@ from rootscale.noise import advise
 from rootscale.training.batch_schedule import BatchSchedule
 from rootscale.training.noise import NoiseMeter
 from rootscale.training.persample import exact_noise
+from rootscale.training.registering import register
 from rootscale.training.rescale import rescale_
 from rootscale.training.restore import restore_, track_
 from rootscale.training.sampler import ScheduledSampler
@@ -20,6 +21,7 @@ __all__ = [
     "ScheduledStream",
     "advise",
     "exact_noise",
+    "register",
     "rescale_",
     "restore_",
     "track_",

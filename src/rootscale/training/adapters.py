@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,57 +12,42 @@ import torch
 from rootscale.hparams import Optimizer
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.training import optim
+from rootscale.training.libraries import LIBRARIES, REFUSED, Adapter, kind_of_adam, kind_of_rmsprop
 from rootscale.training.sample_clock import SampleClock
 
-__all__ = ["ADAPTERS", "Adapter", "adapter_of", "family_of", "make_optimizer"]
+__all__ = ["ADAPTERS", "adapter_of", "add_adapter", "families_of", "family_of", "make_optimizer"]
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """A class of torch optimizers, and the family whose update it makes.
-
-    Args:
-        cls: whose ``step`` it has; or the name of a class of any library, whose groups then must have the family's
-            hyperparameters.
-        family: the name of the row.
-        requires: options that must have these values; with others the update is another one.
-        refused: why there is nothing to convert, where that is so.
-    """
-
-    cls: type[torch.optim.Optimizer] | str
-    family: str
-    requires: Mapping[str, object] = field(default_factory=dict)
-    refused: str = ""
-
-    def fits(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether an optimizer makes this update."""
-        if isinstance(self.cls, str):
-            keys = FAMILIES[self.family].torch.values
-            named = any(cls.__name__ == self.cls for cls in type(optimizer).__mro__)
-            return named and all(key in group for group in optimizer.param_groups for key in keys)
-        return isinstance(optimizer, self.cls) and _own_step(type(optimizer)) is _own_step(self.cls)
+def _torch_classes() -> Iterator[Adapter]:
+    """Yield torch's classes; one that inherits from another one stands before it."""
+    yield Adapter(torch.optim.AdamW, "adamw")
+    yield Adapter(torch.optim.Adam, "adam", kind=kind_of_adam)
+    yield Adapter(torch.optim.RMSprop, "rmsprop", kind=kind_of_rmsprop)
+    yield Adapter(torch.optim.SGD, "sgd")
+    yield Adapter(optim.MicroBatchAdam, "microbatchadam")
+    yield Adapter(optim.Adam, "adam", kind=kind_of_adam)
+    yield Adapter(optim.RMSprop, "rmsprop")
+    yield Adapter(
+        SampleClock, "adam", refused="it is on the sample clock: give the new batch size to step(samples=...)"
+    )
+    yield Adapter(torch.optim.NAdam, "nadam")
+    yield Adapter(torch.optim.RAdam, "radam")
+    yield Adapter(torch.optim.Adamax, "adamax")
+    yield Adapter(torch.optim.Adagrad, "adagrad")
+    yield Adapter(torch.optim.Adafactor, "adafactor")
+    if hasattr(torch.optim, "Muon"):
+        yield Adapter(torch.optim.Muon, "muon")
 
 
-#: The classes that are known. A class that inherits from another one stands before it.
-ADAPTERS = (
-    Adapter(torch.optim.AdamW, "adamw"),
-    Adapter(torch.optim.Adam, "adam"),
-    Adapter(torch.optim.RMSprop, "rmsprop", {"momentum": 0, "centered": False}),
-    Adapter(torch.optim.SGD, "sgd"),
-    Adapter(optim.MicroBatchAdam, "microbatchadam"),
-    Adapter(optim.Adam, "adam"),
-    Adapter(optim.RMSprop, "rmsprop"),
-    Adapter(SampleClock, "adam", refused="it is on the sample clock: give the new batch size to step(samples=...)"),
-    *([Adapter(torch.optim.Muon, "muon")] if hasattr(torch.optim, "Muon") else []),
-    Adapter("Lion", "lion"),
-    Adapter("Signum", "signum"),
-)
-SUPPORTED = (
-    "torch.optim.Adam, AdamW, RMSprop (without momentum, not centered), SGD and Muon, rootscale.training.optim, and "
-    "classes named Lion or Signum"
-)
+#: torch's classes, those of this package and those that users have registered.
+ADAPTERS: list[Adapter] = list(_torch_classes())
 #: What torch puts around the ``step`` of every class when its first object is made.
 _HOOK = "Optimizer.profile_hook_step.<locals>.wrapper"
+
+
+def add_adapter(adapter: Adapter) -> None:
+    """Add a class of a user's own, before all others."""
+    ADAPTERS.insert(0, adapter)
 
 
 def adapter_of(optimizer: Any) -> Adapter:
@@ -72,31 +57,80 @@ def adapter_of(optimizer: Any) -> Adapter:
         TypeError: there is none for its class.
         ValueError: there is one, but an option makes another update of it.
     """
-    for adapter in ADAPTERS if isinstance(optimizer, torch.optim.Optimizer) else ():
-        if adapter.fits(optimizer):
-            break
-    else:
+    if not isinstance(optimizer, torch.optim.Optimizer):
         inner = getattr(optimizer, "optimizer", None)
         hint = f"; give the {type(inner).__name__} it wraps" if isinstance(inner, torch.optim.Optimizer) else ""
-        raise TypeError(f"optimizer must be one of {SUPPORTED}; got {type(optimizer).__name__}{hint}")
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer that is known; got {type(optimizer).__name__}{hint}"
+        )
+    adapter = next((one for one in (*ADAPTERS, *LIBRARIES) if _fits(one, optimizer)), None)
+    if adapter is None:
+        raise TypeError(_unknown(optimizer))
     if adapter.refused:
         raise TypeError(f"there is nothing to convert in {type(optimizer).__name__}, as {adapter.refused}")
     for i, group in enumerate(optimizer.param_groups):
         for key, value in adapter.requires.items():
             if group.get(key, value) != value:
-                raise ValueError(
-                    f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}) follows no known SDE, so no "
-                    f"rule keeps its dynamics; supported are {SUPPORTED}"
-                )
+                raise ValueError(f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}): {adapter.why}")
     return adapter
 
 
+def _fits(adapter: Adapter, optimizer: torch.optim.Optimizer) -> bool:
+    if isinstance(adapter.cls, tuple):
+        return adapter.named_like(optimizer)
+    return isinstance(optimizer, adapter.cls) and _own_step(type(optimizer)) is _own_step(adapter.cls)
+
+
+def _unknown(optimizer: torch.optim.Optimizer) -> str:
+    """Return what there is to say about an optimizer that is not known."""
+    name = type(optimizer).__name__
+    if name in REFUSED:
+        return f"{name} has no rule that keeps its dynamics: {REFUSED[name]}"
+    known = sorted({one.cls.__name__ for one in ADAPTERS if isinstance(one.cls, type) and not one.refused})
+    known += [
+        f"{one.cls[0]} ({one.package})" if one.package else one.cls[0]
+        for one in LIBRARIES
+        if not isinstance(one.cls, type)
+    ]
+    near, lacks = _nearest(optimizer)
+    return (
+        f"optimizer must be one that is known; got {name}. The nearest family is {near.name!r}"
+        + (f", which has {lacks} too" if lacks else "")
+        + f": if its update is that one, rootscale.training.register({name}, like={near.name!r}) takes it; if not, "
+        f"register a row of its own. Known are {', '.join(dict.fromkeys(known))}"
+    )
+
+
+def _nearest(optimizer: torch.optim.Optimizer) -> tuple[Family, str]:
+    """Return the family with most in common with an optimizer, and what it has that the optimizer lacks."""
+    keys = {key for group in optimizer.param_groups for key in group}
+    held = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
+
+    def score(row: Family) -> float:
+        values, pieces = set(row.torch.values), set(row.torch.state) if held else set()
+        alike = difflib.SequenceMatcher(None, type(optimizer).__name__.lower(), row.name).ratio()
+        return 2 * len(values & keys) - 3 * len(values - keys) + 2 * len(pieces & held) - len(pieces - held) + 3 * alike
+
+    near = max(FAMILIES.values(), key=score)
+    return near, ", ".join(sorted(set(near.torch.values) - keys))
+
+
+def families_of(optimizer: Any) -> list[tuple[Family, list[int]]]:
+    """Return the families of an optimizer's groups, as the library spells them, with the numbers of their groups."""
+    adapter = adapter_of(optimizer)
+    numbers: dict[str, list[int]] = {}
+    for i, group in enumerate(optimizer.param_groups):
+        numbers.setdefault(adapter.family_of_group(optimizer, group), []).append(i)
+    return [(adapter.spelled(name), held) for name, held in numbers.items()]
+
+
 def family_of(optimizer: Any) -> Family:
-    """Return the family of an optimizer; Adam with decoupled weight decay is AdamW."""
-    family = FAMILIES[adapter_of(optimizer).family]
-    if family.name == "adam" and any(group.get("decoupled_weight_decay") for group in optimizer.param_groups):
-        return FAMILIES["adamw"]
-    return family
+    """Return the family of an optimizer all of whose groups are of one."""
+    found = families_of(optimizer)
+    if len(found) > 1:
+        names = " and ".join(row.name for row, _ in found)
+        raise TypeError(f"{type(optimizer).__name__} has groups of several families ({names}); this needs one of one")
+    return found[0][0]
 
 
 def _own_step(cls: type[torch.optim.Optimizer]) -> Callable[..., Any]:
@@ -119,7 +153,7 @@ def make_optimizer(params: Any, record: Optimizer, capturable: bool = False) -> 
     if getattr(record, "eps_root", 0):
         raise ValueError("torch's optimizers have no eps inside the root; give the task an optimizer of your own")
     family = FAMILIES[record.name]
-    cls: Any = next((one.cls for one in ADAPTERS if one.family == family.name and not isinstance(one.cls, str)), None)
+    cls: Any = getattr(torch.optim, family.torch.name, None)
     if cls is None:
         raise ValueError(f"torch has no {family.torch.name}; give the task an optimizer of your own")
     known = inspect.signature(cls).parameters
@@ -128,5 +162,7 @@ def make_optimizer(params: Any, record: Optimizer, capturable: bool = False) -> 
     # torch has no fused RMSprop, and only one way to take a step of Muon
     wanted = {"capturable": capturable, ("fused" if "fused" in known else "foreach"): capturable or None}
     options = {name: value for name, value in wanted.items() if name in known}
+    if family.name == "rmsprop-centered":
+        options["centered"] = True
     made: torch.optim.Optimizer = cls(params, **family.torch.arguments(record), **options)
     return made

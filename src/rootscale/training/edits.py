@@ -12,6 +12,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.changes import Change
+from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
@@ -29,6 +30,7 @@ __all__ = [
     "plural",
     "scheduler_edit",
     "units_edit",
+    "whole_number",
 ]
 
 Action = Callable[[], None]
@@ -68,7 +70,7 @@ def group_values(group: dict[str, Any], family: Family) -> dict[str, float]:
     """Return the hyperparameters of a parameter group as numbers, by their units."""
     return {
         unit: value
-        for key, units in family.torch_units().items()
+        for key, units in family.group_units(group).items()
         for unit, value in zip(_tuple(units), _tuple(schedulers.read(group[key])), strict=True)
     }
 
@@ -77,15 +79,16 @@ def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def group_edits(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float) -> Iterator[Edit]:
-    """Yield the edits of the hyperparameters in every group, in the defaults, and of what schedulers keep there."""
+def group_edits(optimizer: Any, family: Family, rule: Rule, kappa: float, state: bool = True) -> Iterator[Edit]:
+    """Yield the edits of the hyperparameters in every group, in the defaults, and of what schedulers keep there.
+
+    With ``state``, those of the state that some libraries keep in groups too, such as a step counter.
+    """
     groups: list[dict[str, Any]] = optimizer.param_groups
     torch_units = family.torch_units()
     for i, group in enumerate([*groups, optimizer.defaults]):  # groups that are added later start from the defaults
         unused = i == len(groups)
-        units = dict(torch_units)
-        if "decoupled_weight_decay" in group:
-            units["weight_decay"] = "decoupled_decay" if group["decoupled_weight_decay"] else "l2"
+        units = {key: unit for key, unit in family.group_units(group).items() if state or key in torch_units}
         suffix = f" (group {i})" if len(groups) > 1 else ""
         for key, unit in units.items():
             before = schedulers.read(group[key])
@@ -95,15 +98,32 @@ def group_edits(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, ka
                 if unused:  # it has no value there; no parameter follows it
                     continue
                 raise
-            names = (key,) if isinstance(unit, str) else unit
-            each = zip(names, _tuple(unit), _tuple(before), _tuple(after), strict=True)
-            rows = (Change(f"{name}{suffix}", old, new, rule.row(u, old, new, kappa)) for name, u, old, new in each)
-            yield _group_edit(() if unused else tuple(rows), group, key, after)
+            names = (key,) if isinstance(unit, str) else family.torch.values[key]
+            used, note = whole_number(group[key], after)
+            each = zip(_tuple(names), _tuple(unit), _tuple(before), _tuple(after), strict=True)
+            rows = (
+                Change(f"{name or key}{suffix}", old, new, rule.row(u, old, new, kappa), used, note)
+                for name, u, old, new in each
+            )
+            yield _group_edit(() if unused else tuple(rows), group, key, after if used is None else used)
             yield from _free_edits(group, unit, before, after, rule, kappa)
     for group, key in schedulers.places(optimizer):
         if key not in torch_units:  # what schedulers have stored there
             after = schedulers.convert_kept(rule, key, schedulers.read(group[key]), kappa)
             yield _group_edit((), group, key, after)
+
+
+def whole_number(held: Any, after: Any) -> tuple[int | None, str]:
+    """Return the whole number to use where one was held, and what the rounding does; None where none is needed.
+
+    >>> whole_number(10, 2.5), whole_number(10.0, 2.5)
+    ((2, 'rounded from 2.5'), (None, ''))
+    """
+    integer = isinstance(held, int) or (isinstance(held, torch.Tensor) and not held.is_floating_point())
+    if not integer or isinstance(held, bool) or not isinstance(after, float):
+        return None, ""
+    used = max(1, round(after)) if held else 0
+    return used, "" if used == after else f"rounded from {show(after)}"
 
 
 def free_weight(group: dict[str, Any], unit: str, value: float) -> float:
@@ -181,14 +201,12 @@ def units_edit(
     kappa: float,
     batch_size: float | None,
     parts: Mapping[str, float],
-    driving: Sequence[LRScheduler],
 ) -> Edit:
     """Return the edit of the units that an optimizer carries.
 
     Args:
         optimizer: that carries them.
         kappa, batch_size, parts: as for `Carried.advance`.
-        driving: the schedulers that are converted with it.
     """
     groups: list[dict[str, Any]] = optimizer.param_groups
     carried = units_of(groups).advance(kappa, batch_size, parts)
@@ -196,7 +214,7 @@ def units_edit(
     def apply() -> None:
         for group in groups:
             carried.write(group)
-        settle(optimizer, parts, driving or None)
+        settle(optimizer, parts)
 
     def save() -> Action:
         held, forget = units_of(groups), save_watch(optimizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,9 +24,7 @@ Thing = TypeVar("Thing")
 _VALUES, _TENSORS = 256, 16
 
 
-def conversion_warnings(
-    optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float, state: Sequence[Scaled]
-) -> list[str]:
+def conversion_warnings(optimizer: Any, family: Family, rule: Rule, kappa: float, state: Sequence[Scaled]) -> list[str]:
     """Return what there is to warn about: short averages, a dominating eps, a state that leaves its number format."""
     messages: dict[str, None] = {}
     for group in optimizer.param_groups:
@@ -54,15 +52,15 @@ def _some(things: Sequence[Thing]) -> Sequence[Thing]:
     return things[:: max(1, -(-len(things) // _TENSORS))]
 
 
-def _eps_dominates(optimizer: torch.optim.Optimizer, family: Family) -> list[str]:
+def _eps_dominates(optimizer: Any, family: Family) -> list[str]:
     """A warning where eps, not sqrt(v), sets the size of most steps."""
     key = family.torch.state_name("v")
     held = [
         (state, group)
         for group in optimizer.param_groups
-        if group.get("eps")
+        if group.get("eps") and family.group_units(group).get("eps") == "eps"
         for state in (optimizer.state.get(parameter, {}) for parameter in group["params"])
-        if key in state and state[key].numel()
+        if _is_readable(state.get(key)) and ("step" in state or not family.bias_corrected)
     ]
     ratios = []
     for state, group in _some(held):
@@ -80,6 +78,13 @@ def _eps_dominates(optimizer: torch.optim.Optimizer, family: Family) -> list[str
         f"of SGD with learning rate lr / eps; an eps {show(smaller)} times smaller would let v set the size of half "
         "of them"
     ]
+
+
+def _is_readable(value: object) -> bool:
+    """Return whether a piece of state is a tensor of numbers, and not of codes."""
+    return (
+        isinstance(value, Tensor) and value.is_floating_point() and bool(value.numel()) and not hasattr(value, "codes")
+    )
 
 
 def _leaves_format(state: Sequence[Scaled]) -> list[str]:

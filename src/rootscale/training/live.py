@@ -13,7 +13,7 @@ from rootscale.batch_size import BatchSize
 from rootscale.format import show
 from rootscale.hparams import positive
 from rootscale.training.markers import Carried, same, units_of
-from rootscale.training.targets import several
+from rootscale.training.targets import bare_optimizers, several
 from rootscale.units import Number
 
 __all__ = ["Interval", "Live", "Size", "Switch", "is_reached"]
@@ -38,6 +38,8 @@ class Live:
 
     def given(self, argument: str) -> list[Any]:
         """Return what was given for an argument, as a list."""
+        if argument == "optimizer":
+            return list(bare_optimizers(self.optimizer))
         return several(getattr(self, argument))
 
     @property

@@ -17,6 +17,9 @@ from rootscale.training.adapters import family_of
 
 __all__ = ["Metric", "bias_correction"]
 
+#: The families whose update is divided by ``sqrt(v) + eps`` and nothing else.
+DIVIDES_BY_V = ("adam", "adamw", "nadam", "rmsprop", "rmsprop-momentum", "microbatchadam")
+
 
 class Metric:
     """Give ``D = sqrt(v_hat) + eps`` of an optimizer, from the second moment it has at the time.
@@ -30,8 +33,16 @@ class Metric:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         family = family_of(optimizer)
         key = family.torch.state_name("v")
-        if key is None:
-            raise TypeError(f"expected Adam, AdamW or RMSprop, which divide by sqrt(v), got {type(optimizer).__name__}")
+        if key is None or family.name not in DIVIDES_BY_V:
+            raise TypeError(
+                f"expected Adam, AdamW or RMSprop, which divide by sqrt(v), got {type(optimizer).__name__} "
+                f"({family.name}); known are {', '.join(DIVIDES_BY_V)}"
+            )
+        if key in family.torch.codes or "step" not in family.torch.state:
+            raise TypeError(
+                f"the metric needs a second moment of floats and a step counter in the optimizer's state, which "
+                f"{type(optimizer).__name__} does not have; give the meter the parameters instead"
+            )
         self._optimizer, self._key, self._corrected = optimizer, key, family.bias_corrected
         self._groups = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
 

@@ -18,7 +18,7 @@ from rootscale.training.live import Live, Switch
 from rootscale.training.reminders import remaining
 from rootscale.training.scheduler_changes import check_scheduler
 from rootscale.training.scheduler_state import FRAMES, frames_kappa
-from rootscale.training.state import Scaled, StateScaling, scaled_state
+from rootscale.training.state import Scaled, StateScaling, centered_edits, number_edits, scaled_state
 from rootscale.training.targets import Rules, Target, blaming, common_rule, find_targets, match_schedulers
 from rootscale.training.watch import is_driven
 
@@ -126,7 +126,7 @@ def prepare(
     edits = [edit for one in found for edit in (*one.groups, *one.schedulers)] + averages if kappa != 1 else []
     edits += norms if forward != 1 else []
     if kappa != 1 or forward != 1:
-        for target, driven in zip(targets, driving, strict=True):
+        for target, driven in ((one, by) for one, by in zip(targets, driving, strict=True) if one.leads):
             edits.append(_carry(target, [one for one, _ in driven], layers, live.given("ema"), switch))
     edits.append(Edit((), scaling.apply_others, scaling.save_others))
     left = remaining(live, switch, common, clip)
@@ -135,15 +135,17 @@ def prepare(
 
 def _find(target: Target, driven: Sequence[tuple[Any, str]], kappa: float, state: bool) -> _Found:
     """Return what has to be changed for one optimizer."""
-    optimizer, family, rule = target.optimizer, target.family, target.rule
+    optimizer, family, rule, part = target.optimizer, target.family, target.rule, target.part
     messages = rule.check(family.name)
     for scheduler, _ in driven:
         check_scheduler(scheduler, optimizer, rule, kappa)
-    if not driven and is_driven(optimizer):
+    if not driven and target.leads and is_driven(optimizer):
         messages.append("a scheduler drives this optimizer but was not given: it will set the old learning rates again")
-    groups = list(group_edits(optimizer, family, rule, kappa))
-    pieces = list(scaled_state(optimizer, family, rule, kappa)) if state else []
-    messages += conversion_warnings(optimizer, family, rule, kappa, pieces)
+    groups = list(group_edits(part, family, rule, kappa, state))
+    pieces = list(scaled_state(part, family, rule, kappa)) if state else []
+    if state:
+        groups += [*number_edits(part, family, rule, kappa), *centered_edits(part, family, rule, kappa)]
+    messages += conversion_warnings(part, family, rule, kappa, pieces)
     return _Found(
         groups, pieces, [scheduler_edit(scheduler, rule, kappa, interval) for scheduler, interval in driven], messages
     )
@@ -164,4 +166,4 @@ def _carry(
         parts["model"] = tag_of(layers[0]) * switch.forward_kappa
     if averages and "ema" in target.rule.units:
         parts["ema"] = tag_of(averages[0]) * switch.kappa
-    return units_edit(target.optimizer, switch.kappa, switch.sizes[1], parts, driving)
+    return units_edit(target.optimizer, switch.kappa, switch.sizes[1], parts)

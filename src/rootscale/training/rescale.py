@@ -45,8 +45,8 @@ def rescale_(
     that a checkpoint of it is not taken for one from before the change; `restore_` loads it.
 
     Args:
-        optimizer: `torch.optim.Adam`, ``AdamW``, ``RMSprop`` or ``SGD``, in any of their variants; a list or tuple of
-            several is converted as a whole or not at all.
+        optimizer: one that `rootscale.optimizers.FAMILIES` has a row for, of torch or of another library. A list, a
+            container with ``optimizers`` or groups of several families are converted as a whole or not at all.
         kappa: new batch size over old one; any positive number.
         batch_size: instead of ``kappa``, the old and the new one, as in ``(16, 64)`` or, micro-batch x accumulation x
             workers, ``("16x1x1", "16x4x1")``. A checkpoint that says it is at the new one is only restored. Where the

@@ -75,7 +75,7 @@ def restore_live(live: Live, *, dry_run: bool = False) -> Changes:
     driving = match_schedulers(targets, live.given("scheduler"), "step")
     carried = units_of(targets[0].optimizer.param_groups)
     edits: list[Edit] = []
-    for target, driven in zip(targets, driving, strict=True):
+    for target, driven in ((one, by) for one, by in zip(targets, driving, strict=True) if one.leads):
         own = units_of(target.optimizer.param_groups)
         if not same(own.kappa, carried.kappa):
             raise ValueError(
@@ -83,7 +83,7 @@ def restore_live(live: Live, *, dry_run: bool = False) -> Changes:
                 "each of them with its own scheduler, model and ema"
             )
         edits += [_scheduler_edit(one, own) for one, _ in driven]
-        edits.append(_settled(live, target.optimizer, own, [one for one, _ in driven]))
+        edits.append(_settled(live, target.optimizer, own))
     layers = averaging_layers(live.given("model"))
     edits += norm_edits(layers, common, lambda tag: carried.parts.get("model", 1.0) / tag)
     for one in live.given("ema"):
@@ -114,7 +114,7 @@ def _scheduler_edit(scheduler: Any, carried: Carried) -> Edit:
     return Edit((clock,), partial(schedulers.wrap, scheduler), partial(save_scheduler, scheduler))
 
 
-def _settled(live: Live, optimizer: torch.optim.Optimizer, carried: Carried, driving: Sequence[Any]) -> Edit:
+def _settled(live: Live, optimizer: torch.optim.Optimizer, carried: Carried) -> Edit:
     """Return the edit that notes what was restored, or refuse if something was not given."""
     missing = [part for part in missing_parts(optimizer) if getattr(live, part.argument) is None]
     if missing:
@@ -125,7 +125,7 @@ def _settled(live: Live, optimizer: torch.optim.Optimizer, carried: Carried, dri
             f"{restore_call([*given, *missing])} (an empty list says that there is none any more)"
         )
     parts = {part.argument: carried.parts.get(part.argument, 1.0) for part in PARTS}
-    return Edit((), partial(settle, optimizer, parts, driving), partial(save_watch, optimizer))
+    return Edit((), partial(settle, optimizer, parts), partial(save_watch, optimizer))
 
 
 def track_(
@@ -162,7 +162,7 @@ def track_(
             )
         for one, _ in driven:
             check_scheduler(one, target.optimizer, target.rule, 1.0)
-    for target, driven in zip(targets, driving, strict=True):
+    for target, driven in ((one, by) for one, by in zip(targets, driving, strict=True) if one.leads):
         for one, _ in driven:
             schedulers.wrap(one)
-        units_edit(target.optimizer, 1.0, size, {}, [one for one, _ in driven]).apply()
+        units_edit(target.optimizer, 1.0, size, {}).apply()

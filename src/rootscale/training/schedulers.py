@@ -15,6 +15,7 @@ is touched, so this holds for every subclass of `torch.optim.lr_scheduler.LRSche
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -166,6 +167,8 @@ class RescaledScheduler(LRScheduler):
         return _rebuild, (type(self).__mro__[2], self.__dict__)
 
 
+#: The schedulers that have been converted and are alive, to ask for those of an optimizer.
+_CONVERTED: weakref.WeakSet[LRScheduler] = weakref.WeakSet()
 #: What a scheduler in its own units has of `scheduler_state`.
 _FRESH: dict[str, Any] = {FRAMES: (), TICKS: 1.0, OWED: 0.0}
 
@@ -184,8 +187,9 @@ def advice(here: float, there: float, name: str) -> str:
 
 
 def _rebuild(cls: type[LRScheduler], attributes: dict[str, Any]) -> LRScheduler:
-    scheduler = object.__new__(rescaled_class(cls))  # type: ignore[arg-type]
+    scheduler: LRScheduler = object.__new__(rescaled_class(cls))  # type: ignore[arg-type]
     scheduler.__dict__.update(attributes)
+    _CONVERTED.add(scheduler)
     return scheduler
 
 
@@ -233,6 +237,14 @@ def wrap(scheduler: LRScheduler) -> None:
         vars(scheduler).setdefault(name, fresh)
     if not isinstance(scheduler, RescaledScheduler):
         scheduler.__class__ = rescaled_class(type(scheduler))  # type: ignore[arg-type]
+    _CONVERTED.add(scheduler)
+
+
+def converted(optimizer: torch.optim.Optimizer) -> list[RescaledScheduler]:
+    """Return the converted schedulers that drive an optimizer, by itself or in a wrapper such as accelerate's."""
+    found = [one for one in _CONVERTED if isinstance(one, RescaledScheduler)]
+    owners = [(one, getattr(one, "optimizer", None)) for one in found]
+    return [one for one, own in owners if own is optimizer or getattr(own, "optimizer", None) is optimizer]
 
 
 def learning_rates(scheduler: LRScheduler) -> list[Any]:

@@ -12,8 +12,10 @@ can still fail come first:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,9 +24,9 @@ from torch import Tensor
 from rootscale.changes import Change
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
-from rootscale.training.edits import group_averages, is_frozen, plural
+from rootscale.training.edits import Edit, group_averages, is_frozen, plural, whole_number
 
-__all__ = ["Scaled", "StateScaling", "local", "scaled_state"]
+__all__ = ["Scaled", "StateScaling", "centered_edits", "local", "number_edits", "scaled_state"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def scaled_state(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, kappa: float) -> Iterator[Scaled]:
-    """Yield the pieces of the optimizer's state that have a unit.
+def scaled_state(optimizer: Any, family: Family, rule: Rule, kappa: float) -> Iterator[Scaled]:
+    """Yield the pieces of the optimizer's state that have a unit and are tensors.
 
     Raises:
         TypeError: a piece is not a floating-point tensor that can be changed in place.
@@ -60,11 +62,11 @@ def scaled_state(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, k
     for name, unit in family.torch_state_units().items():
         held: dict[float, tuple[list[Tensor], list[int]]] = {}
         for parameter, state in optimizer.state.items():
-            if name in state:
-                _check(name, state[name])
+            for tensor in _pieces(state, name, family):
+                _check(name, tensor)
                 owner = owners.get(parameter, 0)  # what belongs to no group is never stepped
                 tensors, groups = held.setdefault(rule.factor(unit, kappa, *averages[owner]), ([], []))
-                tensors.append(state[name])
+                tensors.append(tensor)
                 groups.append(owner)
         for factor, (tensors, groups) in held.items():
             which = f" (groups {', '.join(map(str, dict.fromkeys(groups)))})" if len(held) > 1 else ""
@@ -72,7 +74,102 @@ def scaled_state(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, k
             if row is not None and row.form.follows and factor != 1:
                 row = replace(row, status="measured", source="results/floors")
             change = Change(f"factor of {name}{which}", 1.0, factor, row, note=plural(tensors, "tensor"))
-            yield Scaled(name, tuple(tensors), factor, change)
+            if not (family.name == "rmsprop-centered" and unit == "v"):  # `centered_edits` has those
+                yield Scaled(name, tuple(tensors), factor, change)
+
+
+_INDEXED = re.compile(r"(?P<name>.+)\[(?P<index>\d+)\]")
+
+
+def _held(state: Any, name: str) -> Any:
+    """Return a piece of a parameter's state, None where there is none; ``state1[0]`` is the first part of a tensor."""
+    match = _INDEXED.fullmatch(name)
+    if match is None:
+        return state.get(name)
+    whole = state.get(match["name"])
+    return None if whole is None or int(match["index"]) >= len(whole) else whole[int(match["index"])]
+
+
+def _pieces(state: Any, name: str, family: Family) -> Iterator[Tensor]:
+    """Yield the tensors to multiply: of quantised state the scales, of lists every one; whole numbers are not there."""
+    held = _held(state, name)
+    for one in held if isinstance(held, list | tuple) else [held]:
+        if one is None or isinstance(one, int | float) or (isinstance(one, list) and not one):
+            continue
+        if isinstance(one, Tensor):
+            whole = local(one)
+            if hasattr(whole, "codes") and hasattr(whole, "scale"):  # torchao: codes and scales in one tensor
+                yield whole.scale
+                continue
+            if name in family.torch.codes and not one.is_floating_point() and family.torch.codes[name] in state:
+                continue
+            if not one.is_floating_point() and family.torch_state_units()[name] == "step_counter":
+                continue
+        yield one
+
+
+def number_edits(optimizer: Any, family: Family, rule: Rule, kappa: float) -> Iterator[Edit]:
+    """Yield the edits of state that is kept as numbers, such as counters; whole numbers are rounded and say so."""
+    for name, unit in family.torch_state_units().items():
+        holders: dict[float, list[Any]] = {}
+        for state in optimizer.state.values():
+            held = state.get(name)
+            if isinstance(held, bool) or held is None:
+                continue
+            if isinstance(held, int | float) or (isinstance(held, Tensor) and held.dim() == 0 and _is_counter(held)):
+                holders.setdefault(float(held), []).append(state)
+        for before, states in holders.items():
+            after = float(rule.convert(unit, before, kappa, name)) if before else before
+            used, note = whole_number(states[0][name], after)
+            change = Change(name, before, after, rule.units.get(unit), used, note)
+            values = [after if used is None else used] * len(states)
+            yield Edit((change,), partial(_put, states, name, values), partial(_keep, states, name))
+
+
+def _is_counter(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point()
+
+
+def _put(states: Sequence[Any], name: str, values: Sequence[Any]) -> None:
+    for state, value in zip(states, values, strict=True):
+        if isinstance(state[name], Tensor):
+            state[name].fill_(value)
+        else:
+            state[name] = value
+
+
+def _keep(states: Sequence[Any], name: str) -> Callable[[], None]:
+    values = [state[name].item() if isinstance(state[name], Tensor) else state[name] for state in states]
+    return partial(_put, states, name, values)
+
+
+def centered_edits(optimizer: Any, family: Family, rule: Rule, kappa: float) -> Iterator[Edit]:
+    """Yield the edit of centered RMSprop's second moment: only what exceeds the squared mean is noise."""
+    names = [family.torch.state_name(key) for key in ("v", "a")]
+    pairs = [
+        (state[names[0]], state[names[1]])
+        for state in optimizer.state.values()
+        if family.name == "rmsprop-centered" and names[0] in state and names[1] in state
+    ]
+    if not pairs:
+        return
+    factor = rule.factor("v", kappa, {}, {})
+
+    def apply() -> None:
+        for v, mean in pairs:
+            v.mul_(factor).addcmul_(mean, mean, value=1 - factor)
+
+    def save() -> Callable[[], None]:
+        copies = [v.clone() for v, _ in pairs]
+
+        def restore() -> None:
+            for (v, _), copy in zip(pairs, copies, strict=True):
+                v.copy_(copy)
+
+        return restore
+
+    note = f"of what exceeds the squared mean; {plural(pairs, 'tensor')}"
+    yield Edit((Change(f"factor of {names[0]}", 1.0, factor, rule.units.get("v"), note=note),), apply, save)
 
 
 def _check(name: str, tensor: Any) -> None:

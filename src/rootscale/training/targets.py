@@ -13,20 +13,46 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.optimizers import Family
 from rootscale.rules import Rule, get_rule
-from rootscale.training.adapters import family_of
+from rootscale.training.adapters import families_of
 from rootscale.training.scheduler_changes import check_scheduler
 
-__all__ = ["Rules", "Target", "blaming", "common_rule", "find_targets", "match_schedulers", "several"]
+__all__ = [
+    "Rules",
+    "Target",
+    "bare_optimizers",
+    "blaming",
+    "common_rule",
+    "find_targets",
+    "match_schedulers",
+    "several",
+]
 
 
 @dataclass(frozen=True)
 class Target:
-    """An optimizer, its family and its rule; the prefix names it where there are several, and is empty for one."""
+    """An optimizer, or the groups of it that are of one family, and its rule.
+
+    The prefix names it where there are several, and is empty for one. Of the families of one optimizer the first leads:
+    what is one for all groups, such as schedulers, belongs to it.
+    """
 
     optimizer: torch.optim.Optimizer
     family: Family
     rule: Rule
     prefix: str
+    part: Any
+    leads: bool = True
+
+
+class Part:
+    """Some groups of an optimizer, with what a conversion reads of an optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, groups: Sequence[int]) -> None:
+        self.param_groups = [optimizer.param_groups[i] for i in groups]
+        own = {parameter for group in self.param_groups for parameter in group["params"]}
+        self.state = {parameter: state for parameter, state in optimizer.state.items() if parameter in own}
+        self.defaults: dict[str, Any] = {}
+        self.step = optimizer.step
 
 
 def several(value: Any) -> list[Any]:
@@ -40,23 +66,39 @@ Rules = str | Rule | None | Sequence[str | Rule | None] | Mapping[str, str | Rul
 
 def find_targets(optimizer: Any, rule: Rules) -> list[Target]:
     """Return the optimizers that were given, each with its family and its rule."""
-    given = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    given = list(bare_optimizers(optimizer))
     if not given:
         raise ValueError(
             f"optimizer must be an optimizer or a sequence of them, got an empty {type(optimizer).__name__}"
         )
     targets: list[Target] = []
     for i, one in enumerate(given):
-        for j, other in enumerate(targets):
-            if other.optimizer is one:
-                raise ValueError(f"optimizer {i} is optimizer {j} again; give each of them once")
+        for target in targets:
+            if target.optimizer is one:
+                raise ValueError(f"optimizer {i} is optimizer {given.index(one)} again; give each of them once")
         prefix = f"optimizer {i}: " if len(given) > 1 else ""
         with blaming(prefix):
-            family = family_of(one)
-        targets.append(Target(one, family, get_rule(_rule_for(rule, i, family.name, len(given)), family.name), prefix))
+            found = families_of(one)
+        for j, (family, groups) in enumerate(found):
+            named = f"{prefix}{family.name}: " if len(found) > 1 else prefix
+            chosen = get_rule(_rule_for(rule, i, family.name, len(given)), family.name)
+            part = one if len(found) == 1 else Part(one, groups)
+            targets.append(Target(one, family, chosen, named, part, leads=j == 0))
     _check_used(rule, targets)
     _check_shared(targets)
     return targets
+
+
+def bare_optimizers(given: Any) -> Iterator[Any]:
+    """Yield the optimizers of lists, of containers with ``optimizers``, and of other iterables, nested ones too."""
+    inner = getattr(given, "optimizers", None)
+    if isinstance(inner, list | tuple | dict):
+        given = list(inner.values()) if isinstance(inner, dict) else inner
+    elif isinstance(given, torch.optim.Optimizer | str) or not hasattr(given, "__iter__"):
+        yield given
+        return
+    for one in given:
+        yield from bare_optimizers(one)
 
 
 def _rule_for(rule: Rules, index: int, name: str, count: int) -> str | Rule | None:
@@ -80,9 +122,8 @@ def _check_shared(targets: Sequence[Target]) -> None:
     """Refuse a tensor that several optimizers have as their learning rate, if their rules differ."""
     holders: dict[int, int] = {}
     for i, target in enumerate(targets):
-        for group, key in (
-            (group, key) for group in target.optimizer.param_groups for key in target.family.torch.values
-        ):
+        held = [(group, key) for group in target.part.param_groups for key in target.family.group_units(group)]
+        for group, key in held:
             for value in group[key] if isinstance(group[key], list | tuple) else [group[key]]:
                 first = holders.setdefault(id(value), i) if isinstance(value, torch.Tensor) else i
                 rules = targets[first].rule.name, target.rule.name
@@ -109,9 +150,9 @@ def common_rule(targets: Sequence[Target]) -> Rule:
 
     Rules differ only where each optimizer follows its own, and those agree on parameter averages, BatchNorm and clips.
     """
-    followers: dict[str, list[int]] = {}
-    for i, target in enumerate(targets):
-        followers.setdefault(target.rule.name, []).append(i)
+    followers: dict[str, list[Target]] = {}
+    for target in targets:
+        followers.setdefault(target.rule.name, []).append(target)
     rules = {target.rule.name: target.rule for target in targets}
     first, *others = rules.values()
     if not others:
@@ -128,8 +169,13 @@ def common_rule(targets: Sequence[Target]) -> Rule:
     )
 
 
-def _some_of(numbers: Sequence[int]) -> str:
-    return f"optimizer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+def _some_of(targets: Sequence[Target]) -> str:
+    """Return how the targets of one rule are called: ``optimizer 1``, ``optimizers 0, 2``, ``muon``."""
+    names = [target.prefix.removesuffix(": ") for target in targets]
+    numbers = [name.removeprefix("optimizer ") for name in names]
+    if all(number.isdigit() for number in numbers):
+        return f"optimizer{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+    return ", ".join(names)
 
 
 def match_schedulers(targets: Sequence[Target], given: list[Any], interval: Any) -> list[list[tuple[Any, str]]]:
@@ -150,10 +196,23 @@ def match_schedulers(targets: Sequence[Target], given: list[Any], interval: Any)
             raise ValueError(f"{type(scheduler).__name__} was given twice; give each scheduler once")
         seen.add(id(scheduler))
         drives = getattr(scheduler, "optimizer", None)
-        owner = next((i for i, target in enumerate(targets) if target.optimizer is drives), None)
+        owners = [i for i, target in enumerate(targets) if target.optimizer is drives]
+        owner = owners[0] if owners else None
         if owner is None:
             if len(targets) == 1 or not isinstance(scheduler, LRScheduler):
                 check_scheduler(scheduler, targets[0].optimizer, targets[0].rule, 1)  # says what is wrong with it
             raise ValueError(f"{type(scheduler).__name__} belongs to none of the {len(targets)} optimizers given")
+        _check_one_rate(scheduler, [targets[i] for i in owners])
         driving[owner].append((scheduler, one))
     return driving
+
+
+def _check_one_rate(scheduler: Any, targets: Sequence[Target]) -> None:
+    """Refuse a scheduler of groups whose learning rates scale differently: it keeps the units of one rule."""
+    powers = {target.family.name: float(target.rule.convert("eta", 1.0, 4.0)) for target in targets}
+    if len(set(powers.values())) > 1:
+        raise ValueError(
+            f"{type(scheduler).__name__} drives groups of {' and '.join(powers)}, whose learning rates scale "
+            f"differently under {' and '.join(target.rule.name for target in targets)}; take rules that agree on them, "
+            "such as each one's own, or an optimizer and a scheduler for each"
+        )

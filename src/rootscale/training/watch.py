@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rootscale.format import show
 from rootscale.training import schedulers
 from rootscale.training.markers import KAPPA, PARTS, Carried, Part, same, units_of
-from rootscale.training.scheduler_state import FRAMES, frames_kappa
+from rootscale.training.scheduler_state import frames_kappa
 
 __all__ = ["check_whole", "is_driven", "is_newly_loaded", "missing_parts", "restore_call", "save_watch", "settle"]
 
@@ -29,14 +28,12 @@ class _Watch:
 
     Attributes:
         settled: how far the parts beside it have been converted here, by their argument; 1 where it is absent.
-        schedulers: that were converted or restored with it.
         whole: whether it was found whole since its last loading.
         arrived: whether its units came with a loading, and no step has been made since.
     """
 
     def __init__(self) -> None:
         self.settled: dict[str, float] = {}
-        self.schedulers: list[weakref.ref[LRScheduler]] = []
         self.whole = self.arrived = False
 
 
@@ -51,15 +48,11 @@ def _watch(optimizer: torch.optim.Optimizer) -> _Watch:
     return _WATCHED[optimizer]
 
 
-def settle(
-    optimizer: torch.optim.Optimizer, parts: Mapping[str, float], driving: Iterable[LRScheduler] | None = None
-) -> None:
+def settle(optimizer: torch.optim.Optimizer, parts: Mapping[str, float]) -> None:
     """Note that parts beside an optimizer have been converted or restored here, by these factors in all."""
     held = _watch(optimizer)
     held.settled |= parts
     held.arrived = held.whole = False
-    if driving is not None:
-        held.schedulers = [weakref.ref(one) for one in driving]
 
 
 def save_watch(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
@@ -92,14 +85,10 @@ def missing_parts(optimizer: torch.optim.Optimizer) -> list[Part]:
 
 def _is_settled(optimizer: torch.optim.Optimizer, part: Part, carried: Carried) -> bool:
     wanted, held = carried.parts.get(part.argument, 1.0), _WATCHED.get(optimizer)
-    if part.argument != "scheduler":
-        return same(wanted, 1.0 if held is None else held.settled.get(part.argument, 1.0))
-    if not is_driven(optimizer):
-        return True
-    alive = [one for one in (ref() for ref in held.schedulers) if one is not None] if held else []
-    if alive:
-        return any(same(frames_kappa(vars(one).get(FRAMES, ())), wanted) for one in alive)
-    return same(wanted, 1.0) or (held is not None and "scheduler" in held.settled)
+    driving = schedulers.converted(optimizer) if part.argument == "scheduler" else []
+    if driving:
+        return any(same(frames_kappa(one._rootscale_frames), wanted) for one in driving)
+    return same(wanted, 1.0 if held is None else held.settled.get(part.argument, 1.0))
 
 
 def restore_call(parts: Iterable[Part]) -> str:
@@ -116,7 +105,8 @@ def check_whole(optimizer: torch.optim.Optimizer) -> None:
             f"this {type(optimizer).__name__} is of a run that was converted to another batch size "
             f"({units_of(optimizer.param_groups)}), and {' and '.join(part.what for part in missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not: after load_state_dict, call {restore_call(missing)} (an "
-            "empty list says that there is none any more; in Lightning, give the Trainer its RescaleCallback)"
+            "empty list says that there is none any more; under Lightning or transformers, give the Trainer its "
+            "RescaleCallback)"
         )
 
 

@@ -17,7 +17,7 @@ from rootscale.rules import Rule
 from rootscale.training.checkpoints import Contents, Keys, Request, TorchFile
 from rootscale.training.checkpoints.finding import has_norms
 from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
-from rootscale.training.checkpoints.saved_scheduler import SavedScheduler
+from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 from rootscale.units import UNITS
 
 __all__ = ["LightningFile", "is_lightning_file"]
@@ -58,6 +58,12 @@ class LightningFile(TorchFile):
             SavedOptimizer(f"optimizer {i}", one["param_groups"], one["state"], self.archive.tensor, self.keys.kind)
             for i, one in enumerate(held)
         ]
+        for one in self.root.get("lr_schedulers") or []:
+            if not is_scheduler(one):
+                raise ValueError(
+                    f"{self.path.name} has a scheduler that is not known (without last_epoch): make it anew for the "
+                    "new batch size (rootscale.Plan.at gives its steps and learning rates)"
+                )
         schedulers = [
             SavedScheduler(f"scheduler {i}" if i else "scheduler", one, self.archive.tensor, self.keys.interval)
             for i, one in enumerate(self.root.get("lr_schedulers") or [])

@@ -14,7 +14,7 @@ from rootscale.changes import Change, Changes
 from rootscale.integrations.configs.batch import read_batch_size, write_batch_size
 from rootscale.integrations.configs.document import Document
 from rootscale.integrations.configs.formats import FORMATS, Format
-from rootscale.integrations.configs.reading import Length, read_configuration
+from rootscale.integrations.configs.reading import Length, Reading, read_configuration
 from rootscale.integrations.configs.syntaxes import guess_syntaxes
 from rootscale.integrations.configs.unknown import check_options, foreign_sign
 from rootscale.plan import Plan
@@ -32,7 +32,7 @@ class ConvertedFile:
         format: what kind of file it is.
         before: its text.
         after: its new text.
-        values: the new value of everything that changed, by path.
+        values: everything that is written, by path: the new values, and the other items of a list that was not there.
         changes: every known quantity with its reason, and the warnings.
         plan: the run that the file describes, as far as it does.
     """
@@ -85,7 +85,7 @@ def convert_text(
     >>> print(convert_text('{"train_batch_size": 256, "optimizer": {"type": "AdamW", "params": '
     ...                    '{"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}', 1024).after)
     {"train_batch_size": 1024, "optimizer": {"type": "AdamW", "params":
-    {"lr": 0.0006, "betas": [0.8, 0.9], "eps": 5e-09, "weight_decay": 0.2}}}
+    {"lr": 0.0006, "betas": [0.9, 0.9], "eps": 5e-09, "weight_decay": 0.2}}}
     """
     document, known = read_document(text, format, section=section)
     return _convert(document, known, to, start=start, world_size=world_size, rule=rule, length=length)
@@ -144,13 +144,25 @@ def _convert(
     notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes))
     warnings = dict.fromkeys((*changes.warnings, *notes))
     changes = replace(changes, warnings=tuple(warnings))
-    new: dict[str, int | float] = dict(batch.values)
-    for one in reading.values:
-        after = _written(changes[one.path], Fraction(changes.kappa))
-        if after is not None and after != reading.values[one]:
-            new[one.path] = after
+    new = {**batch.values, **_new_values(document, reading, changes)}
     values = {path: value for path, value in new.items() if document[path] != value}
     return ConvertedFile(known, document.text, document.write(values), values, changes, plan)
+
+
+def _new_values(document: Document, reading: Reading, changes: Changes) -> dict[str, int | float]:
+    """Return what the rule changes; a list that is not in the file comes whole, with the items that stay as well."""
+    before = {one.path: value for one, value in reading.values.items()}
+    rows = ((path, _written(changes[path], Fraction(changes.kappa))) for path in before)
+    changed = {path: after for path, after in rows if after is not None and after != before[path]}
+    lists = {_missing_list(document, path) for path in changed} - {""}
+    written = [path for path in before if path in changed or _missing_list(document, path) in lists]
+    return {path: changed.get(path, before[path]) for path in written}
+
+
+def _missing_list(document: Document, path: str) -> str:
+    """The list that a value would be an item of, where the file does not have the list; empty if there is none."""
+    parent, _, last = path.rpartition(".")
+    return parent if last.isdigit() and path not in document else ""
 
 
 def _no_way_back(changes: Changes) -> list[str]:

@@ -124,7 +124,7 @@ class Document:
                     raise ValueError(f"{path} cannot be changed: {fixed}; write its number itself at the option")
             elif last.isdigit():  # a whole list is missing
                 lists.setdefault(parent, []).append(texts.pop(path))
-        texts |= {path: f"[{', '.join(items)}]" for path, items in lists.items()}
+        texts |= {path: self.syntax.sequence(items) for path, items in lists.items()}
         for path in list(texts):
             parent, _, last = path.rpartition(".")
             if self.syntax.name in ("JSON", "YAML") and parent and not self.under(parent):  # a whole table is missing

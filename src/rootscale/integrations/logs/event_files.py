@@ -29,7 +29,7 @@ def detect(path: Path) -> bool:
     """Return whether it is an event file, or a folder that holds some."""
     if path.is_file():
         return "tfevents" in path.name
-    return any("tfevents" in one.name and one.is_file() for one in path.iterdir())
+    return path.is_dir() and any("tfevents" in one.name and one.is_file() for one in path.iterdir())
 
 
 def read(path: Path) -> list[Log]:
@@ -77,7 +77,10 @@ def _records(file: Path, notes: list[str]) -> Iterator[bytes]:
         if len(head) < 12 or at + 16 + length > len(data):
             notes.append("its last event is cut off and was left out")
             return
-        yield data[at + 12 : at + 12 + length]
+        event = data[at + 12 : at + 12 + length]
+        if _checksum(event) != struct.unpack("<I", data[at + 12 + length : at + 16 + length])[0]:
+            raise ValueError(f"{file} is damaged: the event at byte {at:,} does not have its checksum")
+        yield event
         at += 16 + length
 
 

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rootscale.integrations.logs import event_files, json_rows, mlflow_runs, own_runs, parquet, text_tables
+from rootscale.integrations.logs import (
+    event_files,
+    json_rows,
+    mlflow_database,
+    mlflow_runs,
+    own_runs,
+    parquet,
+    text_tables,
+)
 from rootscale.logs import Log
 
 __all__ = ["FORMATS", "LogFormat", "read_logs"]
@@ -21,7 +29,7 @@ class LogFormat:
     Args:
         name: in words.
         layout: what a file or folder of it is called.
-        detect: whether a path, which is there, is of this format.
+        detect: whether a path is of this format.
         read: its runs; `ValueError` where they cannot be read.
     """
 
@@ -43,6 +51,10 @@ FORMATS = (
         json_rows.detect_trainer, json_rows.read_trainer,
     ),
     LogFormat("MLflow run", "mlruns/EXPERIMENT/RUN, with metrics/ and meta.yaml", mlflow_runs.detect, mlflow_runs.read),
+    LogFormat(
+        "MLflow database", "mlflow.db, or mlflow.db/RUN for the runs of that name", mlflow_database.detect,
+        mlflow_database.read,
+    ),
     LogFormat(
         "Lightning CSVLogger", "metrics.csv, or the folder version_N with it",
         text_tables.detect_lightning, text_tables.read_lightning,
@@ -74,7 +86,7 @@ def read_logs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
 def _expanded(given: Iterable[str | os.PathLike[str]]) -> list[Path]:
     paths: list[Path] = []
     for one in [os.fspath(path) for path in given]:
-        if not Path(one).exists() and glob.has_magic(one):
+        if not Path(one).exists() and glob.has_magic(one) and not mlflow_database.detect(Path(one)):
             matches = sorted(glob.glob(one, recursive=True))
             if not matches:
                 raise ValueError(f"no file matches {one}")
@@ -85,7 +97,7 @@ def _expanded(given: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _read(path: Path) -> list[Log]:
-    if not path.exists():
+    if not path.exists() and not mlflow_database.detect(path):
         raise ValueError(f"there is no file or folder {path}")
     for row in FORMATS:
         if row.detect(path):

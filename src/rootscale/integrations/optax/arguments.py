@@ -42,7 +42,7 @@ def scale(
     >>> import optax
     >>> new = scale(optax.adamw, 4, learning_rate=3e-4, b1=0.9, b2=0.95, weight_decay=0.1)
     >>> [float(f"{new[name]:.6g}") for name in ("learning_rate", "b1", "b2", "eps", "weight_decay")]
-    [0.0006, 0.8, 0.9, 5e-09, 0.2]
+    [0.0006, 0.9, 0.9, 5e-09, 0.2]
     >>> transformation = optax.adamw(**new)
     """
     kappa = positive("kappa", kappa)

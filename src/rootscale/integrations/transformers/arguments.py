@@ -125,7 +125,7 @@ def scale_training_arguments(
     >>> new.per_device_train_batch_size, new.gradient_accumulation_steps, new.max_steps, new.warmup_steps
     (8, 4, 250, 25)
     >>> new.learning_rate, round(new.adam_beta1, 12), args.learning_rate
-    (0.0006, 0.8, 0.0003)
+    (0.0006, 0.9, 0.0003)
     """
     reading, size, changes = _converted(args, to, world_size, dataset_size, rule)
     for message in changes.warnings:

@@ -25,6 +25,7 @@ from rootscale.rules import AVERAGINGS, get_rule
 from rootscale.tracking import SAMPLES, above_noise, numbers
 from rootscale.training import rescale_
 from rootscale.training.edits import units_edit
+from rootscale.training.markers import units_of
 from rootscale.training.watch import settle
 
 try:
@@ -186,17 +187,22 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         raise ValueError(f"{message}take them from scale_training_arguments(the old ones, to=...)")
 
     def _convert_averages(self, model: Any, optimizer: Any, start: BatchSize, size: BatchSize) -> None:
-        """Bring averages to the batch size of now, and note in the optimizer that they have to be."""
+        """Bring averages to the batch size of now, and note in the optimizer that they, and its schedule, have to be.
+
+        So a script that resumes the run without this callback, maybe with the arguments of its start, makes no step.
+        """
         kappa, forward = float(size.total / Fraction(start.total)), float(size.forward / Fraction(start.forward))
-        parts = {"model": forward if self.batchnorm else 1.0, "ema": 1.0 if self.ema is None else kappa}
-        norms, averages = (parts[name] != 1 for name in ("model", "ema"))
+        parts = {"scheduler": units_of(optimizer.param_groups).kappa}
+        parts |= {"model": forward} if self.batchnorm else {}
+        parts |= {} if self.ema is None else {"ema": kappa}
+        norms, averages = (parts.get(name, 1) != 1 for name in ("model", "ema"))
         if (norms or averages) and self._averages_of is not model:
             nobody = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # these rows are those of every rule
             rescale_(
                 nobody, kappa, model=model if norms else None, ema=self.ema if averages else None, forward_kappa=forward
             )
             self._averages_of = model
-        units_edit(optimizer, 1.0, None, parts, ()).apply()
+        units_edit(optimizer, 1.0, None, parts).apply()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the step whose first backward is next, if it is its turn."""
@@ -215,7 +221,9 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         size = float(BatchSize.of(self.batch_size).total)
         values = {SAMPLES: state.global_step * size}
         if "loss" in logs:
-            found = [one for one in (self._unlogged, self._noise and self._noise.estimate()) if one is not None]
+            found: list[Any] = [
+                one for one in (self._unlogged, self._noise and self._noise.estimate()) if one is not None
+            ]
             values |= numbers(*found)
             self._unlogged = None
             self._warn(found[-1] if found else None, size)

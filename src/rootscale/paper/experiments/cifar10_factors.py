@@ -23,7 +23,7 @@ from types import MappingProxyType
 
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import ACCURACY, End, Final, format_gap
+from rootscale.paper.finals import ACCURACY, End, Final, format_end, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, setup_for, size_of
 from rootscale.rules import rule_text
 
@@ -78,7 +78,9 @@ def words(finals: Sequence[Final]) -> str:
 
 
 def _gap(final: Final, base: Final | None) -> str:
-    if base is None or base.accuracy.value is None or final.accuracy.value is None:
+    if base is None:
+        return f"without a base of its own (it ends at {format_end(ACCURACY, final.accuracy)})"
+    if base.accuracy.value is None or final.accuracy.value is None:
         return format_gap(ACCURACY, End())
     errors = [SEED_DEVIATION if one.seeds == 1 else one.accuracy.se or 0.0 for one in (base, final)]
     return format_gap(ACCURACY, End(gap=final.accuracy.value - base.accuracy.value, gap_se=hypot(*errors)))

@@ -89,14 +89,14 @@ class Problem:
 
 
 def _gpt(betas: tuple[float, float], options: Options) -> Task:
-    optimizer = hparams.AdamW(3e-3 if options.smoke else 3e-4, *betas, weight_decay=0.01)
+    optimizer = hparams.AdamW(3e-3 if options.smoke else 3e-4, *betas, eps=options.eps, weight_decay=0.01)
     return gpt_task(f"floors-gpt-{show(betas[1])}", options, lambda n: constant(optimizer, options, n, warmup=256))
 
 
 def _digits(betas: tuple[float, float], options: Options) -> Task:
     """Return an MLP on digits, as `rootscale.paper.tasks.digits` has it."""
     made = tasks.digits()
-    plan = constant(hparams.Adam(5e-4, *betas), options, len(made.train))
+    plan = constant(hparams.Adam(5e-4, *betas, eps=options.eps), options, len(made.train))
     return replace(made, name=f"floors-digits-{show(betas[1])}", plan=plan)
 
 
@@ -104,7 +104,7 @@ def _convnet(betas: tuple[float, float], options: Options, ema: float | None = N
     """Return a conv net with BatchNorm on digits."""
     made = tasks.digits()
     train, test = (Tensors(part.inputs.view(-1, 1, 8, 8), part.targets) for part in (made.train, made.test))
-    plan = constant(hparams.Adam(1e-3, *betas), options, len(train))
+    plan = constant(hparams.Adam(1e-3, *betas, eps=options.eps), options, len(train))
     return Task(
         f"floors-convnet-{show(betas[1])}{'-ema' if ema else ''}",
         replace(plan, batchnorm_momentum=0.1, ema=ema),

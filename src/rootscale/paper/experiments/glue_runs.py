@@ -79,7 +79,7 @@ class Plan:
         """Return the runs of ``roberta-mlm`` that are under the rule: one for each batch size, the base first."""
         assert PRETRAINING.lines is not None
         lines, settings = PRETRAINING.lines(self.options)
-        return [line for line in lines if line.variant.rule is None], settings
+        return [line for line in lines if line.variant.rule in (None, "with paper")], settings
 
     def task(self, name: str, point: Point, pretrained: tuple[Path, int]) -> Task:
         """Return a fine-tuning."""

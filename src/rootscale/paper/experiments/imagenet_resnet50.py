@@ -216,10 +216,10 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
     images = data.patterns(128, 64, classes=4, size=16) if options.smoke else _tiny(options.data)
     n = len(images.train)
     plan = imagenet_plan(n, options.epochs, options.eps, BASE // SHRINK if options.smoke else BASE)
-    plan = plan.at(sizes[0])
+    plan = plan.at(sizes[0], "with paper")
     model = partial(convnet, classes=4, width=8, momentum=0.1) if options.smoke else partial(resnet50, 20)
     task = image_task("smoke-imagenet" if options.smoke else "tiny-imagenet-20-resnet50", images, plan, model)
-    made = [Line(f"B = {size:,}", task, Variant(Fraction(size, sizes[0]))) for size in sizes]
+    made = [Line(f"B = {size:,}", task, Variant(Fraction(size, sizes[0]), "with paper")) for size in sizes]
     return made, settings_for(options, plan, sizes, eval_samples=1000)
 
 

@@ -98,7 +98,7 @@ class _Run:
     def __init__(self, job: Job, batch: int, seed: int, runs: Path) -> None:
         self.job, self.seed = job, seed
         self.rank, self.world = process()
-        self.plan = job.base.at(batch)
+        self.plan = job.base.at(batch, "with paper")
         assert self.plan.total_steps is not None
         self.steps = math.ceil(self.plan.total_steps)
         self.measured = {round(self.steps * (i + 1) / job.points) for i in range(job.points)}

@@ -132,7 +132,7 @@ def scaling(setting: Setting, options: Options) -> tuple[list[Line], Settings]:
     sizes = sizes_of(options)
     task = setting.task(options, sizes[0])
     lines = [Line(f"B = {sizes[0]:,}", task)]
-    lines += [Line(f"B = {size:,}", task, Variant(Fraction(size, sizes[0]))) for size in sizes[1:]]
+    lines += [Line(f"B = {size:,}", task, Variant(Fraction(size, sizes[0]), "with paper")) for size in sizes[1:]]
     if len(sizes) > 1:
         to = Fraction(sizes[-1], sizes[0])
         lines.append(Line(f"B = {sizes[-1]:,}, learning rate only", task, Variant(to, rule="sqrt-eta")))
@@ -160,11 +160,11 @@ def switch(setting: Setting, options: Options) -> tuple[list[Line], Settings]:
     to, arrow = kappas[-1], f"{sizes[0]:,} → {sizes[-1]:,}"
     lines = [
         Line(f"B = {sizes[0]:,} kept", task),
-        Line(f"{arrow}, everything converted", task, Variant(to)),
-        Line(f"{arrow}, hyperparameters only", task, Variant(to, "without v, step_counter")),
+        Line(f"{arrow}, everything converted", task, Variant(to, "with paper")),
+        Line(f"{arrow}, hyperparameters only", task, Variant(to, "with paper without v, step_counter")),
         Line(f"{arrow}, learning rate only", task, Variant(to, rule="sqrt-eta")),
-        Line(f"{arrow}, state zeroed", task, Variant(to, zero_state=True)),
-        Line(f"{' → '.join(f'{size:,}' for size in sizes)}", task, Variant(kappas[1], ramp=stages)),
+        Line(f"{arrow}, state zeroed", task, Variant(to, "with paper", zero_state=True)),
+        Line(f"{' → '.join(f'{size:,}' for size in sizes)}", task, Variant(kappas[1], "with paper", ramp=stages)),
     ]
     return lines, settings_of(setting, options, task, sizes, start)
 

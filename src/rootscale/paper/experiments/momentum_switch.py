@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rootscale import hparams
+from rootscale import hparams, records
 from rootscale.format import show
 from rootscale.lab import Settings, Task
 from rootscale.lab.several import Several
@@ -114,6 +114,8 @@ class Kind:
 
     def task(self, options: Options) -> Task:
         """Return the GPT with this optimizer."""
+        if options.eps != Options.eps:
+            raise ValueError(f"{self.title} is not run with another eps: drop --eps")
         task = gpt_task(f"momentum-{self.record.name}", options, lambda n: constant(self.record, options, n, WARMUP))
         return replace(task, optimizer=self.make)
 
@@ -131,14 +133,14 @@ class Kind:
 _MUON_TRIED, _LION_TRIED = (0.005, 0.01, 0.02, 0.04), (3e-5, 1e-4, 2e-4, 4e-4)
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "muon": Kind("Muon", hparams.Muon(0.01, 0.95, weight_decay=0.01), _muon, _MUON_TRIED),
+        "muon": Kind("Muon", records.Muon(0.01, 0.95, weight_decay=0.01), _muon, _MUON_TRIED),
         "muon-plain": Kind(
             "Muon without Nesterov momentum",
-            hparams.Muon(0.01, 0.95, weight_decay=0.01, nesterov=False),
+            records.Muon(0.01, 0.95, weight_decay=0.01, nesterov=False),
             _muon,
             _MUON_TRIED,
         ),
-        "lion": Kind("Lion", hparams.Lion(1e-4, 0.9, 0.99, weight_decay=0.01), _lion, _LION_TRIED),
+        "lion": Kind("Lion", records.Lion(1e-4, 0.9, 0.99, weight_decay=0.01), _lion, _LION_TRIED),
     }
 )
 

@@ -42,6 +42,8 @@ class Comparison:
 
     def lines(self, task: Task, options: Options) -> tuple[list[Line], Settings]:
         """Return the batch kept, the same with other samples, and every rule at every batch size."""
+        if options.paper_batchnorm:
+            raise ValueError("rules are compared here, each with its own row for BatchNorm: drop --paper-batchnorm")
         sizes, samples = sizes_of(options), task.plan.samples
         assert samples is not None
         start = int(samples * self.before) // sizes[-1] * sizes[-1]

@@ -82,7 +82,7 @@ def recipe_plan(
     steps = Fraction(recipe.steps) if samples is None else Fraction(samples, size)
     schedule = Schedule("linear", warmup=steps * recipe.warmup)
     plan = Plan(optimizer, BatchSize(size), steps=steps, schedule=schedule)
-    return plan.convert(batch_size).plan  # a run at a much larger batch warns by itself
+    return plan.convert(batch_size, "with paper").plan  # a run at a much larger batch warns by itself
 
 
 @dataclass(frozen=True)

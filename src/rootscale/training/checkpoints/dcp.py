@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rootscale.training.checkpoints.archive import Tell
 from rootscale.training.checkpoints.contents import Contents
-from rootscale.training.checkpoints.finding import Keys, has_norms
+from rootscale.training.checkpoints.finding import Keys, check_schedulers, has_norms
 from rootscale.training.checkpoints.items import Items, nest, unnest
 from rootscale.training.checkpoints.saved import SavedOptimizer
 from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
@@ -81,6 +81,8 @@ class DcpFolder(Folder):
             for prefix, held in self._schedulers()
         ]
         names = self.items.keys()
+        if not self.keys.scheduler:
+            check_schedulers({key.partition(".")[0]: {"a": key} for key in names}, self._held)
         averaged = any(key.rpartition(".")[2] == "n_averaged" for key in names)
         return Contents(optimizers, schedulers, batchnorm=has_norms(names), averages=averaged)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from rootscale.training.checkpoints.pickled import Kept, name_of
 from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
 from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 
-__all__ = ["Keys", "find_contents", "has_norms"]
+__all__ = ["Keys", "check_schedulers", "find_contents", "has_norms"]
 
 #: Words that people name a scheduler, a step counter and a number of epochs by.
 _SCHEDULERS = ("scheduler", "lr_scheduler", "lr_schedulers", "schedulers", "scheduler_state_dict", "lr_sched", "sched")
@@ -76,7 +76,7 @@ def find_contents(root: Any, tensor: Callable[[Any], Tensor | None], keys: Keys,
     if not optimizers:
         raise ValueError(_no_optimizer(root, name))
     if not keys.scheduler:
-        _check_schedulers(root, schedulers)
+        check_schedulers(root, list(schedulers))
     top = root if isinstance(root, dict) and not is_optimizer(root) else {}
     return Contents(
         [
@@ -114,6 +114,10 @@ def _no_optimizer(root: Any, name: str) -> str:
             f"{name} holds a whole {name_of(root)} object, not dictionaries: save the state_dict() of the model, the "
             "optimizer and the scheduler instead"
         )
+    objects = [key for key, value in root.items() if isinstance(value, Kept)] if isinstance(root, dict) else []
+    for key in objects:
+        if ".optim" in name_of(root[key]):
+            return f"{key} of {name} is a whole {name_of(root[key])} object: save its state_dict() instead"
     there = ", ".join(map(str, root)) if isinstance(root, dict) else name_of(root)
     return (
         f"{name} has no optimizer's state_dict (a dictionary with 'state' and 'param_groups'), so that there is no run "
@@ -121,8 +125,13 @@ def _no_optimizer(root: Any, name: str) -> str:
     )
 
 
-def _check_schedulers(root: Any, known: dict[str, Any]) -> None:
-    """Refuse a scheduler that is not of torch's kind: left as it is, it would go on in the old units."""
+def check_schedulers(root: Any, known: Iterable[str]) -> None:
+    """Refuse a scheduler that is not of torch's kind: left as it is, it would go on in the old units.
+
+    Args:
+        root: what was saved.
+        known: the paths of the schedulers that were found.
+    """
     for key in _SCHEDULERS if isinstance(root, dict) else ():
         held = root.get(key)
         inside = any(path == key or path.startswith(f"{key}.") for path in known)

@@ -26,7 +26,7 @@ TRAINER: Mapping[str, tuple[str, str]] = MappingProxyType(
         "adamw_torch_npu_fused": ("adamw", "torch_npu"),
         **dict.fromkeys(("adamw_torch_8bit", "adamw_torch_4bit"), ("adamw", "torchao")),
         **dict.fromkeys(
-            ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw", "paged_adamw_8bit", "paged_adamw_32bit"),
+            ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"),
             ("adamw", "bitsandbytes"),
         ),
         **dict.fromkeys(("lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit"), ("lion", "bitsandbytes")),

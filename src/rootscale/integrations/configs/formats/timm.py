@@ -89,7 +89,7 @@ TIMM = Format(
         "opt_betas", "lr_base_size", "lr_base_scale", "sched", "warmup_epochs", "warmup_prefix", "decay_epochs",
         "decay_milestones", "decay_rate", "lr_cycle_mul", "lr_cycle_decay", "lr_cycle_limit", "lr_k_decay",
         "lr_noise", "lr_noise_pct", "lr_noise_std", "layer_decay", "layer_decay_min_scale", "model_ema_force_cpu",
-        "bn_eps", "opt_foreach", "opt_caution", "clip_mode", "corrected_weight_decay",
+        "bn_eps", "opt_foreach", "clip_mode", "corrected_weight_decay",
     ),
     aliases=(("b", "batch_size"),),
     left_alone="everything in epochs (`epochs`, `warmup_epochs`, `decay_epochs` …); `log_interval`, "

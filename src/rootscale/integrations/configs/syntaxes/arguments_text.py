@@ -123,5 +123,9 @@ def _other_use(code: str, name: str, known: list[tuple[int, int]]) -> str:
 
 
 ARGUMENTS = Syntax(
-    "arguments", _leaves, lambda text, leaf, key, value: f" --{key} {value}", suffixes=(".sh", ".bash", ".slurm")
+    "arguments",
+    _leaves,
+    lambda text, leaf, key, value: f" --{key} {value}",
+    suffixes=(".sh", ".bash", ".slurm"),
+    sequence=" ".join,
 )

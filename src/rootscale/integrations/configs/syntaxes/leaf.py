@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,7 @@ class Syntax:
         entry: returns the text of a new entry behind an existing one: ``(text, leaf, key, value)``.
         suffixes: of files that must be written in this syntax.
         number: returns a number as text.
+        sequence: returns the text of a list of these texts.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Syntax:
     entry: Callable[[str, Leaf, str, str], str]
     suffixes: tuple[str, ...] = ()
     number: Callable[[int | float], str] = repr
+    sequence: Callable[[Iterable[str]], str] = lambda items: f"[{', '.join(items)}]"
 
 
 def line_entry(text: str, leaf: Leaf, key: str, value: str, equals: str) -> str:

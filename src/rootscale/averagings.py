@@ -1,0 +1,69 @@
+"""Forms of averaging: how the weights of averages over steps, beta1 and beta2, are converted.
+
+The default follows the paper down to floors, below which an average would be too short to damp single steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from rootscale.hparams import average
+from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, Form, floored
+
+__all__ = ["AVERAGINGS", "Averaging", "get_averaging"]
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """A form in which averages over steps are converted.
+
+    Args:
+        text: what becomes of a weight ``beta``, in words.
+        forms: of the weights of the past, and of the first moment, by their keys.
+        why: added to the reason of each row that takes this form; such a row is derived, not a theorem.
+    """
+
+    text: str
+    forms: Mapping[str, Form]
+    why: str = ""
+
+
+def _averaging(text: str, beta1: Form, beta2: Form, m: Form, why: str = "") -> Averaging:
+    return Averaging(
+        text, MappingProxyType({"beta1": beta1, "beta2": beta2, "m": m, "beta3": beta2, "mu": beta1, "mix": beta1}), why
+    )
+
+
+#: The forms of averaging by name; the first is the default.
+AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(
+    {
+        "floor": _averaging("1 - kappa (1 - beta) down to floors of .9", AVERAGE_1, AVERAGE_2, MOMENT),
+        "paper": _averaging("1 - kappa (1 - beta) as in the paper, up to its largest kappa", AVERAGE, AVERAGE, KEPT),
+        "power": _averaging(
+            "beta^kappa", AVERAGE_POWER, AVERAGE_POWER, KEPT,
+            "agrees with 1 - kappa (1 - beta) to first order and stays in (0, 1)",
+        ),
+    }
+)  # fmt: skip
+_FLOORS = re.compile(r"floor:(?P<beta1>[\d.]+),(?P<beta2>[\d.]+)")
+
+
+@cache
+def get_averaging(name: str) -> Averaging:
+    """Return the form of averaging of that name; ``floor:0.7,0.9`` has other floors for beta1 and beta2.
+
+    >>> get_averaging("floor:0.7,0.95").forms["beta1"](0.9, 16)
+    0.7
+    """
+    if name in AVERAGINGS:
+        return AVERAGINGS[name]
+    match = _FLOORS.fullmatch(name)
+    if not match:
+        texts = ", ".join(f"{key!r} ({row.text})" for key, row in AVERAGINGS.items())
+        raise ValueError(f"averaging must be {texts} or floors of your own, such as 'floor:0.7,0.9'; got {name!r}")
+    one, two = (average(f"the floor of {key}", float(match[key])) for key in ("beta1", "beta2"))
+    return _averaging(f"1 - kappa (1 - beta) down to floors of {one:g} and {two:g}", floored(one), floored(two), MOMENT)

@@ -1,0 +1,177 @@
+"""What to do, in plain words, from what a check found: verdicts, the noise scale along the run, and the averages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from rootscale.format import few_digits, listed, percent, show
+from rootscale.lab.result import Arm, Check
+from rootscale.noise import NO_GRADIENT, scale_curve
+from rootscale.rules import default_rule
+from rootscale.tolerance import tolerance_text
+
+__all__ = ["recommend"]
+
+#: Where the noise scale is this many times the batch size, the noise of the gradient dominates clearly.
+CLEARLY = 2.0
+_SVAG = {
+    "same": "its simulation agrees with the run, as it should where the rule holds",
+    "different": "its simulation differs from the run, so that the theory does not vouch for the rule here; the "
+    "verdicts on the batch sizes are measured and stand by themselves",
+    "undecided": "its simulation can be told neither from the run nor from another one yet",
+}
+
+
+def recommend(check: Check) -> tuple[str, ...]:
+    """Return what to do, a sentence or two each: on batch sizes by the optimizer's own rule, other rules, and SVAG."""
+    arms = [arm for arm in check.others if arm.verdict is not None]
+    own = [arm for arm in arms if arm.kind != "svag" and _is_own_rule(arm)]
+    return (
+        *_safe([arm for arm in own if arm.verdict == "same"], check),
+        *(sentence for arm in own if arm.verdict == "different" for sentence in _different(arm, own, check)),
+        *(_undecided(arm) for arm in own if arm.verdict == "undecided"),
+        *_other_rules([arm for arm in arms if arm.kind != "svag" and arm not in own]),
+        *_svag([arm for arm in arms if arm.kind == "svag"]),
+    )
+
+
+def _is_own_rule(arm: Arm) -> bool:
+    """Return whether an arm was converted as the optimizer needs it, or not by us at all."""
+    variant = arm.trajectory.meta.get("variant")
+    if isinstance(variant, Mapping) and variant.get("zero_state"):
+        return False
+    if arm.changes is None or arm.plan is None:
+        return True
+    return bool(arm.changes["rule"] == default_rule(arm.plan.optimizer.name).name)
+
+
+def _name(arm: Arm) -> str:
+    """Return the batch sizes of an arm, such as ``64`` or ``16 → 64``; its label where they are not known."""
+    sizes = _sizes(arm)
+    return " → ".join(show(size) for size in sizes) if sizes else arm.label
+
+
+def _sizes(arm: Arm) -> list[Fraction]:
+    if arm.plan is None:
+        return []
+    last, variant = Fraction(arm.plan.batch_size.total), arm.trajectory.meta.get("variant")
+    if not isinstance(variant, Mapping) or not variant.get("ramp"):
+        return [last]
+    kappas = [Fraction(variant["kappa"]), *(Fraction(kappa) for _, kappa in variant["ramp"])]
+    return [last * kappa / kappas[-1] for kappa in kappas]
+
+
+def _safe(arms: Sequence[Arm], check: Check) -> Iterator[str]:
+    if not arms:
+        return
+    names = listed([_name(arm) for arm in arms])
+    comparison = arms[0].comparison
+    assert comparison is not None
+    start = f"switched after {show(check.switch_at)} samples" if check.switch_at else "from the start"
+    yield (
+        f"{names} {'is' if len(arms) == 1 else 'are'} safe, {start}: the same as {check.base.label} within "
+        f"{tolerance_text(comparison.tolerance)} at all times."
+    )
+
+
+def _different(arm: Arm, own: Sequence[Arm], check: Check) -> Iterator[str]:
+    """Yield how a batch size that differs may be used after all."""
+    assert arm.comparison is not None
+    largest = max((gap.largest for gap in arm.comparison.decisive), key=lambda far: float(np.nan_to_num(abs(far.gap))))
+    by = f"by up to {percent(abs(largest.gap))} of the range" if math.isfinite(largest.gap) else "as its runs diverge"
+    ways = [*_later(arm, check), *_longer_averages(arm), *_smaller(arm, own)]
+    text = f"{_name(arm)} is different, {by}: {' or '.join(ways) if ways else 'stay below it'}."
+    yield text
+    settled = arm.comparison.settled_after
+    if settled is not None and arm.comparison.decisive and settled > arm.comparison.decisive[0].times[0]:
+        yield f"{_name(arm)} comes back: from about {_samples_at(arm, settled)} on it is the same again."
+
+
+def _later(arm: Arm, check: Check) -> Iterator[str]:
+    """Yield when the noise scale has risen clearly above the batch size for good, if it has."""
+    curve, sizes = scale_curve(check.warm, check.base.trajectory), _sizes(arm)
+    if curve is None or not sizes or check.base.trajectory.meta.get("samples") is None:
+        return
+    size = float(max(sizes))
+    known = np.isfinite(curve.middle)
+    clock, middle = curve.clock[known], curve.middle[known]
+    low = np.flatnonzero(middle < CLEARLY * size)
+    first = int(low[-1]) + 1 if low.size else 0
+    if first < len(clock) and clock[first] > check.switch_at:
+        yield (
+            f"switch after about {few_digits(float(clock[first]), 2)} samples, from where on the noise scale is twice "
+            f"as large as it"
+        )
+    elif first == len(clock):
+        most = float(middle[middle < NO_GRADIENT].max()) if (middle < NO_GRADIENT).any() else math.nan
+        if most < size:
+            yield f"not in this part of the run, where the noise scale is at most {few_digits(most, 2)} samples"
+
+
+def _longer_averages(arm: Arm) -> Iterator[str]:
+    """Yield the betas of the base with which no average would stop at a floor."""
+    changes: Mapping[str, Any] = arm.changes or {}
+    for row in changes.get("changes", ()):
+        if row.get("source") == "results/floors" and row["field"].rpartition(".")[2] in ("beta1", "beta2", "beta"):
+            needed = 1 - (1 - row["used"]) / changes["kappa"]
+            yield f"use {row['name']} >= {math.ceil(1e4 * needed) / 1e4:g} at {_first_size(arm)} from the start"
+
+
+def _first_size(arm: Arm) -> str:
+    assert arm.plan is not None
+    assert arm.changes is not None
+    return show(Fraction(arm.plan.batch_size.total) / Fraction(arm.changes["kappa"]).limit_denominator(10**6))
+
+
+def _smaller(arm: Arm, own: Sequence[Arm]) -> Iterator[str]:
+    """Yield the batch size that is probably within the tolerance, where none that was tried is known to be."""
+    if arm.changes is None or arm.plan is None or any(one.verdict == "same" for one in own):
+        return
+    assert arm.comparison is not None
+    kappa = float(arm.changes["kappa"])
+    excess = max(abs(gap.largest.gap) / arm.comparison.limit(gap) for gap in arm.comparison.decisive)
+    if kappa > 1 and 1 < excess < math.inf:
+        size = float(arm.plan.batch_size.total) / kappa * (1 + (kappa - 1) / excess)
+        yield f"try {few_digits(size, 2)}, as the error of larger steps grows in proportion to them"
+
+
+def _undecided(arm: Arm) -> str:
+    assert arm.comparison is not None
+    there, needed = min(arm.comparison.seeds), arm.comparison.seeds_needed
+    more = "no number of seeds would decide, as its gap lies on the tolerance: take another tolerance"
+    if needed is not None:
+        more = f"about {needed:,} seeds would decide (--seeds {needed}, or --seeds auto)"
+    return f"{_name(arm)} is undecided with {there} seeds: {more}."
+
+
+def _other_rules(arms: Sequence[Arm]) -> Iterator[str]:
+    wrong = [f"{arm.label} ({_off(arm)})" for arm in arms if arm.verdict == "different"]
+    if wrong:
+        yield f"Convert everything by the optimizer's own rule: {listed(wrong)} {'differ' + 's' * (len(wrong) == 1)}."
+    right = [arm.label for arm in arms if arm.verdict == "same"]
+    if right:
+        yield f"Here {listed(right)} would do as well."
+
+
+def _off(arm: Arm) -> str:
+    assert arm.comparison is not None
+    gaps = [abs(gap.largest.gap) for gap in arm.comparison.decisive if math.isfinite(gap.largest.gap)]
+    return f"off by {percent(max(gaps))}" if gaps else "its runs diverge"
+
+
+def _svag(arms: Sequence[Arm]) -> Iterator[str]:
+    for arm in arms:
+        assert arm.verdict is not None
+        yield f"{arm.label} is a test of the theory behind the rule, not of a change: {_SVAG[arm.verdict]}."
+
+
+def _samples_at(arm: Arm, time: float) -> str:
+    samples = arm.trajectory.meta.get("samples")
+    if samples is None:
+        return f"time {few_digits(time)}"
+    return f"{few_digits(float(np.interp(time, arm.trajectory.times, samples)), 2)} samples"

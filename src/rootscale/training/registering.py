@@ -1,0 +1,141 @@
+"""Let users add optimizers of their own: a class that makes a known update, or a row of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field, make_dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from rootscale.degrees import Exponents
+from rootscale.hparams import Optimizer
+from rootscale.optimizers import FAMILIES, Family, Spelling, add_family, family
+from rootscale.rules import RULES, Rule, add_rule
+from rootscale.spelling import Fields
+from rootscale.training.adapters import add_adapter
+from rootscale.training.libraries import Adapter
+from rootscale.units import KEPT, UNITS, Unit, power
+
+__all__ = ["register"]
+
+#: A unit of the table by its key, several of them for a tuple such as betas, or a power of kappa.
+Quantity = str | tuple[str, ...] | int | float | Fraction
+_SOURCE = "registered by the user"
+
+
+def register(
+    cls: type[torch.optim.Optimizer],
+    like: str | None = None,
+    *,
+    values: Mapping[str, Quantity] | None = None,
+    state: Mapping[str, Quantity] | None = None,
+    exponents: Exponents | None = None,
+    rule: str = "sqrt",
+    name: str | None = None,
+    why: str = _SOURCE,
+) -> Family:
+    """Tell `rescale_` about an optimizer of your own, and return its row.
+
+    Check a row of your own with `rootscale.theory.toys.live_gaps` before you rely on it.
+
+    Args:
+        cls: the class; it counts with the ``step`` that it has now.
+        like: the family whose update it makes, under torch's names. Nothing else is needed then.
+        values: otherwise the hyperparameters of a group, each with its unit (``rootscale units`` lists the keys) or
+            with a power of kappa.
+        state: what it keeps for a parameter, in the same way.
+        exponents: of `rootscale.degrees.count_degrees`: gives ``eta`` and ``decoupled_decay`` their powers, and
+            ``state`` may then name its pieces.
+        rule: whose rows hold for everything else, such as schedules and parameter averages.
+        name: of the family; None is that of the class in lower case.
+        why: the derivation, in a sentence.
+
+    >>> from rootscale.degrees import Piece, count_degrees
+    >>> class Halved(torch.optim.Adagrad):
+    ...     def step(self, closure=None): ...
+    >>> counted = count_degrees({"s": Piece(2, "noise", "sum")}, {"g": 1, "s": Fraction(-1, 2)})
+    >>> row = register(Halved, values={"lr": "eta", "eps": counted.eps["s"]}, state={"sum": "s"}, exponents=counted)
+    >>> row.name, RULES["halved"].units["eta"].form.text, RULES["halved"].units["halved.sum"].form.text
+    ('halved', 'x * kappa^(0)', 'x * kappa^(-2)')
+    """
+    if not issubclass(cls, torch.optim.Optimizer):
+        raise TypeError(f"cls must be a class of torch optimizers, got {cls!r}")
+    if like is not None:
+        if values or state or exponents:
+            raise ValueError("like takes a whole row; leave values, state and exponents out, or leave like out")
+        add_adapter(Adapter(cls, family(like).name))
+        return FAMILIES[like]
+    if not values or "lr" not in values:
+        raise ValueError("register needs like=, or values= with at least {'lr': 'eta'}")
+    name = name or cls.__name__.lower()
+    custom: dict[str, Unit] = {} if exponents is None else dict(_counted(exponents, why))
+    pieces = {} if exponents is None else dict(exponents.state)
+    spelled: dict[str, Fields] = {key: _names(key, given) for key, given in values.items()}
+    if not isinstance(values["lr"], str):
+        custom |= _rate(values["lr"])
+    fields = [
+        (field_name, float, field(metadata={"unit": _unit(name, field_name, unit, custom, {}, why)}, default=0.0))
+        for key, given in values.items()
+        if key != "lr"
+        for field_name, unit in zip(_tuple(spelled[key]), _tuple(given), strict=True)
+    ]
+    record = make_dataclass(cls.__name__, fields, bases=(Optimizer,), frozen=True, namespace={"name": name})
+    held = {key: _unit(name, key, given, custom, pieces, why) for key, given in (state or {}).items()}
+    base = RULES[rule]
+    row = Family(
+        name, record, (name if custom else rule,), held, Spelling(cls.__name__, spelled, {key: key for key in held}),
+        "heuristic", _SOURCE, why,
+    )  # fmt: skip
+    add_family(row)
+    if custom:
+        units = {**base.units, **custom}
+        add_rule(Rule(name, f"for {cls.__name__}, {_SOURCE}; else as {rule}", units, base.adaptive))
+    add_adapter(Adapter(cls, name))
+    return row
+
+
+def _counted(exponents: Exponents, why: str) -> Iterator[tuple[str, Unit]]:
+    """Yield the rows that degree counting gives."""
+    for key, exponent in (
+        ("eta", exponents.eta),
+        ("min_eta", exponents.eta),
+        ("decoupled_decay", exponents.decoupled_decay),
+    ):
+        yield key, replace(UNITS[key], form=power(exponent), status="heuristic", source="degree counting", why=why)
+
+
+def _rate(exponent: Any) -> dict[str, Unit]:
+    """Return the rows of a learning rate with a power of its own."""
+    return {
+        key: replace(UNITS[key], form=power(Fraction(exponent)), status="heuristic", source=_SOURCE)
+        for key in ("eta", "min_eta")
+    }
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _names(key: str, given: Quantity) -> Fields:
+    """Return the fields of the record that hold a hyperparameter; the learning rate is ``eta``."""
+    if isinstance(given, tuple):
+        return tuple(f"{key}_{i}" for i in range(len(given)))
+    return "eta" if key == "lr" else key
+
+
+def _unit(name: str, key: str, given: Any, custom: dict[str, Unit], pieces: Mapping[str, Fraction], why: str) -> str:
+    """Return the key of a unit; a power of kappa becomes a row of the user's own."""
+    if isinstance(given, str) and given not in pieces:
+        if given not in UNITS:
+            raise ValueError(
+                f"{key} must have a unit of the table or a power of kappa, got {given!r}; "
+                f"the table has {', '.join(UNITS)}"
+            )
+        return given
+    exponent = Fraction(pieces[given] if isinstance(given, str) else given).limit_denominator(64)
+    own = f"{name}.{key}"
+    form = power(exponent) if exponent else KEPT
+    custom[own] = Unit(own, f"{key} ({name})", form, "heuristic", _SOURCE, why)
+    return own

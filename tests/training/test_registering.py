@@ -1,0 +1,123 @@
+"""Optimizers of the user's own: like a known family, or with a row of its own."""
+
+import pytest
+import torch
+
+from rootscale import RULES, optimizers, rules
+from rootscale.degrees import Piece, count_degrees
+from rootscale.theory.toys import Setting, live_gaps
+from rootscale.training import adapters, register, rescale_
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch):
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(adapters, "ADAPTERS", list(adapters.ADAPTERS))
+    held = dict(optimizers._FAMILIES), dict(optimizers._OPTIMIZERS), dict(rules._RULES)
+    yield
+    for table, before in zip((optimizers._FAMILIES, optimizers._OPTIMIZERS, rules._RULES), held, strict=True):
+        table.clear()
+        table.update(before)
+
+
+class MyAdam(torch.optim.Adam):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class Normed(torch.optim.Optimizer):
+    """Momentum divided by the root of the average of its square: of degree 0, in its own way."""
+
+    def __init__(self, params, lr=0.01, mu=0.9, rho=0.99):
+        super().__init__(params, {"lr": lr, "mu": mu, "rho": rho})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                m, q = (state.setdefault(key, torch.zeros_like(p)) for key in ("m", "q"))
+                m.lerp_(p.grad, 1 - group["mu"])
+                q.lerp_(m.square(), 1 - group["rho"])
+                p.addcdiv_(m, q.sqrt() + 1e-12, value=-group["lr"])
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 2).double()
+
+
+def trained(optimizer, model):
+    for _ in range(4):
+        model(torch.randn(5, 3, dtype=torch.double)).square().mean().backward()
+        optimizer.step()
+
+
+def test_a_class_can_count_as_a_known_family():
+    model = net()
+    optimizer = MyAdam(model.parameters(), lr=1e-3, betas=(0.98, 0.999))
+    with pytest.raises(TypeError, match=r"register\(MyAdam, like='adam'\)"):
+        rescale_(optimizer, 4)
+    assert register(MyAdam, like="adam").name == "adam"
+    trained(optimizer, model)
+    assert rescale_(optimizer, 4)["lr"].after == 2e-3
+
+
+def registered():
+    """The row by degree counting: the update is m over the noise of m, with the window of m kept in steps."""
+    counted = count_degrees({"m": Piece(window=0), "n": Piece(1, "noise", window=0)}, {"m": 1, "n": -1})
+    return register(
+        Normed,
+        values={"lr": "eta", "mu": "mu", "rho": "beta2"},
+        state={"m": "n", "q": 2 * counted.state["n"]},
+        exponents=counted,
+        rule="normalized-sqrt",
+        why="m is divided by the root of the average of its square.",
+    )
+
+
+def test_a_row_of_its_own_is_counted_and_converted():
+    row = registered()
+    assert (row.name, row.status, row.rules) == ("normed", "heuristic", ("normed",))
+    model = net()
+    optimizer = Normed(model.parameters())
+    trained(optimizer, model)
+    q, m = (optimizer.state[model.weight][key].clone() for key in ("q", "m"))
+    changes = rescale_(optimizer, 4)
+    assert (changes["lr"].after, changes["mu"].after, changes["rho"].after) == (0.02, 0.9, pytest.approx(0.96))
+    torch.testing.assert_close(optimizer.state[model.weight]["q"], q / 4)
+    torch.testing.assert_close(optimizer.state[model.weight]["m"], m / 2)
+    assert not changes.warnings
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    rescale_(optimizer, 0.25, scheduler=scheduler)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_the_harness_tells_a_good_row_from_a_bad_one():
+    registered()
+    setting = Setting(replicas=256, before=96, after=320)
+    found = live_gaps(lambda p: Normed(p, lr=0.0035), {"own": None, "sqrt": "sqrt"}, 4, "quadratic", setting)
+    assert abs(found["own"].gap) < 0.08
+    assert abs(found["sqrt"].gap) > 0.2
+
+
+def test_powers_of_kappa_can_be_given_as_numbers():
+    row = register(Normed, name="mine", values={"lr": 0.5, "mu": "mu", "rho": "beta2"}, state={"m": -0.5, "q": -1})
+    assert row.rules == ("mine",)
+    assert RULES["mine"].convert("mine.q", 8.0, 4) == 2.0
+    assert RULES["mine"].convert("eta", 1.0, 4) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"register needs like=, or values= with at least \{'lr': 'eta'\}"),
+        ({"like": "adams"}, "optimizer must be one of adam, .*, got 'adams'"),
+        ({"like": "adam", "state": {"m": "m"}}, "like takes a whole row"),
+        ({"values": {"lr": "eta", "mu": "speed"}}, "mu must have a unit of the table or a power of kappa, got 'speed'"),
+        ({"values": {"lr": "eta"}, "name": "adam"}, "there is a family 'adam' already"),
+    ],
+)
+def test_mistakes_are_refused_with_what_would_work(options, message):
+    with pytest.raises(ValueError, match=message):
+        register(Normed, **options)
