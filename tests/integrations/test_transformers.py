@@ -713,7 +713,7 @@ def test_noise_without_parts_is_refused(tmp_path):
 
 def test_the_example_runs_and_warns_that_its_batch_exceeds_the_noise_scale(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.warns(ScalingWarning, match="exceeds the measured noise scale"):
+    with pytest.warns(ScalingWarning, match="the batch of 16 samples exceeds the measured noise scale"):
         runpy.run_path(str(ROOT / "examples" / "transformers_trainer.py"), run_name="__main__")
     assert "noise_scale" in capsys.readouterr().out
 
