@@ -718,7 +718,7 @@ def test_noise_without_parts_is_refused(tmp_path):
         trainer(arguments(tmp_path, max_steps=1), RescaleCallback(noise_every=1)).train()
 
 
-def test_the_example_runs(capsys, monkeypatch, tmp_path):
+def test_the_example_runs_and_warns_that_its_batch_exceeds_the_noise_scale(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.warns(ScalingWarning, match="the batch of 16 samples exceeds the measured noise scale"):
         runpy.run_path(str(ROOT / "examples" / "transformers_trainer.py"), run_name="__main__")
