@@ -39,6 +39,11 @@ from rootscale.integrations.transformers import (  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 BASE = {"per_device_train_batch_size": 4, "learning_rate": 1e-3, "adam_beta1": 0.95, "adam_beta2": 0.99}
+NEW_SCHEDULES = {"greedy"} - {one.value for one in SchedulerType}  # what the lowest version, 5.0, does not have yet
+FIELDS = {one.name for one in dataclasses.fields(TrainingArguments)}
+BY_LENGTH = (
+    {"train_sampling_strategy": "group_by_length"} if "train_sampling_strategy" in FIELDS else {"group_by_length": True}
+)
 QUIET = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "dataloader_pin_memory": False}
 
 
@@ -167,6 +172,8 @@ def test_devices_and_accumulation_are_counted(to, world_size, layout):
 
 def test_rmsprop_is_converted_through_its_optim_args_and_sgd_linearly():
     args = arguments(optim="rmsprop", optim_args="alpha=0.98", weight_decay=0.1)
+    if "alpha" not in Trainer.get_optimizer_cls_and_kwargs(args)[1]:
+        pytest.skip("this version of transformers loses optim_args, which is refused")
     new = scale_training_arguments(args, to=16)
     made = Trainer.get_optimizer_cls_and_kwargs(new)
     want = Plan(RMSprop(1e-3, 0.98), 4).at(16).optimizer
@@ -221,7 +228,7 @@ def test_a_file_is_converted_to_the_arguments_that_live_ones_become(name):
         assert after[key] == (kind(value) if key != "accelerator_config" else value), key
 
 
-@pytest.mark.parametrize("name", ["greedy", "period", "auto", "split", "optimizer"])
+@pytest.mark.parametrize("name", sorted({"greedy", "period", "auto", "split", "optimizer"} - NEW_SCHEDULES))
 def test_a_file_is_refused_with_the_message_that_live_arguments_are(name):
     given = {
         "greedy": {"lr_scheduler_type": "greedy", "eval_strategy": "epoch"},
@@ -246,8 +253,10 @@ def test_the_defaults_of_the_table_are_those_of_transformers():
             assert fields[one.path] == one.default, one.path
     names = {one.value for one in OptimizerNames} | {"adamw_hf", "adamw_apex_fused"}  # two of transformers 4
     assert set(TRANSFORMERS.optimizers) <= names
-    assert {one.value for one in SchedulerType} == set(TRANSFORMERS.schedules)
+    assert {one.value for one in SchedulerType} == set(TRANSFORMERS.schedules) - NEW_SCHEDULES
     for name, row in TRANSFORMERS.schedules.items():
+        if name in NEW_SCHEDULES:
+            continue
         takes = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(name)]).parameters
         if name == "reduce_lr_on_plateau":
             takes = inspect.signature(torch.optim.lr_scheduler.ReduceLROnPlateau).parameters
@@ -328,7 +337,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("why", REFUSED)
+@pytest.mark.parametrize("why", [name for name in REFUSED if name not in NEW_SCHEDULES])
 def test_what_cannot_be_converted_is_refused_by_name(why):
     values, message = REFUSED[why]
     args = arguments(**values)
@@ -550,9 +559,7 @@ def test_a_callback_of_an_earlier_training_starts_another_one_afresh(tmp_path):
 
 @pytest.mark.filterwarnings("error::rootscale.ScalingWarning")
 def test_groups_by_length_are_warned_of_inside_an_epoch(tmp_path):
-    first = arguments(
-        tmp_path / "a", train_sampling_strategy="group_by_length", save_strategy="steps", save_steps=8, max_steps=32
-    )
+    first = arguments(tmp_path / "a", **BY_LENGTH, save_strategy="steps", save_steps=8, max_steps=32)
     trainer(first, RescaleCallback(), Stop(16), data=64).train()  # an epoch has 16 steps
     for step in (8, 16):
         made = trainer(larger(first, tmp_path / f"b{step}"), Stop(1), data=64)

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 
-from rootscale.changes import Change, Changes
+from rootscale.changes import Changes
 from rootscale.format import show
 from rootscale.hparams import positive
 from rootscale.integrations.lightning.batches import global_batch_size
 from rootscale.integrations.lightning.frame import Frame, Interval, find_averages, find_intervals, samples_seen
 from rootscale.integrations.lightning.loggers import log_changes, log_samples
 from rootscale.integrations.lightning.noise import NoiseLog
+from rootscale.integrations.lightning.settings import convert_settings
 from rootscale.noise import Noise
-from rootscale.rules import Rule, get_rule
+from rootscale.rules import get_rule
 from rootscale.training import rescale_
 from rootscale.training.averages import tag_of
 from rootscale.training.live import Live, Switch
 from rootscale.training.markers import KAPPA, TAG, units_of
 from rootscale.training.norms import norm_layers
 from rootscale.training.prepared import prepare
-from rootscale.units import UNITS
 
 __all__ = ["RescaleCallback"]
 
@@ -295,24 +294,5 @@ class RescaleCallback(Callback):
         change: dict[str, Any] = {"kappa": frame.kappa} if sizes is None else {"batch_size": sizes}
         changes = rescale_(trainer.optimizers, **change, **live, rule=frame.rule, forward_kappa=frame.forward)
         self._script += script
-        rows = self._convert_trainer(trainer, changes.rule, frame) if self.trainer_settings else ()
+        rows = convert_settings(trainer, changes.rule, frame, self._note) if self.trainer_settings else ()
         return replace(changes, rows=(*changes.rows, *rows))
-
-    def _convert_trainer(self, trainer: Trainer, rule: Rule, frame: Frame) -> Iterator[Change]:
-        """The gradient clip, and the steps that are still to come."""
-        later = [one for one in trainer.callbacks if isinstance(one, EMAWeightAveraging)]  # type: ignore[attr-defined]
-        settings: list[tuple[Any, str]] = [(trainer.fit_loop.epoch_loop, "max_steps")]
-        settings += [(callback, "update_starting_at_step") for callback in later]
-        for thing, name in settings:
-            before = getattr(thing, name) or 0
-            if before > frame.step:
-                left = Fraction(before - frame.step) / Fraction(frame.kappa).limit_denominator(10**6)
-                after = frame.step + left
-                self._note(thing, name)
-                setattr(thing, name, math.ceil(after))
-                yield Change(name, before, after, UNITS["steps"], math.ceil(after), f"counted from step {frame.step:,}")
-        if trainer.gradient_clip_val:
-            clip = float(trainer.gradient_clip_val)
-            self._note(trainer, "gradient_clip_val")
-            trainer.gradient_clip_val = float(rule.convert("clip", clip, frame.kappa, "gradient_clip_val"))
-            yield Change("gradient_clip_val", clip, trainer.gradient_clip_val, rule.units.get("clip"))

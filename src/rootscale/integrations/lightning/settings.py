@@ -1,0 +1,45 @@
+"""What of the Trainer itself changes with the batch size: the gradient clip, and the steps that are left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+
+from rootscale.changes import Change
+from rootscale.integrations.lightning.frame import Frame
+from rootscale.rules import Rule
+from rootscale.units import UNITS
+
+__all__ = ["convert_settings"]
+
+
+def convert_settings(trainer: Trainer, rule: Rule, frame: Frame, note: Callable[[Any, str], None]) -> Iterator[Change]:
+    """Convert the gradient clip and the steps that are still to come, and yield each change.
+
+    Args:
+        trainer: of the fit.
+        rule: for the clip.
+        frame: the change of batch size.
+        note: keeps the value of an attribute, before it is changed.
+    """
+    later = [one for one in trainer.callbacks if isinstance(one, EMAWeightAveraging)]  # type: ignore[attr-defined]
+    settings: list[tuple[Any, str]] = [(trainer.fit_loop.epoch_loop, "max_steps")]
+    settings += [(callback, "update_starting_at_step") for callback in later]
+    for thing, name in settings:
+        before = getattr(thing, name) or 0
+        if before > frame.step:
+            left = Fraction(before - frame.step) / Fraction(frame.kappa).limit_denominator(10**6)
+            after = frame.step + left
+            note(thing, name)
+            setattr(thing, name, math.ceil(after))
+            yield Change(name, before, after, UNITS["steps"], math.ceil(after), f"counted from step {frame.step:,}")
+    if trainer.gradient_clip_val:
+        clip = float(trainer.gradient_clip_val)
+        note(trainer, "gradient_clip_val")
+        trainer.gradient_clip_val = float(rule.convert("clip", clip, frame.kappa, "gradient_clip_val"))
+        yield Change("gradient_clip_val", clip, trainer.gradient_clip_val, rule.units.get("clip"))
