@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 from rootscale.files import command_line
 from rootscale.lab.checks import Judge
 from rootscale.lab.comparing import compare
-from rootscale.lab.execute import Execute, default_executor
+from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import LoopSpec, run_loop
 from rootscale.lab.provenance import environment
@@ -35,8 +33,8 @@ def check_loop(
     checkpoint: str | None,
     alignment: Alignment,
     judge: Judge,
-    execute: Execute | None,
-    store: Store | None,
+    execute: Execute,
+    store: Store,
     observe: Observer,
 ) -> Check:
     """Run a loop as it is and at other batch sizes, and compare what the runs logged.
@@ -58,18 +56,16 @@ def check_loop(
             )
     specs = [LoopSpec(loop, variant, checkpoint=checkpoint) for variant in (Variant(), *variants)]
     labels = [spec.label for spec in specs]
-    with tempfile.TemporaryDirectory() as folder:
-        place = Store(Path(folder), checkpoint_every=math.inf) if store is None else store
-        runs = replace(place, folder=place.folder / "runs")
-        sides = run_loop(specs, seeds, runs, execute or default_executor("cpu"), observe)
-        guards = [_guards(runs, spec, seeds) for spec in specs]
+    runs = replace(store, folder=store.folder / "runs")
+    sides = run_loop(specs, seeds, runs, execute, observe)
+    guards = [_guards(runs, spec, seeds) for spec in specs]
     found = compare(
         *sides,
         names=labels,
         alignment=alignment,
         judge=judge,
         task=loop.name,
-        command=(store and store.command) or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+        command=store.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
     )
     arms = zip((found.base, *found.others), specs, guards, strict=True)
     base, *others = [_with_plan(arm, spec, warned) for arm, spec, warned in arms]
@@ -77,8 +73,7 @@ def check_loop(
     if checkpoint is not None:
         made["checkpoint"] = checkpoint
     result = replace(found, base=base, others=tuple(others), made=made)
-    if store is not None:
-        result.save(store.folder)
+    result.save(store.folder)
     return result
 
 

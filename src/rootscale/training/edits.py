@@ -16,7 +16,7 @@ from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
-from rootscale.training.markers import units_of
+from rootscale.training.markers import FREE, free_weight, units_of
 from rootscale.training.scheduler_changes import rescale_scheduler, save_scheduler, ticks
 from rootscale.training.watch import save_watch, settle
 from rootscale.units import KEPT, UNITS
@@ -34,8 +34,6 @@ __all__ = [
 ]
 
 Action = Callable[[], None]
-#: Before the unit of an average: where a group remembers the weight that it would have without floors.
-FREE = "rootscale_"
 
 
 @dataclass(frozen=True)
@@ -124,11 +122,6 @@ def whole_number(held: Any, after: Any) -> tuple[int | None, str]:
         return None, ""
     used = max(1, round(after)) if held else 0
     return used, "" if used == after else f"rounded from {show(after)}"
-
-
-def free_weight(group: dict[str, Any], unit: str, value: float) -> float:
-    """Return what the weight of an average in a group would be if no floor had stopped it."""
-    return float(group.get(f"{FREE}{unit}", value))
 
 
 def group_averages(group: dict[str, Any], family: Family, rule: Rule, kappa: float) -> tuple[dict[str, float], ...]:

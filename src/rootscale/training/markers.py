@@ -9,6 +9,7 @@ Stock optimizers load, save and ignore them. A run that was never converted has 
 | ``rootscale_scheduler_kappa`` | how far the scheduler that was converted along was converted |
 | ``rootscale_forward_kappa`` | the same of BatchNorm's momentum, which no ``state_dict`` holds |
 | ``rootscale_ema_kappa`` | the same of the decay of parameter averages, which no ``state_dict`` holds |
+| ``rootscale_beta1``, ``rootscale_beta2``, ... | the weight of an average without the floor that stopped it |
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Any
 
 from rootscale.format import show
 
-__all__ = ["KAPPA", "PARTS", "TAG", "Carried", "Part", "is_tracked", "same", "units_of"]
+__all__ = ["FREE", "KAPPA", "PARTS", "TAG", "Carried", "Part", "free_weight", "is_tracked", "same", "units_of"]
 
 KAPPA, BATCH_SIZE = "rootscale_kappa", "rootscale_batch_size"
+#: Before the unit of an average: where a group remembers the weight that it would have without floors.
+FREE = "rootscale_"
 #: The attribute of a BatchNorm layer or of a parameter average that says how far its number has been converted.
 TAG = "rootscale_kappa"
 
@@ -115,3 +118,8 @@ def units_of(groups: Sequence[Mapping[str, Any]]) -> Carried:
 def is_tracked(groups: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether these groups carry their batch size, and so their units whatever they are."""
     return bool(groups) and BATCH_SIZE in groups[0]
+
+
+def free_weight(group: Mapping[str, Any], unit: str, value: float) -> float:
+    """Return what the weight of an average in a group would be if no floor had stopped it."""
+    return float(group.get(f"{FREE}{unit}", value))
