@@ -24,11 +24,13 @@ from rootscale.lab import Arm, Check, Measure, Variant
 from rootscale.noise import Dominance, scale_curve
 from rootscale.pairing import window
 from rootscale.paper.drawing import PANELS, batch_size, draw_curves, draw_noise, draw_switch, starts_off_the_figure
-from rootscale.paper.entries import Entry, entries_of
+from rootscale.paper.entries import Entry, entries_of, gathered
 from rootscale.paper.experiment import Experiment
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, format_curve, format_end, format_gap
 from rootscale.paper.group_figures import draw_group
 from rootscale.paper.groups import GROUPS, Group, cells_of
+from rootscale.paper.headline import HEADLINES, ways_of
+from rootscale.paper.headline_figures import draw_headline
 from rootscale.paper.parts import kept
 from rootscale.paper.stored import judge_again
 from rootscale.rules import default_rule
@@ -118,29 +120,13 @@ def page(entry: Entry) -> str:
     parts.append(_window_words(check))
     parts.append(_noise_words(check, kept(entry.options)))
     if record["missing"]:
-        parts.append(f"**Missing:** {_gathered(record['missing'])}.")
+        parts.append(f"**Missing:** {gathered(record['missing'])}.")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     parts.append(
         f"Made by `{record['command']}` on {record['date']}: {record['hardware']}, {record['seconds'] / 60:.1f} "
         f"minutes, summed over runs that may have shared it; {versions}."
     )
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _gathered(runs: Sequence[str]) -> str:
-    """Return names of runs, those that differ in their seed only together.
-
-    >>> _gathered(["B = 256, seed 3", "B = 1,024, seed 3", "B = 256, seed 4"])
-    'B = 256, seeds 3, 4; B = 1,024, seed 3'
-    """
-    seeds: dict[str, list[str]] = {}
-    for run in runs:
-        label, _, some = run.rpartition(", seed")
-        seeds.setdefault(label, []).append(some.removeprefix("s").strip())
-    return "; ".join(
-        f"{label}, {'seeds' if len(some) > 1 or ' ' in some[0] else 'seed'} {', '.join(some)}"
-        for label, some in seeds.items()
-    )
 
 
 def _what(experiment: Experiment, record: Mapping[str, Any]) -> str:
@@ -240,6 +226,15 @@ def reports(entry: Entry, folder: Path) -> None:
     report.write_page(entry.check, folder / "report.html")
 
 
+def build_headline(entry: Entry) -> None:
+    """Draw and write an experiment whose rows are ways to one model."""
+    headline = HEADLINES[entry.experiment.name]
+    title = f"{entry.experiment.title} ({headline.subject})"
+    draw_headline(title, ways_of(entry, headline.arms), entry.folder / "seconds.png", headline.memory)
+    write(entry.folder / "README.md", headline.page(entry))
+    print(f"{entry.folder}: figure and page")
+
+
 def build(results: Path, pages: Path | None) -> None:
     """Make everything that can be made of what is stored, verdicts first."""
     for place in sorted(results.glob("**/check.json")):
@@ -254,6 +249,9 @@ def build(results: Path, pages: Path | None) -> None:
             print(f"{results / group.name}: figure and page")
     there = [entry for entry in entries if entry.there and not entry.experiment.group]
     for entry in there:
+        if entry.experiment.name in HEADLINES:
+            build_headline(entry)
+            continue
         draw_curves(entry, entry.folder / "curves.png")
         if entry.experiment.name == "cifar10-switch":
             draw_switch(entry, entry.folder / "switch.png")
