@@ -68,5 +68,5 @@ def _note(way: Way, memory: bool) -> str:
         return f"loss {way.loss[0]:.3f}, {more}"
     mean, half = way.gap
     around = f" ± {half:.3f}" if half < 1 else " (one seed)"
-    more += "" if way.alone else " (timed by them)"
+    more += "" if way.alone else " (seconds: same steps)"
     return f"loss {mean:+.3f}{around}, {more}".replace("-", "\N{MINUS SIGN}")

@@ -65,7 +65,9 @@ def overview(results: Path) -> str:
         page = entry.folder / "README.md"
         linked = f"[{entry.title}]({page.relative_to(results)})" if entry.there or page.exists() else entry.title
         figure = f"[{found.figure.name}]({found.figure.relative_to(results)})"
-        lines.append(_row(linked, claim, found.words, str(found.seeds), found.hardware, figure))
+        headline = HEADLINES.get(experiment.name)
+        words = found.words if headline is None else entry.words(headline.words(ways_of(entry, headline.arms)))
+        lines.append(_row(linked, claim, words, str(found.seeds), found.hardware, figure))
     return "\n".join(lines) + "\n"
 
 
