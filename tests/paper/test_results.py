@@ -11,6 +11,7 @@ from rootscale.gap import gaps
 from rootscale.lab import Check
 from rootscale.paper import results
 from rootscale.paper.finals import final_values
+from rootscale.paper.headline import HEADLINES
 from rootscale.paper.stored import record_of
 from rootscale.report.payload import make_payload
 
@@ -46,7 +47,8 @@ def test_table_page_and_json_have_the_same_gap_for_the_same_runs(name, checks):
     check, folder = checks[name], RESULTS / name
     stored = json.loads((folder / "check.json").read_text(encoding="utf-8"))["arms"]
     page = make_payload(check)
-    table = shown_in_the_table(folder) if (folder / "README.md").exists() else None
+    curves = (folder / "README.md").exists() and name not in HEADLINES  # whose pages are of ends
+    table = shown_in_the_table(folder) if curves else None
     count = 0
     for i, arm in enumerate(check.others, 1):
         again = gaps(check.base.trajectory, arm.trajectory)
