@@ -1,7 +1,7 @@
 """What is said about a plan and its conversion, as templates.
 
 Errors, warnings and notes stand here as data. Python fills them in, and so does the calculator in the browser
-(`rootscale.calculator` exports them), so that both say the same.
+(`rootscale.tables` exports them), so that both say the same.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _VALUES = {
     "whole": "{name} must be a whole number, got {value}",
     "warm-up start": "an exponential warm-up needs warmup_start > 0 (the paper's is 1e-3), got 0",
     "milestones": "milestones must increase, got {milestones}",
+    "lr": "{what} needs 'eta', the learning rate",
+    "schedule takes": "schedule {schedule!r} does not use {name}; it takes {takes} and the warm-up",
     "schedule needs": "schedule {schedule!r} needs {name}",
     "schedule needs length": "schedule {schedule!r} needs the run's length: give steps, or epochs and dataset_size",
     "steps or epochs": "give steps, or epochs and dataset_size, not both",
@@ -45,12 +47,13 @@ _RULES = {
     "short beta1": "kappa * (1 - beta1) = {value}: the first moment averages over less than two steps, too few to damp "
     "them; runs with such averages departed far from their trajectory (results/floors); kappa < {limit} would be "
     "enough, or floors (--averaging floor)",
+    "floored": "1 - kappa * (1 - x), at least {floor}",
     "floor": "stops at its floor (the paper's form gives {value}), so that it still damps single steps",
 }
 #: Warnings about a plan at its new batch size, notes on single changes, and the heading.
 _CHANGES = {
-    "noise scale": "batch size {size} is beyond the noise scale {noise}: the noise no longer dominates the gradient; up "
-    "to kappa = {kappa} it does",
+    "noise scale": "batch size {size} is beyond the noise scale {noise}: the noise no longer dominates the gradient; "
+    "up to kappa = {kappa} it does",
     "layout": "batch size {size} is no multiple of {micro} micro x {workers} workers: choose its layout yourself, as "
     "MICROxACCUMULATIONxWORKERS",
     "short run": "the whole run is {steps} of a step",

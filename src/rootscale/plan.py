@@ -247,7 +247,7 @@ def _make(cls: type[Any], values: dict[str, Any], what: str) -> Any:
     known = [f.name for f in fields(cls)]
     _known(values, known, what)
     if "eta" in known and "eta" not in values:
-        raise ValueError(f"{what} needs 'eta', the learning rate")
+        raise ValueError(say("lr", what=what))
     return cls(**values)
 
 

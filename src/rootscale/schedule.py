@@ -197,10 +197,8 @@ class Schedule:
         for f in fields(self):
             given = getattr(self, f.name) != f.default
             if given and f.name not in always | set(shape.takes):
-                raise ValueError(
-                    f"schedule {self.name!r} does not use {f.name}; it takes "
-                    f"{', '.join(shape.takes) or 'no parameters'} and the warm-up"
-                )
+                takes = ", ".join(shape.takes) or "no parameters"
+                raise ValueError(say("schedule takes", schedule=self.name, name=f.name, takes=takes))
             if f.name in shape.needs and not getattr(self, f.name):
                 raise ValueError(say("schedule needs", schedule=self.name, name=f.name))
 
