@@ -1,4 +1,4 @@
-// The answer to a request as plain data, which the tests compare with Python's.
+// The answer to a request: what the page shows, and what the tests compare with Python's, as plain data.
 "use strict";
 
 const plain = (value) => (value instanceof Exact ? (value.whole ? Number(value.n) : String(value)) : value);

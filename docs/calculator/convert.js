@@ -372,8 +372,11 @@ function convert({ plan: { optimizer: { name, ...values }, batch_size: size, sch
     const samples = counted("steps", "samples", made.total.times(batch.total));
     title += say("samples", { samples: show(samples) });
   }
+  const limits = [...quantities(plan)].map(([field, { name: label, unit, value }]) => (
+    { field, name: label, limit: unit in rule.rows ? limitOf(rule.rows[unit].form, float(value)) : Infinity }
+  )).filter(({ limit }) => limit < Infinity);
   return {
-    kappa: kappa.number, rule: rule.name, changes, warnings, plan: made, summary: rule.summary,
+    kappa: kappa.number, rule: rule.name, changes, warnings, limits, plan: made, rows: rule.rows,
     heading: say("rule", { title, rule: rule.name }), promise: rule.holds_for.length ? ROOTSCALE.promise : "",
   };
 }

@@ -3,6 +3,7 @@
 import random
 
 from rootscale import Plan
+from rootscale.changes import PROMISE
 from rootscale.rules import AVERAGINGS, RULES, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.snippets import torch_code
@@ -101,6 +102,13 @@ def make_requests(optimizers, count, seed=0):
     return [make_request(rng, optimizers) for _ in range(count)]
 
 
+def limits_of(plan, changes):
+    """The largest kappa of each value that has one."""
+    forms = {row.field: changes.rule.units[unit].form for row in changes if row.unit and (unit := row.unit.key)}
+    limits = [(row, forms[row.field].limit(row.before)) for row in changes if row.field in forms]
+    return [{"field": row.field, "name": row.name, "limit": limit} for row, limit in limits if limit != float("inf")]
+
+
 def answer(request):
     """What Python says: the conversion with its code, or the error."""
     try:
@@ -113,6 +121,6 @@ def answer(request):
         code = torch_code(conversion.plan)
     except ValueError as error:
         code = f"error: {error}"
-    promise = str(changes).splitlines()[-1] if changes.rule.holds_for else ""
-    said = changes.to_dict()
+    promise = PROMISE if changes.rule.holds_for else ""
+    said = changes.to_dict() | {"limits": limits_of(plan, changes)}
     return {**said, "heading": changes.heading, "promise": promise, "code": code, "to": conversion.plan.to_dict()}
