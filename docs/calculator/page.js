@@ -51,6 +51,7 @@ function mark(mistakes) {
     if (!line) continue;
     line.hidden = !message;
     line.textContent = message ?? "";
+    input.parentElement.classList.toggle("long", (message ?? "").length > 80);
     if (message) input.closest("details")?.setAttribute("open", "");
   }
 }
