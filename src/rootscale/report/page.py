@@ -209,7 +209,8 @@ def _runs(check: Check) -> Html:
     start = "is changed at the [[switch]]" if check.switch_at else "is changed from its start"
     what = "was read from a log" if check.base.plan is None else start
     return fill(
-        f"$base is the run as it is, the [[base]]. It was made with $seeds [[seed|$unit]]. Each of the $count below {what}.",
+        "$base is the run as it is, the [[base]]. It was made with $seeds [[seed|$unit]]. "
+        f"Each of the $count below {what}.",
         base=typeset(check.base.label),
         seeds=seeds,
         unit="seed" if seeds == 1 else "seeds",
@@ -224,8 +225,8 @@ def _meaning(check: Check) -> Html:
         return fill("Nothing yet: $why.", why=words.too_few(check.others or (check.base,)))
     text = (
         "The mean curve of a run is held against that of the base at equal $clock. The distance, as a share of the "
-        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that it is nowhere larger than "
-        "the [[tolerance]]. [[different|Different]]: as sure that somewhere it is. [[undecided|Undecided]]: these "
+        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that it is nowhere larger "
+        "than the [[tolerance]]. [[different|Different]]: as sure that somewhere it is. [[undecided|Undecided]]: these "
         "seeds cannot tell."
     )
     return fill(text, clock=words.clock_name(check.base.trajectory), level=words.percent(comparison.level))
@@ -243,8 +244,8 @@ def _bands(check: Check) -> Html:
     if comparison is None:
         return Html(alone if check.others else "")
     return fill(
-        "The wide [[band]] holds the true gap at all times and of all test functions that decide at once; the narrow one "
-        "at each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. "
+        "The wide [[band]] holds the true gap at all times and of all test functions that decide at once; the narrow "
+        "one at each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. "
         "<b>Same</b>: the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is "
         "wrong in at most $error of such comparisons$often. $alone",
         error=words.percent(1 - comparison.level),
@@ -450,8 +451,8 @@ def _noise(check: Check) -> Html:
     return fill(
         '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with '
         'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
-        "The [[noise scale]] Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where 90&nbsp;% of "
-        "them lie. Where the curve lies above the line of a batch size, noise dominates the gradient there, which is "
+        "The [[noise scale]] Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where 90&nbsp;% "
+        "of them lie. Where the curve lies above the line of a batch size, noise dominates the gradient there, which is "
         "what the rule needs; where it leaves the figure, no gradient was seen in the noise of its measurement. The "
         "list below is of the times that were compared."
         "</figcaption>"
