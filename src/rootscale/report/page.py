@@ -451,9 +451,10 @@ def _noise(check: Check) -> Html:
     return fill(
         '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with '
         'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
-        "The [[noise scale]] Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where 90&nbsp;% "
-        "of them lie. Where the curve lies above the line of a batch size, noise dominates the gradient there, which is "
-        "what the rule needs; where it leaves the figure, no gradient was seen in the noise of its measurement. The "
+        "The [[noise scale]] Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where "
+        "90&nbsp;% of them lie. Where the curve lies above the line of a batch size, noise dominates the gradient "
+        "there, which is what the rule needs; where it leaves the figure, no gradient was seen in the noise of its "
+        "measurement. The "
         "list below is of the times that were compared."
         "</figcaption>"
         '<ul class="where">$lines</ul></figure>',
