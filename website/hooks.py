@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import dialect
 import generated
-import github
 import places
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -50,9 +50,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = places.rewrite_links(markdown, source, known)
     for path in places.missing_sources(markdown):
         log.warning("%s links to %s, which is not in the repository", source, path)
-    for line in github.stray_examples(markdown):
+    for line in dialect.stray_examples(markdown):
         log.warning("%s has an example outside of a block of code: %s", source, line)
-    return github.to_python_markdown(markdown)
+    return dialect.to_python_markdown(markdown)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -74,7 +74,10 @@ def _matches(uri: str, pattern: str) -> bool:
 
 
 def _arranged(items: list[Any], others: list[str], known: set[str]) -> list[Any]:
-    """Return a navigation with patterns replaced by the pages that match and are not named, without empty parts."""
+    """Return a navigation with patterns replaced by the pages that match and stand nowhere else; empty parts vanish.
+
+    A page is taken by the first pattern that matches.
+    """
     arranged: list[Any] = []
     for item in items:
         title, value = next(iter(item.items())) if isinstance(item, dict) else (None, item)
@@ -82,6 +85,7 @@ def _arranged(items: list[Any], others: list[str], known: set[str]) -> list[Any]
             value = _arranged(value, others, known)
         elif "*" in value:
             found = [uri for uri in others if _matches(uri, value)]
+            others[:] = [uri for uri in others if uri not in found]
             value = sorted(found, key=lambda uri: not uri.endswith(("README.md", "index.md")))
             if title is None:
                 arranged += value

@@ -10,7 +10,7 @@ import posixpath
 import re
 from pathlib import Path
 
-__all__ = ["REPOSITORY", "ROOT", "rewrite_links", "show_sources", "to_repository", "to_site"]
+__all__ = ["REPOSITORY", "ROOT", "rewrite_links", "show_sources", "targets", "to_repository", "to_site"]
 
 ROOT = Path(__file__).parents[1]
 #: Files of the root that are pages of the site; README.md is not one, docs/README.md is the start page.
@@ -79,6 +79,17 @@ def rewrite_links(markdown: str, page: str, known: set[str]) -> str:
         return f"]({posixpath.relpath(uri, base)}{mark}{anchor}"
 
     return "".join(part if code else _CODE_OR_LINK.sub(one, part) for part, code in outside_code(markdown))
+
+
+def targets(markdown: str) -> list[str]:
+    """Return the files that the links of a page name, without anchors and other hosts.
+
+    >>> targets("[a](b.md#c) [d](https://e) `[f](g)` ![h](i.png)")
+    ['b.md', 'i.png']
+    """
+    texts = [part for part, code in outside_code(markdown) if not code]
+    found = [match["target"] for text in texts for match in _CODE_OR_LINK.finditer(text)]
+    return [link.partition("#")[0] for link in found if link and not re.match(r"[a-z]+:|#|/", link)]
 
 
 def missing_sources(markdown: str) -> list[str]:

@@ -7,7 +7,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import generated
+import places
 import pytest
+import reference_cli
+
+from rootscale.optimizers import FAMILIES
+from rootscale.rules import RULES
+from rootscale.units import TABLE
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("material")
@@ -97,6 +104,34 @@ def test_results_are_on_the_site_with_their_figures(site):
             assert (site / path.relative_to(ROOT)).with_name("index.html").is_file()
         elif path.suffix == ".png":
             assert (site / path.relative_to(ROOT)).is_file()
+
+
+def test_links_of_the_pages_work_on_github_too():
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("*.md")]
+    dead = [
+        f"{page.relative_to(ROOT)}: {path}"
+        for page in pages
+        for path in places.targets(page.read_text(encoding="utf-8"))
+        if not (page.parent / path).exists() and not path.removeprefix("../").startswith(places.AWAITED)
+    ]
+    assert not dead, "\n".join(dead)
+
+
+def test_the_reference_has_every_command_option_unit_rule_and_optimizer():
+    made = generated.pages()
+    for name, command in reference_cli.commands().items():
+        assert f"\n## {name}\n" in made["reference/cli.md"]
+        for option in command._option_string_actions:
+            if option not in ("-h", "--help"):
+                assert f"`{option}" in made["reference/cli.md"] or f", {option}" in made["reference/cli.md"]
+    for unit in TABLE:
+        assert f"| `{unit.key}` |" in made["reference/units.md"]
+    for name in RULES:
+        assert f"\n## {name}\n" in made["reference/rules.md"]
+    for family in FAMILIES.values():
+        assert f"\n## {family.name}\n" in made["reference/optimizers.md"]
+        assert f"](rules.md#{family.rules[0]}) | {family.status} | " in made["reference/optimizers.md"]
 
 
 #: Mistakes of a page, each with what the build says of it.
