@@ -80,7 +80,9 @@ def draw_steps() -> None:
         panel.set_xticks([0, 2000, 4000], ["0", "2,000", "4,000"])
         tidy(panel)
     panels[0].set_ylabel("a parameter", fontsize=9, color=SOFT)
-    panels[0].text(120, 5.0, "dashed: the small batch\nlines: middle, and where 90 % of runs are", fontsize=8.5, color=SOFT)
+    panels[0].text(
+        120, 5.0, "dashed: the small batch\nlines: middle, and where 90 % of runs are", fontsize=8.5, color=SOFT
+    )
     panels[0].set_ylim(-0.4, 6)
     figure.savefig(HERE / "idea-steps.png", dpi=150)
 

@@ -26,6 +26,7 @@ from rootscale.gap import Gap, Largest
 from rootscale.lab import Arm, Check
 from rootscale.lab.recommendation import recommend
 from rootscale.report import words
+from rootscale.report.glossary import TERMS, list_terms, mark_terms
 from rootscale.report.payload import make_payload, script_json
 from rootscale.report.styles import STYLES, style_of
 from rootscale.tolerance import tolerance_text
@@ -41,10 +42,12 @@ class Html(str):
 def fill(template: str, **values: Any) -> Html:
     """The template with every ``$name`` replaced: by HTML as it is, by many pieces of it in a row, by text escaped.
 
+    ``[[term]]`` in the template gets a tip that explains it; in what replaces a name it is text.
+
     >>> fill("<b title='$title'>$text</b>", title="'", text="<i>")
     "<b title='&#x27;'>&lt;i&gt;</b>"
     """
-    return Html(Template(template).substitute({name: _escaped(value) for name, value in values.items()}))
+    return Html(Template(mark_terms(template)).substitute({name: _escaped(value) for name, value in values.items()}))
 
 
 def _escaped(value: Any) -> str:
@@ -94,6 +97,8 @@ def render_page(check: Check) -> str:
         verdicts=_verdicts(check),
         advice=_advice(check),
         setting=_setting(check),
+        reading=_reading(check),
+        glossary=Html(list_terms()),
         cards=[_card(i, arm, check) for i, arm in enumerate(check.others, 1)],
         choices=[_choice(i, name) for i, name in enumerate(words.functions(check))],
         legend=[_toggle(i, arm) for i, arm in enumerate((check.base, *check.others))] + _before(check),
@@ -187,6 +192,46 @@ def _advice(check: Check) -> Html:
     )
 
 
+def _reading(check: Check) -> list[Html]:
+    """What was compared and what the verdict means, for readers who have not read the paper."""
+    return [
+        fill("<dt>$question</dt><dd>$answer</dd>", question=question, answer=answer)
+        for question, answer in (
+            ("What was compared?", _runs(check)),
+            ("What does “same” mean?", _meaning(check)),
+            ("What does it not say?", "Which run is better, or what happens at batch sizes that are not on this page."),
+        )
+    ]
+
+
+def _runs(check: Check) -> Html:
+    seeds, count = check.base.trajectory.replicas, len(check.others)
+    start = "is changed at the [[switch]]" if check.switch_at else "is changed from its start"
+    what = "was read from a log" if check.base.plan is None else start
+    return fill(
+        "$base is the run as it is, the [[base]]. It was made with $seeds [[seed|$unit]]. "
+        f"Each of the $count below {what}.",
+        base=typeset(check.base.label),
+        seeds=seeds,
+        unit="seed" if seeds == 1 else "seeds",
+        count=f"{count} runs" if count != 1 else "one run",
+    )
+
+
+def _meaning(check: Check) -> Html:
+    """What was held against what, and how sure the verdict is; where there is none, what it would need."""
+    comparison = _first(check)
+    if comparison is None:
+        return fill("Nothing yet: $why.", why=words.too_few(check.others or (check.base,)))
+    text = (
+        "The mean curve of a run is held against that of the base at equal $clock. The distance, as a share of the "
+        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that it is nowhere larger "
+        "than the [[tolerance]]. [[different|Different]]: as sure that somewhere it is. [[undecided|Undecided]]: these "
+        "seeds cannot tell."
+    )
+    return fill(text, clock=words.clock_name(check.base.trajectory), level=words.percent(comparison.level))
+
+
 def _first(check: Check) -> Comparison | None:
     """Return a comparison that has a verdict."""
     return next((arm.comparison for arm in check.others if arm.comparison and arm.verdict), None)
@@ -199,8 +244,8 @@ def _bands(check: Check) -> Html:
     if comparison is None:
         return Html(alone if check.others else "")
     return fill(
-        "The wide band holds the true gap at all times and of all test functions that decide at once; the narrow one "
-        "at each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. "
+        "The wide [[band]] holds the true gap at all times and of all test functions that decide at once; the narrow "
+        "one at each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. "
         "<b>Same</b>: the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is "
         "wrong in at most $error of such comparisons$often. $alone",
         error=words.percent(1 - comparison.level),
@@ -406,9 +451,10 @@ def _noise(check: Check) -> Html:
     return fill(
         '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with '
         'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
-        "The noise scale Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where 90&nbsp;% of "
-        "them lie. Where the curve lies above the line of a batch size, noise dominates the gradient there, which is "
-        "what the rule needs; where it leaves the figure, no gradient was seen in the noise of its measurement. The "
+        "The [[noise scale]] Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where "
+        "90&nbsp;% of them lie. Where the curve lies above the line of a batch size, noise dominates the gradient "
+        "there, which is what the rule needs; where it leaves the figure, no gradient was seen in the noise of its "
+        "measurement. The "
         "list below is of the times that were compared."
         "</figcaption>"
         '<ul class="where">$lines</ul></figure>',
@@ -426,7 +472,7 @@ def _plan(i: int, arm: Arm) -> Html:
         rows.append(
             fill(
                 '<tr$kept><th scope="row">$name</th><td class="n">$before</td><td class="n"><b>$after</b></td>'
-                '<td><code>$form</code></td><td><span class="status $status">$status</span></td>'
+                '<td><code>$form</code></td><td><span class="status $status">$term</span></td>'
                 '<td class="why">$why<small>$source</small></td></tr>',
                 kept=Html(' class="kept"' if kept else ""),
                 name=change["name"],
@@ -434,6 +480,7 @@ def _plan(i: int, arm: Arm) -> Html:
                 after=show(change["used"]),
                 form=change["form"],
                 status=change["status"],
+                term=fill(f"[[{change['status']}]]") if change["status"] in TERMS else change["status"],
                 why=change["why"],
                 source=change["source"],
             )
