@@ -139,6 +139,23 @@ def floored(floor: float) -> Form:
     return Form(say("floored", floor=f"{floor:g}"), apply, floor=floor, kind="floored")
 
 
+def _steady(value: Number, kappa: Number, free: Number | None = None) -> Number:
+    """Return the paper's form, down to a floor that follows kappa and may raise a weight.
+
+    Adam's momentum is stable while ``eta h < 2 (1 + beta1) / (1 - beta1)``, and the rule multiplies ``eta h`` by kappa:
+    the floor is the beta1 with ``(1 + beta1) / (1 - beta1) = kappa / 0.9``.
+
+    >>> round(_steady(0.9, 16), 3), round(_steady(0.9, 64), 3), _steady(0.98, 4)
+    (0.893, 0.972, 0.9199999999999999)
+    """
+    beta, times = float(value), float(kappa)
+    return beta and max(1 - times * (1 - float(beta if free is None else free)), (times - 0.9) / (times + 0.9))
+
+
+#: The weight of the past down to a floor that follows kappa; measured in results/floors, and no rule's default.
+STEADY = Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", _steady, floor=0.9)
+
+
 def stops(form: Form, before: Number, after: Number, kappa: Number) -> bool:
     """Return whether a weight has stopped at the floor of its form instead of following the paper's.
 
