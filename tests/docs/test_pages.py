@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rootscale import cli
+from rootscale import __version__, cli
+from rootscale.integrations.configs import FORMATS
+from rootscale.optimizers import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,3 +50,11 @@ def test_commands_have_options_that_exist(page):
             options = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
             own = options if "--" not in words else set()
             assert own <= set(parsers[command]._option_string_actions), line
+
+
+def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
+    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert heads[:2] == ["Unreleased", __version__]
+    text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    assert f"{len(FAMILIES)} families" in text
+    assert f"{len(FORMATS)} kinds of configuration files" in text
