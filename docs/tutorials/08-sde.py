@@ -1,0 +1,114 @@
+# %% [markdown]
+# # The SDE of a small network, solved
+#
+# **What you will learn.** What a stochastic differential equation (SDE) says about a training run, and why
+# it has no batch size in it. Then you solve the SDE of Adam for a real network, and lay it beside
+# Adam itself and beside SVAG, which simulates it with mini-batches.
+#
+# You need PyTorch and `pip install -e ".[lab,plot]"`. All runs together take a minute.
+
+# %%
+from functools import partial
+
+import matplotlib.pyplot as plt
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from rootscale import Adam
+from rootscale.theory import (
+    FORMS, AdamState, Chain, NetworkOracle, Paths, SaveAt,
+    rescaled, run_chain, sde, solve, svag_chain,
+)  # fmt: skip
+
+torch.set_num_threads(1)
+
+# %% [markdown]
+# ## From steps to a curve
+#
+# One step of Adam moves the parameters a bit along the gradient and a bit at random, since a batch is not
+# the whole data. Make the steps smaller and take more of them, such that drift and randomness keep
+# their proportion. In the limit the path is the solution of an SDE,
+#
+#     d theta = (drift) dt + (noise) dW,
+#
+# where `dW` is a normal random vector of variance `dt`. For Adam a step takes the time `eta^2`: after `k` steps it is
+# `t = k eta^2`. With `sigma = 1 / sqrt(batch size)`, the whole equation has four constants:
+
+# %%
+adam = Adam(eta=1e-3, beta1=0.98, beta2=0.998)
+for batch_size, optimizer in {8: adam, 32: Adam(eta=2e-3, beta1=0.92, beta2=0.992, eps=5e-9)}.items():
+    held = optimizer.constants(batch_size)
+    print(f"B = {batch_size:2}: sigma0 {held.sigma0:.3g}, c1 {held.c1:.4g}, c2 {held.c2:.4g}, eps0 {held.eps0:.3g}")
+
+# %% [markdown]
+# The second line is Adam at four times the batch size, converted by the square root rule: twice the learning
+# rate, four times `1 - beta`, half of `eps`. The constants are the same, so the equation is the same, and so are the
+# dynamics. That is all there is to the rule.
+#
+# ## A network as an oracle
+#
+# To solve the SDE we need the full gradient and the covariance of its noise. The paper calls this
+# intractable for networks, since the covariance of 1,210 parameters is a matrix of a million numbers, at every step.
+# But a step needs only *one random vector* with that covariance, and the gradient of a randomly
+# weighted loss is one. It costs a full-batch backward. `NetworkOracle` does this for any
+# `nn.Module`:
+
+# %%
+torch.manual_seed(0)
+digits = load_digits()
+images = torch.tensor(digits.data[:500] / 16, dtype=torch.float32)
+labels = torch.tensor(digits.target[:500])
+net = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+loss = partial(nn.functional.cross_entropy, reduction="none")
+oracle = NetworkOracle(net, loss, (images, labels), batch_size=8)
+print(oracle)
+
+# %% [markdown]
+# ## A start in mid-run
+#
+# The theory holds where noise dominates, which it does not in the first steps. So train a while with
+# `torch.optim.Adam`, and take its state: the parameters, `m`, and `u = v / sigma^2`, which is `v` in units
+# that do not depend on the batch size.
+
+# %%
+warm = 1500
+optimizer = torch.optim.Adam(net.parameters(), lr=adam.eta, betas=(adam.beta1, adam.beta2))
+for batch in torch.randint(500, (warm, 8)):
+    optimizer.zero_grad()
+    loss(net(images[batch]), labels[batch]).mean().backward()
+    optimizer.step()
+
+states = [optimizer.state[p] for p in net.parameters()]
+m, v = (torch.cat([one[k].flatten() for one in states])[None] for k in ("exp_avg", "exp_avg_sq"))
+theta = nn.utils.parameters_to_vector(net.parameters()).detach()[None]
+x0 = AdamState(theta, m, v * 8)
+noise = oracle.variance(theta).sum() / oracle.gradient(theta).square().sum()
+print(f"loss {oracle.losses(theta).mean():.3f}, noise scale {noise:.0f} samples")
+
+# %% [markdown]
+# ## Three processes from one start
+#
+# Now let 32 replicas go on from this one state, each with its own randomness. `chain` is discrete Adam at batch size 8.
+# `equation` is its SDE, solved with two steps for each of Adam's.
+
+# %%
+chain = Chain(adam, oracle, FORMS["torch"])
+equation = sde(adam, oracle)
+clock = adam.eta**2  # the time that a step takes
+times = [(warm + k) * clock for k in range(0, 801, 80)]
+functions = {
+    "train loss": lambda x: oracle.losses(x.theta).mean(1),
+    "gradient norm": lambda x: oracle.gradient(x.theta).norm(dim=1),
+}
+save = SaveAt(times, functions, start=warm * clock, keep=True)
+
+# %%
+import time
+tt=time.process_time()
+runs = {"Adam, B = 8": run_chain(chain, x0, save, Paths(32, seed=1))}
+print(time.process_time()-tt); tt=time.process_time()
+runs["the SDE"] = solve(equation, x0, save, h=clock / 2, paths=Paths(32, seed=2))
+print(time.process_time()-tt); tt=time.process_time()
+runs["SVAG, ell = 2"] = run_chain(svag_chain(chain, 2), x0, save, Paths(32, seed=3))
+print(time.process_time()-tt); tt=time.process_time()
