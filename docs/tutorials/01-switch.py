@@ -77,9 +77,7 @@ train(run, 8192)
 # batch sizes, here 4. Give `rescale_` everything that belongs to the run, and print what it did:
 
 # %%
-changes = rescale_(
-    run.optimizer, 4, scheduler=run.scheduler, model=run.model, ema=run.ema
-)
+changes = rescale_(run.optimizer, 4, scheduler=run.scheduler, model=run.model, ema=run.ema)
 run.batch_size = 128
 for change in changes:
     print(f"{change.name:22}{change.before:>12.6g} -> {change.after:.6g}")
@@ -134,7 +132,7 @@ for warning in caught:
 
 
 # %% [markdown]
-# Now five seeds of each. Every 1,024 samples we take the loss over all images, of the model and of
+# Now four seeds of each. Every 1,024 samples we take the loss over all images, of the model and of
 # its average.
 
 
@@ -158,7 +156,7 @@ def curves(run):
 # %%
 warnings.simplefilter("ignore", ScalingWarning)
 losses = {name: [] for name in ways}
-for seed in range(5):
+for seed in range(4):
     start = Run(seed)
     train(start, 8192)
     for name, way in ways.items():
@@ -181,7 +179,7 @@ for name, values in losses.items():
     model, ema = np.moveaxis(np.array(values), 2, 0)
     runs[name] = Trajectory.of_runs(samples, {"loss": model, "loss of the average": ema})
 
-print("largest gap, in % of the base curve's range (± standard error, 5 seeds)\n")
+print("largest gap, in % of the base curve's range (± standard error, 4 seeds)\n")
 print(f"{'':24}{'loss':>16}{'of the average':>18}")
 for name in list(ways)[1:]:
     found = [gap.largest for gap in gaps(runs["batch size kept"], runs[name]).values()]
@@ -196,6 +194,7 @@ shown = {name: runs[name] for name in ways if name != "kept, other samples"}
 for axis, name in zip(axes, ("loss", "loss of the average"), strict=True):
     draw_curves(axis, shown, name)
 axes[0].get_legend().remove()
+plt.show()
 
 # %% tags=["check"]
 size = {

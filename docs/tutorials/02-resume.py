@@ -55,6 +55,12 @@ def batches(batch_size, seed):
         yield from DataLoader(data, batch_size, shuffle=True, drop_last=True, generator=order)
 
 
+@torch.no_grad()
+def full_loss(model):
+    return nn.functional.cross_entropy(model(images), labels).item()
+
+
+# %%
 def train(parts, steps, batch_size, clip, seed, seen=0):
     (model, optimizer, scheduler), history = parts, []
     for _, (x, y) in zip(range(steps), batches(batch_size, seed), strict=False):
@@ -67,11 +73,6 @@ def train(parts, steps, batch_size, clip, seed, seen=0):
         if seen % 1024 == 0:
             history.append((seen, full_loss(model), scheduler.get_last_lr()[0]))
     return history
-
-
-@torch.no_grad()
-def full_loss(model):
-    return nn.functional.cross_entropy(model(images), labels).item()
 
 
 # %% [markdown]
@@ -137,7 +138,7 @@ plans = {  # batch size of the loader, what the steps and the clip are multiplie
 
 
 def resumed(seed, plan):
-    model, optimizer, scheduler = parts = load(build(seed), f"run-{seed}.pt")
+    _, optimizer, scheduler = parts = load(build(seed), f"run-{seed}.pt")
     batch_size, steps, clip = plan or (16, 1, 1)
     if plan:
         rescale_(optimizer, 4, scheduler=scheduler)
@@ -187,14 +188,22 @@ draw_curves(axes[1], rates, "learning rate")
 axes[1].get_legend().remove()
 axes[0].set_xlim(first, 1.3 * SAMPLES)
 axes[1].set_xlim(first, 2 * SAMPLES)
+plt.show()
+
 
 # %% tags=["check"]
 def largest(name):
     return gaps(runs["stays at 16"], runs[name])["loss"].largest
 
+
 assert abs(largest("resumed at 64").gap) < 0.05
 assert largest("clip forgotten").gap < -2 * largest("clip forgotten").se
-assert runs["loader forgotten"].times[-1] < 0.5 * SAMPLES < 3 * SAMPLES < runs["steps forgotten"].times[-1]
+assert (
+    runs["loader forgotten"].times[-1]
+    < 0.5 * SAMPLES
+    < 3 * SAMPLES
+    < runs["steps forgotten"].times[-1]
+)
 
 # %% [markdown]
 # - **The loader forgotten:** the run is converted for batches of 64 and gets batches of 16. Its
@@ -214,7 +223,7 @@ assert runs["loader forgotten"].times[-1] < 0.5 * SAMPLES < 3 * SAMPLES < runs["
 # %%
 model, optimizer, scheduler = parts = load(build(seed=0), "run-0.pt")
 rescale_(optimizer, batch_size=(16, 64), scheduler=scheduler)
-train(parts, 100, 64, 0.4, seed=1)
+history = train(parts, 100, 64, 0.4, seed=1)
 save(parts, "run-64.pt")
 
 model, optimizer, scheduler = parts = load(build(seed=0), "run-64.pt")
@@ -227,7 +236,7 @@ except ValueError as error:
 model, optimizer, scheduler = parts = load(build(seed=0), "run-64.pt")
 restored = restore_(optimizer, scheduler=scheduler)
 print(f"kappa = {restored.kappa:g}, learning rate {scheduler.get_last_lr()[0]:.6f}")
-train(parts, 50, 64, 0.4, seed=2);
+history = train(parts, 50, 64, 0.4, seed=2)
 
 # %% [markdown]
 # ## What to remember

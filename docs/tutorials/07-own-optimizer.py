@@ -14,6 +14,8 @@ import matplotlib.pyplot as plt
 import torch
 
 from rootscale.degrees import Piece, count_degrees
+from rootscale.report.plotting import plain_axes
+from rootscale.report.styles import SOFT, STYLES
 from rootscale.theory.toys import Setting, live_gaps
 from rootscale.training import register, rescale_
 
@@ -153,21 +155,17 @@ for power in (Fraction(1, 2), Fraction(3, 4), Fraction(1)):
     print(f"lr * kappa^({power}): {100 * gap.gap:+.1f} ± {100 * gap.se:.1f} %")
 
 # %% The gap over the power of the learning rate: it is smallest at three quarters, the power that was counted
-from rootscale.report.plotting import plain_axes
-from rootscale.report.styles import SOFT, STYLES
-
 figure, axis = plt.subplots(figsize=(6, 3.4), layout="constrained")
 plain_axes([axis])
 gaps = [one["own"] for one in found.values()]
-axis.errorbar(
-    [float(power) for power in found], [100 * abs(gap.gap) for gap in gaps],
-    [200 * gap.se for gap in gaps], color=STYLES[1].colour, marker="o", capsize=3,
-)  # fmt: skip
+size, error = [100 * abs(gap.gap) for gap in gaps], [200 * gap.se for gap in gaps]
+axis.errorbar([float(power) for power in found], size, error, color=STYLES[1].colour, marker="o")
 null = found[Fraction(3, 4)]["null"]
 axis.axhline(100 * abs(null.gap), color=SOFT, linestyle=":", label="same batch, other noise")
 axis.axvline(0.75, color=STYLES[4].colour, linestyle="--", label="what was counted")
 axis.set(xlabel="power of kappa in the learning rate", ylabel="largest gap, % of the range")
-axis.legend(frameon=False);
+axis.legend(frameon=False)
+plt.show()
 
 # %% tags=["check"]
 sizes = {power: abs(one["own"].gap) for power, one in found.items()}

@@ -1,8 +1,9 @@
-"""Run the tutorials and write their pages: ``python docs/tutorials/make.py [--all] [NAME ...]``.
+"""Run the tutorials and write their pages: ``python docs/make_tutorials.py [--all] [NAME ...]``.
 
 A tutorial is one script, ``NN-name.py``, in cells of the percent format that editors and jupytext know: ``# %%`` begins
 a code cell (what follows on the line describes its picture), ``# %% [markdown]`` a text. A code cell of lines
-``# !command`` runs commands, and ``# %% tags=["check"]`` is run but not shown: it holds the text to its numbers.
+``# !command`` runs commands; under ``# %% refused`` they have to end in an error of the user's. ``# %% tags=["check"]``
+is run and not shown: it holds the text to its numbers.
 
 Of each script this makes ``NN-name.md``, a page of plain Markdown with what the code printed and drew, which GitHub and
 the site show alike, and ``NN-name.ipynb``, the same cells as a notebook to run. The page ends in digests of the script
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parent / "tutorials"
 IMAGES = HERE / "images"
 WIDTH, DPI = 100, 110
 _MARK = re.compile(r"^# %%(.*)$", re.MULTILINE)
@@ -90,13 +91,19 @@ def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
+    pyplot.show = lambda: None
     space: dict[str, Any] = {"__name__": "__main__"}
-    drawn = 0
+    drawn, before = 0, ""
     for cell in cells:
         if cell.kind == "markdown":
             yield cell, Output("")
             continue
-        text = _commands(cell.text) if cell.kind == "console" else _python(cell, name, space)
+        try:
+            text = _commands(cell) if cell.kind == "console" else _python(cell, name, space)
+        except Exception as error:
+            error.add_note(f"in the cell at line {cell.line} of {name}.py, after:\n{before}")
+            raise
+        before = text
         pictures = []
         for number in pyplot.get_fignums():
             drawn += 1
@@ -115,19 +122,24 @@ def _python(cell: Cell, name: str, space: dict[str, Any]) -> str:
         exec(compile(tree, f"{name}.py", "exec"), space)
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), f"{name}.py", "eval"), space)
-            if value is not None and not cell.text.rstrip().endswith(";"):
+            if value is not None:
                 print(repr(value))
     return out.getvalue()
 
 
-def _commands(lines: str) -> str:
+def _commands(cell: Cell) -> str:
     """Run commands as a shell does; ``rootscale`` is the one of this Python."""
-    environment = {**os.environ, "COLUMNS": str(WIDTH), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    allowed = (2,) if cell.title == "refused" else (0, 1, 3)  # 1 and 3 are verdicts
+    environment = {
+        **os.environ,
+        "COLUMNS": str(WIDTH),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     printed = []
-    for line in lines.replace("\\\n", " ").splitlines():
+    for line in cell.text.replace("\\\n", " ").splitlines():
         command = re.sub(r"^rootscale\b", f"{sys.executable} -m rootscale", line)
         done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
-        if done.returncode not in (0, 1, 3) or "Traceback" in done.stderr:  # 1 and 3 are verdicts
+        if done.returncode not in allowed or "Traceback" in done.stderr:
             raise RuntimeError(f"{line} ended with {done.returncode}:\n{done.stderr}")
         printed.append(done.stdout + done.stderr)
     return "\n".join(printed)
@@ -163,12 +175,21 @@ def make_notebook(cells: list[Cell]) -> str:
         if cell.kind == "check":
             continue
         text = re.sub(r"^(?=\S)", "!", cell.text, flags=re.MULTILINE) if cell.kind == "console" else cell.text
-        one: dict[str, Any] = {"cell_type": "markdown" if cell.kind == "markdown" else "code", "id": f"cell-{len(made)}"}
+        one: dict[str, Any] = {
+            "cell_type": "markdown" if cell.kind == "markdown" else "code",
+            "id": f"cell-{len(made)}",
+        }
         one |= {"metadata": {}, "source": text.splitlines(keepends=True)}
         made.append(one if cell.kind == "markdown" else one | {"execution_count": None, "outputs": []})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return json.dumps({"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+    return (
+        json.dumps(
+            {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5},
+            indent=1,
+        )
+        + "\n"
+    )
 
 
 def digest(text: str) -> str:
@@ -178,7 +199,11 @@ def digest(text: str) -> str:
 
 def stale(script: Path) -> str:
     """Return why the page or the notebook of a script does not belong to it; empty where both do."""
-    page, notebook, source = script.with_suffix(".md"), script.with_suffix(".ipynb"), script.read_text("utf-8")
+    page, notebook, source = (
+        script.with_suffix(".md"),
+        script.with_suffix(".ipynb"),
+        script.read_text("utf-8"),
+    )
     if not page.exists() or not notebook.exists():
         return "there is no page or no notebook of it yet"
     text = page.read_text("utf-8")
@@ -223,7 +248,10 @@ def main() -> int:
     if len(args.names) == 1:
         (script,) = [one for one in scripts() if one.stem.startswith(args.names[0])]
         seconds = make_tutorial(script)
-        print(f"{script.stem}: {seconds:.0f} s, {time.process_time():.0f} s of a core", flush=True)
+        print(
+            f"{script.stem}: {seconds:.0f} s, {time.process_time():.0f} s of a core",
+            flush=True,
+        )
         return 0
     for script in scripts():
         if args.all or stale(script) if not args.names else any(script.stem.startswith(name) for name in args.names):
