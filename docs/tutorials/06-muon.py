@@ -139,6 +139,7 @@ def go_on(start, rule):
     return losses
 
 
+# %%
 losses = {name: [] for name in ("batch size kept", *rules)}
 for seed in range(3):
     start = Run(seed)

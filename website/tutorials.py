@@ -1,4 +1,4 @@
-"""Run the tutorials and write their pages: ``python docs/make_tutorials.py [--all] [NAME ...]``.
+"""Run the tutorials and write their pages: ``python website/tutorials.py [--all] [NAME ...]``.
 
 A tutorial is one script, ``NN-name.py``, in cells of the percent format that editors and jupytext know: ``# %%`` begins
 a code cell (what follows on the line describes its picture), ``# %% [markdown]`` a text. A code cell of lines
@@ -20,6 +20,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent / "tutorials"
-IMAGES = HERE / "images"
+HERE = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
 WIDTH, DPI = 100, 110
 _MARK = re.compile(r"^# %%(.*)$", re.MULTILINE)
 _DIGESTS = re.compile(r"<!-- make tutorials: (\w+) (\w+) -->\n$")
@@ -56,10 +56,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Output:
-    """What a cell printed, and the files of what it drew."""
+    """What a cell printed, and what it drew, as PNG."""
 
     text: str
-    pictures: tuple[str, ...] = ()
+    pictures: tuple[bytes, ...] = ()
 
 
 def scripts() -> list[Path]:
@@ -93,7 +93,7 @@ def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
 
     pyplot.show = lambda: None
     space: dict[str, Any] = {"__name__": "__main__"}
-    drawn, before = 0, ""
+    before = ""
     for cell in cells:
         if cell.kind == "markdown":
             yield cell, Output("")
@@ -101,17 +101,18 @@ def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
         try:
             text = _commands(cell) if cell.kind == "console" else _python(cell, name, space)
         except Exception as error:
-            error.add_note(f"in the cell at line {cell.line} of {name}.py, after:\n{before}")
+            error.add_note(f"in the cell at line {cell.line} of {name}.py; the one before it printed:\n{before}")
             raise
         before = text
-        pictures = []
-        for number in pyplot.get_fignums():
-            drawn += 1
-            pictures.append(f"{name}-{drawn}.png")
-            IMAGES.mkdir(exist_ok=True)
-            pyplot.figure(number).savefig(IMAGES / pictures[-1], dpi=DPI, metadata={"Software": None})
+        yield cell, Output(text, tuple(_png(pyplot.figure(number)) for number in pyplot.get_fignums()))
         pyplot.close("all")
-        yield cell, Output(text, tuple(pictures))
+
+
+def _png(figure: Any) -> bytes:
+    """Return a figure as a file without dates."""
+    file = io.BytesIO()
+    figure.savefig(file, dpi=DPI, metadata={"Software": None})
+    return file.getvalue()
 
 
 def _python(cell: Cell, name: str, space: dict[str, Any]) -> str:
@@ -137,7 +138,7 @@ def _commands(cell: Cell) -> str:
     }
     printed = []
     for line in cell.text.replace("\\\n", " ").splitlines():
-        command = re.sub(r"^rootscale\b", f"{sys.executable} -m rootscale", line)
+        command = re.sub(r"^rootscale\b", f"{shlex.quote(sys.executable)} -m rootscale", line)
         done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
         if done.returncode not in allowed or "Traceback" in done.stderr:
             raise RuntimeError(f"{line} ended with {done.returncode}:\n{done.stderr}")
@@ -145,9 +146,9 @@ def _commands(cell: Cell) -> str:
     return "\n".join(printed)
 
 
-def render_page(given: list[tuple[Cell, Output]], name: str) -> str:
-    """Return the page: text, code, and what the code gave."""
-    parts = []
+def render_page(given: list[tuple[Cell, Output]], name: str) -> tuple[str, dict[str, bytes]]:
+    """Return the page (text, code, and what the code gave) and its pictures by their names."""
+    parts, pictures = [], dict[str, bytes]()
     for cell, output in given:
         if cell.kind == "check":
             continue
@@ -162,10 +163,11 @@ def render_page(given: list[tuple[Cell, Output]], name: str) -> str:
             parts.append(f"```console\n{command}\n{shown}\n```")
         else:
             parts.append(f"```python\n{cell.text}\n```")
-            if shown:
-                parts.append(f"```text\n{shown}\n```")
-        parts += [f"![{cell.title}](images/{picture})" for picture in output.pictures]
-    return "\n\n".join(parts) + "\n"
+            parts += [f"```text\n{shown}\n```"] if shown else []
+        for picture in output.pictures:
+            pictures[f"{name}-{len(pictures) + 1}.png"] = picture
+            parts.append(f"![{cell.title}](images/{list(pictures)[-1]})")
+    return "\n\n".join(parts) + "\n\n", pictures
 
 
 def make_notebook(cells: list[Cell]) -> str:
@@ -199,62 +201,64 @@ def digest(text: str) -> str:
 
 def stale(script: Path) -> str:
     """Return why the page or the notebook of a script does not belong to it; empty where both do."""
-    page, notebook, source = (
-        script.with_suffix(".md"),
-        script.with_suffix(".ipynb"),
-        script.read_text("utf-8"),
-    )
+    page, notebook, source = script.with_suffix(".md"), script.with_suffix(".ipynb"), script.read_text("utf-8")
     if not page.exists() or not notebook.exists():
-        return "there is no page or no notebook of it yet"
+        return f"{script.name} has no page or no notebook yet"
     text = page.read_text("utf-8")
     found = _DIGESTS.search(text)
     if not found or found[1] != digest(source):
         return f"{page.name} was made of another text"
     if found[2] != digest(text[: found.start()]):
-        return f"{page.name} was changed by hand"
+        return f"{page.name} was changed by hand: change {script.name} instead"
     if notebook.read_text("utf-8") != make_notebook(read_cells(source)):
         return f"{notebook.name} was made of another text"
-    missing = [name for name in re.findall(r"\]\(images/(.+?)\)", text) if not (IMAGES / name).exists()]
-    return f"images/{missing[0]} is missing" if missing else ""
+    named = set(re.findall(r"\]\(images/(.+?)\)", text))
+    there = {path.name for path in (script.parent / "images").glob(f"{script.stem}-*.png")}
+    return f"images/{min(named ^ there)} is missing, or is left from before" if named != there else ""
 
 
-def make_tutorial(script: Path) -> float:
-    """Run a script in an empty folder and write its page and notebook; return the seconds it took."""
-    source, started, here = script.read_text("utf-8"), time.perf_counter(), Path.cwd()
-    cells = read_cells(source)
-    for old in IMAGES.glob(f"{script.stem}-*.png"):
-        old.unlink()
-    with tempfile.TemporaryDirectory() as folder:
+def run_script(script: Path) -> list[tuple[Cell, Output]]:
+    """Run a script in an empty folder, and return its cells with what they gave."""
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}: {message}")
         os.chdir(folder)
         try:
-            with warnings.catch_warnings():  # without the paths of this machine
-                warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}: {message}")
-                given = list(run_cells(cells, script.stem))
+            return list(run_cells(read_cells(script.read_text("utf-8")), script.stem))
         finally:
             os.chdir(here)
-    page = render_page(given, script.stem) + "\n"
-    script.with_suffix(".ipynb").write_text(make_notebook(cells), "utf-8")
+
+
+def make_tutorial(script: Path) -> None:
+    """Run a script and write its page, pictures and notebook; nothing is written where it fails."""
+    source, images = script.read_text("utf-8"), script.parent / "images"
+    page, pictures = render_page(run_script(script), script.stem)
+    images.mkdir(exist_ok=True)
+    for old in images.glob(f"{script.stem}-*.png"):
+        old.unlink()
+    for name, picture in pictures.items():
+        (images / name).write_bytes(picture)
+    script.with_suffix(".ipynb").write_text(make_notebook(read_cells(source)), "utf-8")
     script.with_suffix(".md").write_text(f"{page}<!-- make tutorials: {digest(source)} {digest(page)} -->\n", "utf-8")
-    return time.perf_counter() - started
 
 
 def main() -> int:
     """Make the tutorials that are stale, each in a process of its own; with ``--all`` or names, those."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 01-switch, or its number")
     parser.add_argument("--all", action="store_true", help="also those whose pages are up to date")
     args = parser.parse_args()
-    sys.path[:] = [os.path.abspath(entry) if entry else entry for entry in sys.path]
-    if len(args.names) == 1:
-        (script,) = [one for one in scripts() if one.stem.startswith(args.names[0])]
-        seconds = make_tutorial(script)
-        print(
-            f"{script.stem}: {seconds:.0f} s, {time.process_time():.0f} s of a core",
-            flush=True,
-        )
+    sys.path[:] = [os.path.abspath(entry) if entry else entry for entry in sys.path]  # they run elsewhere
+    asked = [script for script in scripts() if any(script.stem.startswith(name) for name in args.names)]
+    if len(asked) == 1:
+        started = time.perf_counter()
+        make_tutorial(asked[0])
+        wall, core = time.perf_counter() - started, time.process_time()
+        print(f"{asked[0].stem}: {wall:.0f} s, {core:.0f} s of a core", flush=True)
         return 0
-    for script in scripts():
-        if args.all or stale(script) if not args.names else any(script.stem.startswith(name) for name in args.names):
+    for script in asked or scripts():
+        if asked or args.all or stale(script):
             subprocess.run([sys.executable, __file__, script.stem], check=True)
         else:
             print(f"{script.stem}: up to date")
