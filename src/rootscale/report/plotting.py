@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from rootscale.files import whole
 from rootscale.report.styles import GRID
 
-__all__ = ["LineEnd", "few_ticks", "label_ends", "need_matplotlib", "plain_axes", "save_figure", "spread"]
+__all__ = ["LineEnd", "few_ticks", "label_ends", "need_matplotlib", "plain_axes", "save_figure", "spread", "symbols"]
 
 
 def need_matplotlib() -> Any:
@@ -106,6 +107,18 @@ def spread(places: Sequence[float], least: float) -> list[float]:
         for rank, i in enumerate(members):
             found[i] = round(middle + least * (rank - (len(members) - 1) / 2), 9)
     return found
+
+
+def symbols(text: str) -> str:
+    """Return a text with the signs of mathematics for the names that the program prints.
+
+    >>> symbols("theta^2"), symbols("theta*u"), symbols("cos theta"), symbols("SVAG ell=2"), symbols("eta=0.25")
+    ('θ²', 'θ u', 'cos θ', 'SVAG ℓ = 2', 'η = 0.25')
+    """
+    for name, sign in (("theta", "θ"), ("eta", "η"), ("ell", "ℓ"), ("kappa", "κ")):
+        text = re.sub(rf"(?<![a-z]){name}(?![a-z])", sign, text)
+    text = text.replace("^2", "²").replace("*", " ")
+    return re.sub(r"(?<=\w)=(?=[\w.])", " = ", text)
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int) -> Path:

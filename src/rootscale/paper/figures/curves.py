@@ -45,16 +45,15 @@ class _Line:
 
 def draw_curves(entry: Entry, path: Path) -> None:
     """Draw the gap of an experiment's runs to its base, and below it the losses."""
-    check, shown = entry.check, entry.experiment.shown
+    check = entry.check
     unit, time = unit_of(entry.record, check)
     texts = short_labels([arm.label for arm in check.others])
     lines = [
         _Line(arm, text, style_of(i).colour, np.array(arm.trajectory.meta["samples"]) / unit)
         for i, (arm, text) in enumerate(zip((check.base, *check.others), (_base_text(check), *texts), strict=True))
     ]
-    title = shown.headline(entry.finals) if shown.headline is not None else entry.title
     losses = [name for name in ("train loss", "test loss") if name in check.base.trajectory.names]
-    figure = new_figure(6.0, title, _note(entry, losses))
+    figure = new_figure(6.0, _title(entry), _note(entry, losses))
     upper, lower = figure.subfigures(2, 1, height_ratios=(6, 5))
     above, below = upper.subplots(), lower.subplots(1, len(losses), squeeze=False)[0]
     _draw_gaps(above, entry, lines)
@@ -70,6 +69,17 @@ def draw_curves(entry: Entry, path: Path) -> None:
         for axis, name in zip(below, losses, strict=True):
             _label(axis, lines, lambda line, name=name: _loss(line, name))
     save(figure, path)
+
+
+def _title(entry: Entry) -> str:
+    """Return the finding, with the eps and the length of the runs where they are not the experiment's own."""
+    headline, defaults, made = entry.experiment.shown.headline, entry.experiment.defaults, entry.record["options"]
+    if headline is None:
+        return entry.title
+    more = [f"ε = {made['eps']:g}"] if made["eps"] != defaults.eps else []
+    more += [f"{made['epochs']:g} epochs"] if made["epochs"] != defaults.epochs else []
+    what, colon, found = headline(entry.finals).partition(": ")
+    return ", ".join([what, *more]) + colon + found
 
 
 def _note(entry: Entry, losses: Sequence[str]) -> str:
