@@ -41,6 +41,11 @@ class Entry:
         """Whether runs of it are stored."""
         return (self.folder / "experiment.json").exists()
 
+    @property
+    def figure(self) -> Path:
+        """The figure of its page."""
+        return self.folder / ("finals.png" if self.experiment.shown.dots else "curves.png")
+
     # What is stored is read once, for all figures and tables.
 
     @cached_property
@@ -65,7 +70,7 @@ class Entry:
         if not self.there:
             return None
         seeds = max(final.seeds for final in self.finals)
-        return Stored(self.words(), seeds, self.record["hardware"], self.folder / "curves.png")
+        return Stored(self.words(), seeds, self.record["hardware"], self.figure)
 
     def words(self) -> str:
         """What came out, and what there is not yet, with the command that makes it."""
