@@ -25,6 +25,8 @@ from rootscale.paper.experiments.glue_page import page as glue_page
 from rootscale.paper.experiments.sde_digits import draw_stored
 from rootscale.paper.figures import draw_curves, draw_dots, draw_group, draw_noise, draw_switch
 from rootscale.paper.groups import GROUPS, cells_of
+from rootscale.paper.headline import HEADLINES, ways_of
+from rootscale.paper.figures.bars import draw_headline
 from rootscale.paper.overview import overview
 from rootscale.paper.pages import dominated_words, page
 from rootscale.paper.stored import judge_again
@@ -37,6 +39,15 @@ def reports(entry: Entry, folder: Path) -> None:
     report = importlib.import_module("rootscale.report")
     report.draw_figures(entry.check, folder, ("png", "pdf"))
     report.write_page(entry.check, folder / "report.html")
+
+
+def build_headline(entry: Entry) -> None:
+    """Draw and write an experiment whose rows are ways to one model."""
+    headline = HEADLINES[entry.experiment.name]
+    title = f"{entry.experiment.title} ({headline.subject})"
+    draw_headline(title, ways_of(entry, headline.arms), entry.folder / "seconds.png", headline.memory)
+    write(entry.folder / "README.md", headline.page(entry))
+    print(f"{entry.folder}: figure and page")
 
 
 def make_groups(results: Path, entries: Sequence[Entry], only: Sequence[str]) -> None:
@@ -71,7 +82,7 @@ def build(results: Path, pages: Path | None, only: Sequence[str] = ()) -> None:
     there = [entry for entry in entries if entry.there and not entry.experiment.group]
     for entry in there:
         if not only or entry.folder.name in only:
-            make_entry(entry, pages)
+            build_headline(entry) if entry.experiment.name in HEADLINES else make_entry(entry, pages)
     scaling = [entry for entry in there if entry.experiment.title.startswith("The square root rule")]
     if scaling:
         draw_noise(scaling, results / "noise.png")
