@@ -76,6 +76,8 @@ class Family:
         measured: the folder of ``results/`` with the family's gap in training; empty where nothing was measured.
         bias_corrected: whether it divides by ``sqrt(v / (1 - beta2^k))`` rather than by ``sqrt(v)``.
         degree: of the update in the gradient: 1 for SGD, 0 where doubling all gradients changes no step.
+        elementwise: whether it divides each number by ``sqrt(v) + eps`` of its own and by nothing else, so that
+            gradients and their noise can be measured in these units (`rootscale.training.metric`).
     """
 
     name: str
@@ -89,6 +91,7 @@ class Family:
     measured: str = ""
     bias_corrected: bool = False
     degree: int = 0
+    elementwise: bool = False
 
     @property
     def adaptive(self) -> bool:
