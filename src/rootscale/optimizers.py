@@ -33,6 +33,8 @@ _RMS_VALUES: Mapping[str, Fields] = MappingProxyType(
 _AVERAGE_WEIGHTS: Mapping[str, str] = MappingProxyType(
     {"k": "step", "step": "step", "lr_max": "eta_max", "scheduled_lr": "eta_max", "weight_sum": "weights"}
 )
+#: Momentum that averages gradients, or sums them, as some classes do.
+_MOMENTUM: Mapping[str, str] = MappingProxyType({"m": "m", "b": "m_sum"})
 _SQRT = ("sqrt",)
 _NORMALIZED = ("normalized-sqrt", "normalized-half", "normalized-linear")
 
@@ -219,7 +221,7 @@ def _beyond_adam() -> Iterator[Family]:
 
 def _degree_0() -> Iterator[Family]:
     yield Family(
-        "muon", records.Muon, _NORMALIZED, {"m": "m"},
+        "muon", records.Muon, _NORMALIZED, _MOMENTUM,
         Spelling(
             "Muon", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps"},
             {"momentum_buffer": "m"},
@@ -241,7 +243,7 @@ def _degree_0() -> Iterator[Family]:
         measured="momentum",
     )  # fmt: skip
     yield Family(
-        "signum", records.Signum, _NORMALIZED, {"m": "m"},
+        "signum", records.Signum, _NORMALIZED, _MOMENTUM,
         Spelling(
             "Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"},
             {"momentum_buffer": "m"},
