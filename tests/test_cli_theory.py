@@ -51,7 +51,7 @@ def test_every_named_setting_has_a_chain_and_noises_are_the_families_and_mini_ba
             continue
         known = noise == "gaussian" or (optimizer == "signsgd" and noise == "student-t" and problem != "logistic")
         if signs and not known:
-            with pytest.raises(ValueError, match="density at 0, not by the covariance alone.*use noise gaussian"):
+            with pytest.raises(ValueError, match=r"density at 0, not by the covariance alone.*use noise gaussian"):
                 Setting(optimizer, problem, noise)
         else:
             assert Setting(optimizer, problem, noise).chain(0.25).optimizer.eta > 0

@@ -25,6 +25,8 @@ __all__ = ["GAUSSIAN_DENSITY", "Memory", "memory_of"]
 GAUSSIAN_DENSITY = 1 / math.sqrt(2 * math.pi)
 #: Correlations below this are left out of sums over steps.
 _SMALL = 1e-13
+#: Lags whose sum over steps is taken at once.
+_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,14 @@ class Memory:
             C(r) = (2 / pi) sum over all n of arcsin(rho_|n| r).
         """
         total = torch.asin(correlation.clamp(-1, 1))
-        for rho, _ in self.lags:
-            total = total + 2 * torch.asin((rho * correlation).clamp(-1, 1))
+        for part in self._parts(correlation):
+            total = total + 2 * torch.asin((correlation.unsqueeze(-1) * part[0]).clamp(-1, 1)).sum(-1)
         return total * (2 / math.pi)
+
+    def _parts(self, like: Tensor) -> list[Tensor]:
+        """Return `lags` as tensors of two rows, some at a time."""
+        lags = torch.tensor(self.lags, dtype=like.dtype, device=like.device).reshape(-1, 2).T
+        return [lags[:, first : first + _AT_ONCE] for first in range(0, lags.shape[1], _AT_ONCE)]
 
     @functools.cached_property
     def diffusion(self) -> float:
@@ -116,9 +123,9 @@ class Memory:
         ``-L grad log s`` to the drift, with ``s`` the standard deviation of the noise. Without memory it is zero.
         """
         total = torch.zeros_like(correlation)
-        for rho, recent in self.lags:
-            r = rho * correlation
-            total = total + recent * r / (1 - r * r).clamp(min=_SMALL).sqrt()
+        for rho, recent in self._parts(correlation):
+            r = correlation.unsqueeze(-1) * rho
+            total = total + (recent * r / (1 - r * r).clamp(min=_SMALL).sqrt()).sum(-1)
         return total * (2 / math.pi)
 
     @functools.cached_property

@@ -138,13 +138,13 @@ class SignSDE:
         def log_noise(at: Tensor) -> Tensor:
             return self.oracle.variance(at).log() / 2
 
-        d = theta.shape[1]
-        units = torch.eye(d, dtype=theta.dtype, device=theta.device)
-        slopes: list[Tensor] = [torch.func.jvp(log_noise, (theta,), (unit.expand_as(theta),))[1] for unit in units]
-        if d == 1:
+        back = torch.func.vjp(log_noise, theta)[1]
+        units = torch.eye(theta.shape[1], dtype=theta.dtype, device=theta.device)
+        slopes: list[Tensor] = [back(unit.expand_as(theta).contiguous())[0] for unit in units]  # a row for each noise
+        if len(slopes) == 1:
             return slopes[0] * self.memory.pull
         weights = self.memory.attraction(correlation(self.oracle, theta))
-        return (weights * torch.stack(slopes, -1)).sum(-1)
+        return (weights * torch.stack(slopes, 1)).sum(-1)
 
     def diffusion(self, t: Time, x: SGDState, dw: Tensor) -> SGDState:
         """Return the noise increment; as much like the noise of the gradient as its covariance allows."""
