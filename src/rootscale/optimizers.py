@@ -37,6 +37,8 @@ _AVERAGE_WEIGHTS: Mapping[str, str] = MappingProxyType(
 _MOMENTUM: Mapping[str, str] = MappingProxyType({"m": "m", "b": "m_sum"})
 _SQRT = ("sqrt",)
 _NORMALIZED = ("normalized-sqrt", "normalized-half", "normalized-linear")
+_SIGNS = "SDE in docs/theory.md, orders measured"
+_NO_SDE = f"{SCALES}; no SDE is known"
 
 
 def _adam_like() -> Iterator[Family]:
@@ -229,7 +231,7 @@ def _degree_0() -> Iterator[Family]:
             {"momentum_buffer": "m"},
             {"nesterov": "nesterov"},
         ),
-        "derived", SCALES,
+        "derived", _NO_SDE,
         "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default: with "
         "Nesterov's look-ahead the gradient beside momentum keeps its share only where mu is kept.",
         measured="momentum",
@@ -240,8 +242,9 @@ def _degree_0() -> Iterator[Family]:
             "Lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"},
             {"exp_avg": "m"}, in_torch=False,
         ),
-        "derived", SCALES,
-        "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates.",
+        "derived", _SIGNS,
+        "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates. Its "
+        "SDEs keep a = 0 (mu in steps) and a = 1 (mu in samples).",
         measured="momentum",
     )  # fmt: skip
     yield Family(
@@ -250,15 +253,16 @@ def _degree_0() -> Iterator[Family]:
             "Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"},
             {"momentum_buffer": "m"}, in_torch=False,
         ),
-        "derived", f"{SCALES}; arXiv 2411.15958 for mu = 0",
-        "The sign of momentum is on average its mean over its noise: as Muon, by coordinates.",
+        "derived", f"{_SIGNS}; for mu = 0 also arXiv 2411.15958",
+        "The sign of momentum is on average its mean over its noise: as Muon, by coordinates. Its SDEs keep a = 0 (mu "
+        "in steps) and a = 1 (mu in samples).",
     )  # fmt: skip
     yield Family(
         "lamb", records.LAMB, ("normalized-half", "normalized-linear", "normalized-sqrt"), _MOMENTS,
         Spelling(
             "Lamb", {**_ADAM_VALUES, "max_grad_norm": "max_grad_norm"},
             {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"}, group_state={"step": "step"}, in_torch=False,
-        ), "derived", SCALES,
+        ), "derived", _NO_SDE,
         "Adam's step is divided by its own norm, the noise that beta1's average leaves: as Muon, with v by 1/kappa.",
         bias_corrected=True,
     )  # fmt: skip

@@ -99,8 +99,9 @@ def _draw_orders(found: Orders, png: Path) -> None:
         for name in errors.names
     }
     fits = {name: fit_text(fit) for name, fit in found.fits.items()}
-    step = "$\\eta^2$" if found.chains[0].moments else "$\\eta$"
-    label = f"{step}$/\\ell^2$" if found.ells and found.chains[0].moments else step
+    squared = found.setting.case.equation.clock_power == 2
+    step = "$\\eta^2$" if squared else "$\\eta$"
+    label = f"{step}$/\\ell^2$" if found.ells and squared else step
     draw_orders(rows, png, fits=fits, title=found.title, step=label, largest=LARGEST, resolved=RESOLVED)
 
 
@@ -175,7 +176,7 @@ def _print_processes(out: Console, found: Processes, substeps: int) -> None:
             table.add_row("" if i else name, label, value, f"{result.diverged[-1]} of {result.replicas}")
         table.add_section()
     out.print(unclipped(table))
-    step = "eta^2" if found.chain.moments else "eta"
+    step = "eta^2" if found.setting.case.equation.clock_power == 2 else "eta"
     out.print(f"± is 95 %; the SDE was solved by {found.scheme.name} with steps of {step}/{substeps}")
     if any(result.diverged[-1] for result in found.trajectories.values()):
         out.print("note: means are over the paths that did not diverge")
