@@ -242,9 +242,8 @@ def reports(entry: Entry, folder: Path) -> None:
 
 def build(results: Path, pages: Path | None) -> None:
     """Make everything that can be made of what is stored, verdicts first."""
-    for place in sorted(results.glob("**/check.json")):
-        judge_again(place.parent)
-    entries = list(entries_of(results))
+    checks = {place.parent: judge_again(place.parent) for place in sorted(results.glob("**/check.json"))}
+    entries = list(entries_of(results, checks))
     for group in GROUPS.values():
         cells = cells_of(entries, group.name)
         if cells:
