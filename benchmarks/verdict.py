@@ -58,7 +58,8 @@ def truth(kind: str, length: int) -> Array:
         SPIKE: 2.0 * (np.arange(length) == length // 3),
         EDGE: np.minimum(3 * x, 1),
     }
-    return TOLERANCE * shapes[kind]
+    found: Array = TOLERANCE * shapes[kind]
+    return found
 
 
 def at_once(process: Process, kind: str, seeds: int, looks: str, rng: np.random.Generator) -> str:

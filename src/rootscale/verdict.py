@@ -184,6 +184,7 @@ def compare(
     resamples: int = 4000,
     seed: int = 0,
     deciding: Sequence[str] = (),
+    whole: Trajectory | None = None,
 ) -> Comparison:
     """Compare two sets of runs: the gap of their mean curves, with bands, and whether it is within ``tolerance``.
 
@@ -207,11 +208,12 @@ def compare(
         seed: of the resamples.
         deciding: the test functions on which the verdict rests, with one band for all of them; all, where empty. Each
             of the others has a band and a verdict for itself.
+        whole: the base over a longer window, whose range is taken as the unit instead.
     """
     need_levels(tolerance, level, looks)
     if resamples < 100:
         raise ValueError(f"need at least 100 resamples, got {resamples}")
-    runs = pair_runs(base, other, functions)
+    runs = pair_runs(base, other, functions, whole=whole)
     compared = (*runs.names, *runs.flat)
     for name in deciding:
         if name not in compared:
@@ -291,8 +293,8 @@ def _seen(samples: Sequence[Sample], judged: Mask, use: Mask, critical: Mapping[
     gap = samples[0].mean - (zero if len(samples) == 1 else samples[1].mean)
     se = np.sqrt(sum((one.variance for one in samples), zero))
     spread = np.sqrt(sum((one.runs * one.variance for one in samples), zero))  # of one seed on each side
-    curves = (np.where(judged, part, np.nan) for part in (gap, pooled_se(se, use), pooled_se(spread, use)))
-    return [Seen(*rows, critical[i]) for i, rows in enumerate(zip(*curves, strict=True))]
+    gap, se, spread = (np.where(judged, part, np.nan) for part in (gap, pooled_se(se, use), pooled_se(spread, use)))
+    return [Seen(gap[i], se[i], spread[i], critical[i]) for i in range(len(gap))]
 
 
 def _verdict(gap: Gap, limit: float) -> Verdict:

@@ -27,7 +27,7 @@ from rootscale.tolerance import Tolerance, tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "refuse", "settings_of"]
+__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "judged_arm", "refuse", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,32 @@ def settings_of(
 
 def compared_arm(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
     """Return the arm of a variant with its comparison, and the causes where it is different."""
-    base, trajectory = swept.trajectories[Variant()], swept.trajectories[variant]
+    return judged_arm(task, variant, (swept.trajectories[Variant()], swept.trajectories[variant]), settings, judge)
+
+
+def judged_arm(
+    task: Task,
+    variant: Variant,
+    sides: tuple[Trajectory, Trajectory],
+    settings: Settings,
+    judge: Judge,
+    whole: Trajectory | None = None,
+) -> Arm:
+    """Return an arm with its comparison, and the causes where it is different.
+
+    Args:
+        task, variant: what was run.
+        sides: the runs of the base and of the variant.
+        settings: of all of them.
+        judge: what makes them the same.
+        whole: the base to its end, where ``sides`` are the first part of their runs.
+    """
+    base, trajectory = sides
     deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in base.names if name in LOSSES]
     comparison = compare(
-        base, trajectory, tolerance=judge.tolerance, level=judge.level, looks=judge.looks, deciding=deciding
-    )
+        base, trajectory, tolerance=judge.tolerance, level=judge.level, looks=judge.looks, deciding=deciding,
+        whole=whole,
+    )  # fmt: skip
     arm = replace(arm_of(task, variant, trajectory), comparison=comparison)
     if comparison.verdict == "different":
         arm = replace(arm, causes=causes_of(task, variant, arm, base, settings))

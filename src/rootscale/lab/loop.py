@@ -95,8 +95,8 @@ class RunLog:
             the same folder: a loop that finds its checkpoint there may go on from it.
     """
 
-    def __init__(self, folder: Path, stop: Stop) -> None:
-        self.folder, self._stop = folder, stop
+    def __init__(self, folder: Path, stop: Stop, logged: Callable[[Path, bool], object] | None = None) -> None:
+        self.folder, self._stop, self._logged = folder, stop, logged
         self._file = (folder / _PART).open("a", encoding="utf-8")
         self._rows = 0
 
@@ -107,6 +107,8 @@ class RunLog:
         self._file.flush()
         self._rows += 1
         self.look()
+        if self._logged is not None:
+            self._logged(self.folder, False)
 
     def look(self) -> None:
         """Raise what the user or a deadline asked for, when the run is to stop."""
@@ -121,6 +123,8 @@ class RunLog:
                 "lines to {log}"
             )
         (self.folder / _PART).replace(self.folder / _WHOLE)
+        if self._logged is not None:
+            self._logged(self.folder, True)
 
     def close(self) -> None:
         """Close the log of a run that is not finished."""
@@ -134,9 +138,14 @@ def _plain(value: Any) -> Any:
 
 
 def read_log(folder: Path, name: str, seed: int, batch_size: float) -> Log:
-    """Read the log of a finished run."""
-    lines = (folder / _WHOLE).read_text(encoding="utf-8").splitlines()
-    return Log.of_rows(name, [json.loads(line) for line in lines], seed=seed, batch_size=batch_size)
+    """Read the log of a run, or what an unfinished one has logged so far; it has no columns where that is nothing."""
+    lines: list[str] = []
+    for file in (folder / _WHOLE, folder / _PART):
+        if file.exists():
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            break
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be under way
+    return Log.of_rows(name, rows, seed=seed, batch_size=batch_size)
 
 
 @dataclass(frozen=True, eq=False)
