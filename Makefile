@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results clean setup
+.PHONY: demo docs docs-serve test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results calculator clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -21,6 +21,14 @@ test-slow: $(READY)
 test-integrations: $(READY)
 	$(INSTALL) --editable ".[optax,ray]"
 	$(BIN)/python -m pytest -q tests/integrations docs/integrations src/rootscale/integrations
+
+# The site in build/site. Examples that fail, dead links and missing anchors are errors.
+docs: $(READY)
+	$(BIN)/python -m pytest -q README.md docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --livereload --watch website --watch results --watch src
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -65,6 +73,10 @@ bench-language: $(READY)
 # Every figure and table of results/ from the stored data.
 results: $(READY)
 	$(BIN)/python -m rootscale.paper.results --pages build/results
+
+# The data of docs/calculator from the tables of the package.
+calculator: $(READY)
+	$(BIN)/python -m rootscale.tables docs/calculator/table.js
 
 setup: $(READY)
 

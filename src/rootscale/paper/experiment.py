@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.lab import Settings, Variant
-from rootscale.lab.settings import Setup
+from rootscale.lab.settings import Measure, Setup
 from rootscale.lab.task import Task
 from rootscale.paper.finals import ACCURACY, MEASURES, Final
 from rootscale.paper.recipes import recipe
@@ -107,16 +107,18 @@ class Line:
         label: for legends.
         task, variant: what is trained, and how it differs from the task's plan.
         setup: how it is trained; None is as the other lines of the experiment.
+        measure: what is measured along it; None is as the other lines.
     """
 
     label: str
     task: Task
     variant: Variant = Variant()
     setup: Setup | None = None
+    measure: Measure | None = None
 
     def settings(self, common: Settings) -> Settings:
         """Return the settings of its runs, given those that all lines have in common."""
-        return common if self.setup is None else replace(common, setup=self.setup)
+        return replace(common, setup=self.setup or common.setup, measure=self.measure or common.measure)
 
 
 #: Makes the lines of an experiment, the base first, and what they have in common.

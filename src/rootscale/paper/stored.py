@@ -67,6 +67,8 @@ def store(
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
         if parts:
             runs = only(joined(parts), experiment.keeps)
+            if arms:
+                runs = on_the_clock(arms[0].trajectory, runs)
             arms.append(replace(arm_of(line.task, line.variant, runs), label=line.label))
     arms = [arms[0], *(compared(arms[0], arm) for arm in arms[1:])]
     warm = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
@@ -103,6 +105,15 @@ def only(trajectory: Trajectory, names: Sequence[str]) -> Trajectory:
         if name in trajectory.values
     }
     return replace(trajectory, values=kept)
+
+
+def on_the_clock(base: Trajectory, other: Trajectory) -> Trajectory:
+    """Return runs at the times of the base, where both were measured after the same samples.
+
+    Another learning rate makes another continuous time of the same samples.
+    """
+    same = base.meta["samples"] == other.meta["samples"]
+    return replace(other, times=base.times) if same else other
 
 
 def _environment(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
