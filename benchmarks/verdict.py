@@ -31,6 +31,7 @@ from rich.table import Table
 
 import rootscale.bands
 import rootscale.gap
+import rootscale.looks
 import rootscale.verdict
 from rootscale.files import write_json
 from rootscale.lab.provenance import environment
@@ -111,7 +112,7 @@ def stored(path: Path, made: dict[str, Any]) -> dict[str, Any]:
 def code() -> str:
     """Return a digest of what makes the bands and draws the runs."""
     here = Path(__file__)
-    modules = (rootscale.bands, rootscale.gap, rootscale.verdict)
+    modules = (rootscale.bands, rootscale.gap, rootscale.looks, rootscale.verdict)
     files = [*(Path(str(module.__file__)) for module in modules), here, here.with_name("resampled.py")]
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
     for node in [node for tree in trees for node in ast.walk(tree)]:

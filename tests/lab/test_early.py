@@ -38,7 +38,8 @@ def test_runs_of_a_task_end_where_they_are_clearly_different_and_are_not_made_ag
     assert any(note.startswith(f"stopped at {stopped:g} of 800 samples") for note in arm.comparison.notes)
     folders = [place.parent for place in (tmp_path / "start-0" / "runs").glob("b-32*/*/run.json")]
     assert folders
-    assert not any((folder / "trajectory.npz").exists() for folder in folders)
+    finished = sum((folder / "trajectory.npz").exists() for folder in folders)
+    assert finished < (8 if execute.workers() > 1 else 1)  # one after the other, or all seeds at once
     made = []
     again = find_largest(task(), search, **{**given, "execute": Counting(made)}).branches[0]
     assert not made
@@ -102,8 +103,10 @@ def test_a_loop_is_stopped_on_the_way_and_the_rest_of_its_seeds_is_not_run(tmp_p
     (branch,) = find_largest(logging(), Search(kappas=(4,)), store=Store(tmp_path), execute=Here()).branches
     (arm,) = branch.check.others
     assert arm.verdict == "different"
-    assert arm.trajectory.replicas == 2
+    seeds = arm.trajectory.replicas
+    assert seeds in (2, 3)
     assert arm.trajectory.meta["stopped_at"] == pytest.approx(32 + 0.25 * (1600 - 32))
     assert [note for note in arm.comparison.notes if note.startswith("stopped at 424 of 1,600 samples")]
-    (second,) = [place for place in (tmp_path / "start-0" / "runs").glob("b-16*/seeds-1") if place.is_dir()]
-    assert not (second / "log.jsonl").exists()
+    (last,) = (tmp_path / "start-0" / "runs").glob(f"b-16*/seeds-{seeds - 1}")
+    assert not (last / "log.jsonl").exists()
+    assert not list((tmp_path / "start-0" / "runs").glob(f"b-16*/seeds-{seeds}"))

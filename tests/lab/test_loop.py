@@ -400,7 +400,7 @@ def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, 
         """)
     )
     words = ["check", f"{path}:task", "--find-largest", "--switch-at", "200", "25%", "--points", "8", "--workers", "1"]
-    assert main([*words, "--seeds", "4", "--rule", "none", "--out", str(tmp_path / "kept")]) in (0, 3)
+    assert main([*words, "--seeds", "6", "--rule", "none", "--out", str(tmp_path / "kept")]) in (0, 3)
     captured = capsys.readouterr()
     found = json.loads((tmp_path / "kept" / "largest.json").read_text())
     assert [branch["samples"] for branch in found["branches"]] == [200, 200]

@@ -1,7 +1,7 @@
 """Runs that are clearly different end in mid-run: what they have so far is compared with the base at fixed places.
 
-At a quarter, a half and three quarters of the run a look may spend a tenth of the chance of an error each, at any
-numbers of seeds; the verdict at the end has the rest. The sum of all is what the judge allows, so that all looks
+At a quarter, a half and three quarters of the run a look may spend a twentieth of the chance of an error each, at
+any numbers of seeds; the verdict at the end has the rest. The sum of all is what the judge allows, so that all looks
 together err no more often. Early looks need stronger evidence, and the last one is hardly weakened, as in clinical
 trials (Haybittle 1971, British Journal of Radiology 44; Peto et al. 1976, British Journal of Cancer 34). The unit of a
 gap is the range of the whole base, which is run first.
@@ -30,7 +30,7 @@ from rootscale.verdict import FEWEST
 __all__ = ["ClearlyDifferentError", "LoopWatch", "TaskWatch", "at_the_end"]
 
 #: Shares of a run at which is looked, and what each of them may spend of the chance of an error.
-PLACES, SPENT = (0.25, 0.5, 0.75), 0.1
+PLACES, SPENT = (0.25, 0.5, 0.75), 0.05
 #: Seconds between two looks at the logs of a loop.
 EVERY = 1.0
 #: What a run of a task has so far.

@@ -16,6 +16,7 @@ import ast
 import hashlib
 import inspect
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -35,7 +36,11 @@ __all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "pars
 
 #: What a training function takes, by name.
 PARAMETERS = ("batch_size", "seed", "log", "convert")
+#: Called with the folder of a run after each row that it logs, and with whether it has ended.
+Logged = Callable[[Path, bool], object]
 _PART, _WHOLE = "log.part.jsonl", "log.jsonl"
+#: Seconds between two signs of life.
+_TELL = 1.0
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,9 @@ class RunLog:
             the same folder: a loop that finds its checkpoint there may go on from it.
     """
 
-    def __init__(self, folder: Path, stop: Stop, logged: Callable[[Path, bool], object] | None = None) -> None:
-        self.folder, self._stop, self._logged = folder, stop, logged
+    def __init__(self, folder: Path, stop: Stop, tell: Callable[[float], object], logged: Logged | None = None) -> None:
+        self.folder, self._stop, self._tell, self._logged = folder, stop, tell, logged
+        self._told = time.monotonic()
         self._file = (folder / _PART).open("a", encoding="utf-8")
         self._rows = 0
 
@@ -111,8 +117,11 @@ class RunLog:
             self._logged(self.folder, False)
 
     def look(self) -> None:
-        """Raise what the user or a deadline asked for, when the run is to stop."""
+        """Raise what the user or a deadline asked for, when the run is to stop; and let it be known that it is made."""
         self._stop.end()
+        if time.monotonic() - self._told > _TELL:
+            self._told = time.monotonic()
+            self._tell(0.0)  # how far it is only the loop knows
 
     def finish(self) -> None:
         """Close the log: the run is finished."""

@@ -131,12 +131,13 @@ class _LoopJob:
             "process": {"host": platform.node(), "pid": os.getpid()},
             **environment("cpu"),
         }
+        tell(0.0)
         with self.store.claim(self.wanted, facts, tell, stop) as place:
             if place is not None:
                 convert = Convert(
                     spec.batch_size, spec.task.batch_size, spec.variant.text, spec.start(seed)
                 )  # fmt: skip
-                _run(spec.task, seed, RunLog(place, stop, self.logged), convert)
+                _run(spec.task, seed, RunLog(place, stop, tell, self.logged), convert)
                 write_facts(place, self.wanted, {**facts, "status": "finished", "guards": convert.warnings})
         tell(1.0)
 

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 from rootscale.lab.result import Arm
 from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.variant import Variant
+from rootscale.looks import TYPICAL
 
 __all__ = ["FIRST", "MOST", "Rounds"]
 
@@ -90,6 +91,8 @@ class Rounds:
     def _next(self, seeds: int, undecided: Sequence[Arm]) -> int | None:
         """Return how many seeds to take next: what would decide the first arm, if that is 2 more to twice as many.
 
+        It is one of the numbers at which looks may spend more (`rootscale.looks.TYPICAL`).
+
         None where all are decided, or, from the second round on, where none would be by the most there may be.
         """
         if not undecided or seeds >= self.most:
@@ -98,4 +101,5 @@ class Rounds:
         known = [need for need in needs if need is not None and need <= self.most]
         if not known and seeds > len(self.first):
             return None
-        return min(self.most, max(seeds + 2, min([2 * seeds, *known])))
+        enough = max(seeds + 2, min([2 * seeds, *known]))
+        return min(self.most, next((number for number in TYPICAL if number >= enough), enough))
