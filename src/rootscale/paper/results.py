@@ -74,10 +74,9 @@ def make_entry(entry: Entry, pages: Path | None) -> None:
 
 def build(results: Path, pages: Path | None, only: Sequence[str] = ()) -> None:
     """Make everything that can be made of what is stored, verdicts first; or some experiments, by their folders."""
-    for place in sorted(results.glob("**/check.json")):
-        if not only or place.parent.name in only:
-            judge_again(place.parent)
-    entries = list(entries_of(results))
+    stored = [place.parent for place in sorted(results.glob("**/check.json"))]
+    checks = {place: judge_again(place) for place in stored if not only or place.name in only}
+    entries = list(entries_of(results, checks))
     make_groups(results, entries, only)
     there = [entry for entry in entries if entry.there and not entry.experiment.group]
     for entry in there:
