@@ -24,9 +24,9 @@ from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiments.glue_page import page as glue_page
 from rootscale.paper.experiments.sde_digits import draw_stored
 from rootscale.paper.figures import draw_curves, draw_dots, draw_group, draw_noise, draw_switch
+from rootscale.paper.figures.bars import draw_headline
 from rootscale.paper.groups import GROUPS, cells_of
 from rootscale.paper.headline import HEADLINES, ways_of
-from rootscale.paper.figures.bars import draw_headline
 from rootscale.paper.overview import overview
 from rootscale.paper.pages import dominated_words, page
 from rootscale.paper.stored import judge_again
