@@ -138,7 +138,7 @@ def _half(pairs: np.ndarray) -> float:  # type: ignore[type-arg]
 
 
 def _load(path: Path) -> Callable[[float, float], float | None]:
-    """Return the mean utilisation of the GPU between two times, from a log of nvidia-smi (time in UTC, percent, ...)."""
+    """Return the mean utilisation of the GPU between two times, from a log of nvidia-smi: time in UTC, percent."""
     rows: list[tuple[float, float]] = []
     if path.exists():
         with path.open(encoding="utf-8") as file:
@@ -224,8 +224,8 @@ def _row(*cells: str) -> str:
 
 
 _SETTING = (
-    "A GPT (6 layers, width 512) on the bytes of enwik8, sequences of 128, AdamW with betas .9 and .95 and a cosine. All "
-    "rows see the same tokens in the same order."
+    "A GPT (6 layers, width 512) on the bytes of enwik8, sequences of 128, AdamW with betas .9 and .95 and a cosine. "
+    "All rows see the same tokens in the same order."
 )
 HEADLINES: Mapping[str, Headline] = MappingProxyType(
     {

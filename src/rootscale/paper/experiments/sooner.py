@@ -278,33 +278,6 @@ def _best(finals: Sequence[Final]) -> str:
 _MORE = {"measure": "test loss", "keeps": (*KEEPS, "Tr Sigma"), "models": ("gpt-4", "gpt")}
 EXPERIMENTS = [
     Experiment(
-        name="sooner-lr",
-        title="The same model, sooner: learning rates at each batch size",
-        claim="Not in the paper. Which of some learning rates is the best over an eighth of the tokens",
-        source="nothing",
-        minutes=1,
-        defaults=Options(epochs=49152 / 703124, batch_sizes=(8, 128, 512), model="gpt-6", points=2),
-        lines=partial(_tries, TRIED),
-        words=_best,
-        smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
-        **_MORE,  # type: ignore[arg-type]
-    ),
-    *(
-        Experiment(
-            name=f"{name}-lr",
-            title=f"The same model, sooner: learning rates at B = {size}, over the whole run",
-            claim="Not in the paper. Which of some learning rates is the best for a large batch",
-            source="nothing",
-            minutes=1,
-            defaults=Options(epochs=samples / 703124, batch_sizes=(size,), model="gpt-6", points=2),
-            lines=partial(_tries, TRIED_LONG),
-            words=_best,
-            smoke={"epochs": 2, "batch_sizes": (1024,)},
-            **_MORE,  # type: ignore[arg-type]
-        )
-        for name, size, samples in (("sooner-large", 128, 262144), ("one-gpu", 512, 262144))
-    ),
-    Experiment(
         name="sooner",
         title="The same model, sooner",
         claim="Not in the paper. A batch that grows with the measured noise, everything converted, ends at the same "
@@ -329,5 +302,32 @@ EXPERIMENTS = [
         words=_told,
         smoke={"epochs": 4, "batch_sizes": (1024, 4096)},
         **_MORE,  # type: ignore[arg-type]
+    ),
+    Experiment(
+        name="sooner-lr",
+        title="The same model, sooner: learning rates at each batch size",
+        claim="Not in the paper. Which of some learning rates is the best over an eighth of the tokens",
+        source="a choice that is made first",
+        minutes=1,
+        defaults=Options(epochs=49152 / 703124, batch_sizes=(8, 128, 512), model="gpt-6", points=2),
+        lines=partial(_tries, TRIED),
+        words=_best,
+        smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
+        **_MORE,  # type: ignore[arg-type]
+    ),
+    *(
+        Experiment(
+            name=f"{name}-lr",
+            title=f"The same model, sooner: learning rates at B = {size}, over the whole run",
+            claim="Not in the paper. Which of some learning rates is the best for a large batch",
+            source="a choice that is made first",
+            minutes=1,
+            defaults=Options(epochs=samples / 703124, batch_sizes=(size,), model="gpt-6", points=2),
+            lines=partial(_tries, TRIED_LONG),
+            words=_best,
+            smoke={"epochs": 2, "batch_sizes": (1024,)},
+            **_MORE,  # type: ignore[arg-type]
+        )
+        for name, size, samples in (("sooner-large", 128, 262144), ("one-gpu", 512, 262144))
     ),
 ]
