@@ -148,8 +148,8 @@ def quantised_part(found: dict[str, Any]) -> list[str]:
         "## A state of 8 bits",
         f"bitsandbytes' AdamW on scikit-learn's digits (MLP 64-128-10), {found['seeds']} seeds: 12,000 samples at "
         "batch size 4, then 24,000 more at 4, 16 and 64. Each column is compared with the run of its own kind that "
-        "keeps its batch size. `rescale_` multiplies the scales of the blocks and leaves the codes; the gaps in 8 bits are "
-        "those in 32 bits. Left as they are, the scales are those of another batch size.",
+        "keeps its batch size. `rescale_` multiplies the scales of the blocks and leaves the codes; the gaps in 8 bits "
+        "are those in 32 bits. Left as they are, the scales are those of another batch size.",
         "\n".join(lines),
         f"`{found['command']}`, bitsandbytes {found['bitsandbytes']}, on a CPU.",
     ]

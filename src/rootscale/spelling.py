@@ -33,6 +33,8 @@ class Spelling:
         options: the tool's names of what has no unit, such as ``nesterov``, with the fields that they hold.
         group_state: the names of state that the tool keeps beside the hyperparameters, as ``state``.
         codes: of state in few bits: the names of the codes, which stay, with the names of the scales, which change.
+        fixed: the options whose values make the tool's optimizer one of this family.
+        in_torch: whether it is a class of ``torch.optim``.
         unsure: what is not known of the state, where it matters as soon as momentum's weight changes.
         foreign: names of state that the family has not: parameters that have it are another optimizer's.
     """
@@ -43,6 +45,8 @@ class Spelling:
     options: Mapping[str, str] = _frozen({})
     group_state: Mapping[str, str] = _frozen({})
     codes: Mapping[str, str] = _frozen({})
+    fixed: Mapping[str, object] = _frozen({})
+    in_torch: bool = True
     unsure: str = ""
     foreign: tuple[str, ...] = ()
 
@@ -57,7 +61,7 @@ class Spelling:
         return {
             name: getattr(record, held) if isinstance(held, str) else tuple(getattr(record, one) for one in held)
             for name, held in {**self.values, **self.options}.items()
-        }
+        } | dict(self.fixed)
 
     def summing(self) -> Spelling:
         """Return the spelling of classes that sum gradients in their momentum, ``b = mu b + g``, and do not average."""
