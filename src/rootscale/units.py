@@ -187,9 +187,10 @@ def summed(exponent: Fraction) -> Form:
     """
 
     def apply(value: Number, kappa: Number, before: Number, after: Number) -> Number:
-        return float(value) * float(kappa) ** float(exponent) * (1 - float(before)) / (1 - float(after))
+        factor: float = float(kappa) ** float(exponent)
+        return float(value) * factor * (1 - float(before)) / (1 - float(after))
 
-    return Form(f"x * kappa^({exponent}) * (1 - mu) / (1 - mu')", apply, follows="mu")
+    return Form(f"x * kappa^({exponent}) * (1 - mu) / (1 - mu')", apply, follows="mu", kind="summed")
 
 
 KEPT = Form("x", lambda value, kappa: value, kind="kept")
