@@ -82,8 +82,8 @@ def _cell(head: str, source: str, start: int, end: int) -> Cell:
     if head.startswith("[markdown]"):
         return Cell("markdown", "", re.sub(r"^# ?", "", text, flags=re.MULTILINE), line)
     lines = text.splitlines()
-    if lines and all(one.startswith("# !") for one in lines):
-        return Cell("console", head, "\n".join(one.removeprefix("# !") for one in lines), line)
+    if lines and lines[0].startswith("# !") and all(one.startswith(("# !", "#  ")) for one in lines):
+        return Cell("console", head, re.sub(r"^# !?", "", text, flags=re.MULTILINE), line)
     return Cell("check" if head == 'tags=["check"]' else "python", head, text, line)
 
 

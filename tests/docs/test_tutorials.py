@@ -147,7 +147,7 @@ def test_a_tutorial_that_fails_writes_nothing_and_says_where(script, cell, why):
     script.write_text(SCRIPT + cell)
     with pytest.raises((RuntimeError, ZeroDivisionError), match=why) as failed:
         tutorials.make_tutorial(script)
-    assert "in the cell at line 22 of 01-mine.py" in "".join(failed.value.__notes__)
+    assert "in the cell at line 21 of 01-mine.py" in "".join(failed.value.__notes__)
     assert list(script.parent.iterdir()) == [script]
 
 
