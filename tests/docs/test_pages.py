@@ -12,6 +12,7 @@ import pytest
 from rootscale import __version__, cli
 from rootscale.integrations.configs import FORMATS
 from rootscale.optimizers import FAMILIES
+from rootscale.paper.stored import finals_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,3 +59,11 @@ def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
     text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
     assert f"{len(FAMILIES)} families" in text
     assert f"{len(FORMATS)} kinds of configuration files" in text
+
+
+def test_the_accuracies_on_the_start_page_are_those_of_the_results():
+    text = " ".join((ROOT / "docs" / "README.md").read_text(encoding="utf-8").split())
+    finals = {final.label: -100 * final.accuracy.gap for final in finals_of(ROOT / "results" / "cifar10-switch")[1:]}
+    converted, rate = (finals[f"256 → 4,096, {name}"] for name in ("everything converted", "learning rate only"))
+    assert f"everything converted it ends {converted:.1f} points of accuracy below" in text
+    assert f"which is what most tools change, {rate:.1f} points" in text
