@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo dist docs docs-serve test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results calculator clean setup
+.PHONY: demo dist docs docs-serve test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results calculator tutorials clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -93,6 +93,10 @@ results: $(READY)
 # The data of docs/calculator from the tables of the package.
 calculator: $(READY)
 	$(BIN)/python -m rootscale.tables docs/calculator/table.js
+
+# The tutorials whose scripts have changed, run and written anew; ALL=--all for all of them, some minutes.
+tutorials: $(READY)
+	$(BIN)/python website/tutorials.py $(ALL)
 
 setup: $(READY)
 

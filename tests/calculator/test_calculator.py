@@ -115,6 +115,13 @@ def test_random_plans_are_converted_as_in_python(opened):
 
 
 @needs_browser
+def test_every_kind_of_form_is_known_to_the_page(opened):
+    kinds = set(opened.run("ROOTSCALE.rows.map((row) => row.form.kind)"))
+    # The first moment follows the weight of its average: it is state, which no plan has.
+    assert kinds - set(opened.run("Object.keys(FORMS)")) == {"moment"}
+
+
+@needs_browser
 def test_errors_are_said_at_the_field_that_has_them(opened):
     requests = make_requests(json.loads(json.dumps(calculator_tables()["optimizers"])), PLANS, seed=1)
     there = opened.run(f"{json.dumps(requests)}.map(answerTo).filter((one) => one.error).map((one) => one.field)")
