@@ -1,7 +1,7 @@
 """What the rules of the registry keep of an optimizer's dynamics on toy problems, beside other seeds and wrong rules.
 
     python benchmarks/optimizer_toys.py [--replicas 1024] [--only muon lion] [--out results/optimizers]
-    python benchmarks/optimizer_toys.py --only --docs docs/optimizers.md    # writes the table of the page
+    python website/registry.py    # writes the table of docs/optimizers.md from it
 
 Largest gap of the loss as a share of the base curve's range at kappa = 4 and 16 (`rootscale.theory.toys`), in
 ``toys.json``. Families that are there already with as many replicas are kept. Some minutes on one core.
@@ -54,39 +54,11 @@ def measured(name: str, replicas: int) -> dict[str, Any]:
     return found
 
 
-def table(found: dict[str, Any]) -> str:
-    """Return the registry as a table in Markdown, with the gaps that were measured."""
-    lines = ["| optimizer | its rule (others that keep it) | how sure | toy gap, kappa 4 / 16 | in training | why |"]
-    lines.append("|---|---|---|---|---|---|")
-    for row in FAMILIES.values():
-        others = f" ({', '.join(row.rules[1:])})" if row.rules[1:] else ""
-        place = f"results/{row.measured}" if row.measured else ""
-        why = row.why.replace("|g|", "abs(g)")
-        gaps = " / ".join(worst(found.get(row.name, {}), row.rules[0], kappa) for kappa in KAPPAS)
-        shown = gaps if row.name in found else ""
-        lines.append(f"| {row.name} | {row.rules[0]}{others} | {row.status} | {shown} | {place} | {why} |")
-    return "\n".join(lines)
-
-
-def worst(found: dict[str, Any], rule: str, kappa: int) -> str:
-    """Return the larger gap of a rule on the toy problems."""
-    sizes = [abs(gaps[rule]["gap"]) for key, gaps in found.items() if key.endswith(f"kappa={kappa}") and rule in gaps]
-    return f"{max(sizes):.2f}" if sizes else "none"
-
-
-def write_table(path: Path, found: dict[str, Any]) -> None:
-    """Put the table between the marks of a page."""
-    text = path.read_text(encoding="utf-8")
-    start = text.index("\n", text.index("<!-- the registry")) + 1
-    path.write_text(text[:start] + table(found) + "\n" + text[text.index("<!-- end -->") :], encoding="utf-8")
-
-
 def main() -> None:
     """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, default=1024)
     parser.add_argument("--only", nargs="*", choices=list(TOY_RECORDS), default=list(TOY_RECORDS))
-    parser.add_argument("--docs", type=Path, help="the page whose table is written")
     parser.add_argument("--out", type=Path, default=Path("results/optimizers"))
     args = parser.parse_args()
     path = args.out / "toys.json"
@@ -96,8 +68,6 @@ def main() -> None:
             found[name] = measured(name, args.replicas)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {key: found[key] for key in TOY_RECORDS if key in found})
-    if args.docs:
-        write_table(args.docs, found)
 
 
 if __name__ == "__main__":

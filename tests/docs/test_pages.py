@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import registry
 
 from rootscale import __version__, cli
 from rootscale.integrations.configs import FORMATS
@@ -67,3 +68,8 @@ def test_the_accuracies_on_the_start_page_are_those_of_the_results():
     converted, rate = (finals[f"256 → 4,096, {name}"] for name in ("everything converted", "learning rate only"))
     assert f"everything converted it ends {converted:.1f} points of accuracy below" in text
     assert f"which is what most tools change, {rate:.1f} points" in text
+
+
+def test_the_table_of_optimizers_is_that_of_the_registry():
+    page = registry.PAGE.read_text(encoding="utf-8")
+    assert page == registry.with_summary(page), "python website/registry.py writes it anew"
