@@ -1,7 +1,7 @@
 """What the rules of the registry keep of an optimizer's dynamics on toy problems, beside other seeds and wrong rules.
 
     python benchmarks/optimizer_toys.py [--replicas 1024] [--only muon lion] [--out results/optimizers]
-    python benchmarks/optimizer_toys.py --only --docs docs/optimizers.md    # writes the table of the page
+    python website/registry.py    # writes the table of docs/optimizers.md from it
 
 It writes ``README.md`` of the folder too, from what is stored there (``quantised.json`` of
 ``benchmarks/quantised_adam.py`` as well), and with ``--compact`` prints a short table for other pages.
@@ -55,20 +55,6 @@ def measured(name: str, replicas: int) -> dict[str, Any]:
                 label: {"gap": round(one.gap, 4), "se": round(one.se, 4)} for label, one in gaps.items()
             }
     return found
-
-
-def table(found: dict[str, Any]) -> str:
-    """Return the registry as a table in Markdown, with the gaps that were measured."""
-    lines = ["| optimizer | its rule (others that keep it) | how sure | toy gap, kappa 4 / 16 | in training | why |"]
-    lines.append("|---|---|---|---|---|---|")
-    for row in FAMILIES.values():
-        others = f" ({', '.join(row.rules[1:])})" if row.rules[1:] else ""
-        place = f"results/{row.measured}" if row.measured else ""
-        why = row.why.replace("|g|", "abs(g)")
-        gaps = " / ".join(worst(found.get(row.name, {}), row.rules[0], kappa) for kappa in KAPPAS)
-        shown = gaps if row.name in found else ""
-        lines.append(f"| {row.name} | {row.rules[0]}{others} | {row.status} | {shown} | {place} | {why} |")
-    return "\n".join(lines)
 
 
 def worst(found: dict[str, Any], rule: str, kappa: int) -> str:
@@ -155,19 +141,11 @@ def quantised_part(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def write_table(path: Path, found: dict[str, Any]) -> None:
-    """Put the table between the marks of a page."""
-    text = path.read_text(encoding="utf-8")
-    start = text.index("\n", text.index("<!-- the registry")) + 1
-    path.write_text(text[:start] + table(found) + "\n" + text[text.index("<!-- end -->") :], encoding="utf-8")
-
-
 def main() -> None:
     """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, default=1024)
     parser.add_argument("--only", nargs="*", choices=list(TOY_RECORDS), default=list(TOY_RECORDS))
-    parser.add_argument("--docs", type=Path, help="the page whose table is written")
     parser.add_argument("--compact", action="store_true", help="print a short table")
     parser.add_argument("--out", type=Path, default=Path("results/optimizers"))
     args = parser.parse_args()
@@ -178,8 +156,6 @@ def main() -> None:
             found[name] = measured(name, args.replicas)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {key: found[key] for key in TOY_RECORDS if key in found})
-    if args.docs:
-        write_table(args.docs, found)
     if set(TOY_RECORDS) <= set(found):
         stored = args.out / "quantised.json"
         quantised = json.loads(stored.read_text()) if stored.exists() else None
