@@ -19,13 +19,13 @@ from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
 from rootscale.paper.groups import GROUPS, Group, cells_of
 from rootscale.paper.pages import row
 
-__all__ = ["overview"]
+__all__ = ["Claim", "claims_of", "outcome_tables"]
 
 #: How the claim of an experiment begins that the paper does not have.
 BEYOND = "Not in the paper"
 
 
-def overview(results: Path) -> str:
+def outcome_tables(results: Path) -> str:
     """Return the tables in Markdown."""
     entries = list(entries_of(results))
     lines = [
