@@ -11,7 +11,7 @@ from rootscale.gap import gaps
 from rootscale.lab import Check
 from rootscale.paper.entries import entries_of
 from rootscale.paper.finals import final_values
-from rootscale.paper.overview import overview
+from rootscale.paper.overview import outcome_tables
 from rootscale.paper.pages import dominated_words, page
 from rootscale.paper.stored import deviation_of, record_of
 from rootscale.report.payload import make_payload
@@ -90,7 +90,7 @@ def test_final_values_take_their_gaps_from_the_comparison(name, checks):
 
 def test_the_table_of_results_is_made_of_what_is_stored():
     text = (RESULTS / "README.md").read_text(encoding="utf-8")
-    assert overview(RESULTS) in text
+    assert outcome_tables(RESULTS) in text
     entries = [
         entry for entry in entries_of(RESULTS) if entry.there and entry.experiment.title.startswith("The square")
     ]
