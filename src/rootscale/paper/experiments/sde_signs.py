@@ -38,7 +38,7 @@ def long_memory(mu: float) -> Case:
 
 
 def signs(paths: int, seed: int) -> Lines:
-    coarse, fine, finer = (16, 32, 64, 128), (32, 64, 128), (64, 128, 256)
+    coarse, fine, finer = (16, 32, 64, 128), (32, 64, 128), (128, 256, 512)
     settings = (
         ("signsgd, cosine", case("signsgd"), coarse),
         ("signsgd, quadratic", case("signsgd", "quadratic"), coarse),
