@@ -12,7 +12,7 @@ from functools import cache
 from types import MappingProxyType
 
 from rootscale.hparams import average
-from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, Form, floored
+from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, STEADY, Form, floored
 
 __all__ = ["AVERAGINGS", "Averaging", "get_averaging"]
 
@@ -49,12 +49,14 @@ AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-_FLOORS = re.compile(r"floor:(?P<beta1>[\d.]+),(?P<beta2>[\d.]+)")
+_FLOORS = re.compile(r"floor:(?P<beta1>[\d.]+|kappa),(?P<beta2>[\d.]+)")
 
 
 @cache
 def get_averaging(name: str) -> Averaging:
     """Return the form of averaging of that name; ``floor:0.7,0.9`` has other floors for beta1 and beta2.
+
+    ``floor:kappa,0.9`` has a floor for beta1 that follows kappa (`rootscale.units.STEADY`).
 
     >>> get_averaging("floor:0.7,0.95").forms["beta1"](0.9, 16)
     0.7
@@ -65,5 +67,9 @@ def get_averaging(name: str) -> Averaging:
     if not match:
         texts = ", ".join(f"{key!r} ({row.text})" for key, row in AVERAGINGS.items())
         raise ValueError(f"averaging must be {texts} or floors of your own, such as 'floor:0.7,0.9'; got {name!r}")
-    one, two = (average(f"the floor of {key}", float(match[key])) for key in ("beta1", "beta2"))
+    two = average("the floor of beta2", float(match["beta2"]))
+    if match["beta1"] == "kappa":
+        text = f"1 - kappa (1 - beta) down to floors of (kappa - .9) / (kappa + .9) and {two:g}"
+        return _averaging(text, STEADY, floored(two), MOMENT)
+    one = average("the floor of beta1", float(match["beta1"]))
     return _averaging(f"1 - kappa (1 - beta) down to floors of {one:g} and {two:g}", floored(one), floored(two), MOMENT)

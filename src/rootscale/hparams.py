@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from rootscale.messages import say
+
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants"]
 
 
@@ -28,32 +30,43 @@ def number(name: str, value: Any, expected: str, accept: Callable[[float], bool]
     except (TypeError, ValueError, OverflowError):
         ok = False
     if not ok:
-        raise ValueError(f"{name} must be {expected}, got {value!r}")
+        raise ValueError(say("value", name=name, expected=expected, value=repr(value)))
     return float(value)
 
 
-def positive(name: str, value: Any) -> float:
-    """Return a finite number above 0, or raise."""
-    return number(name, value, "a finite number > 0", lambda x: x > 0)
+@dataclass(frozen=True)
+class Domain:
+    """An interval of numbers; called with a name and a value, it returns the value as a float, or raises.
+
+    Args:
+        expected: the interval in words.
+        low: its lower end.
+        high: its upper end.
+        ends: which ends belong to it, as brackets: ``[)`` has the lower one only.
+    """
+
+    expected: str
+    low: float = 0.0
+    high: float = math.inf
+    ends: str = "[)"
+
+    def __contains__(self, x: float) -> bool:
+        above = x >= self.low if self.ends[0] == "[" else x > self.low
+        return above and (x <= self.high if self.ends[1] == "]" else x < self.high)
+
+    def __call__(self, name: str, value: Any) -> float:
+        return number(name, value, self.expected, self.__contains__)
 
 
-def nonnegative(name: str, value: Any) -> float:
-    """Return a finite number of 0 or more, or raise."""
-    return number(name, value, "a finite number >= 0", lambda x: x >= 0)
-
-
-def average(name: str, value: Any) -> float:
-    """Return the weight of the past in an average, in [0, 1), or raise."""
-    return number(name, value, "in [0, 1)", lambda x: 0 <= x < 1)
-
-
-def share(name: str, value: Any) -> float:
-    """Return a number in [0, 1], or raise."""
-    return number(name, value, "in [0, 1]", lambda x: 0 <= x <= 1)
-
+positive = Domain("a finite number > 0", ends="()")
+nonnegative = Domain("a finite number >= 0")
+#: The weight of the past in an average.
+average = Domain("in [0, 1)", high=1)
+share = Domain("in [0, 1]", high=1, ends="[]")
+part = Domain("in (0, 1]", high=1, ends="(]")
 
 #: What values each unit admits.
-DOMAINS: dict[str, Callable[[str, Any], float]] = {
+DOMAINS: dict[str, Domain] = {
     "eta": positive,
     "min_eta": nonnegative,
     "beta1": average,

@@ -7,7 +7,6 @@ run which is interrupted and resumed is the uninterrupted one, bit for bit on a 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -23,6 +22,7 @@ from rootscale.lab.learner import make_learner
 from rootscale.lab.probes import STEP_LOSS, Probes
 from rootscale.lab.provenance import environment
 from rootscale.lab.settings import Settings
+from rootscale.lab.spent import Spent
 from rootscale.lab.stream import Stream
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
@@ -72,8 +72,7 @@ class Run:
     Attributes:
         step: steps taken since the switch.
         position: samples seen (of the run that SVAG simulates, where ``ell`` is not 1).
-        seconds: spent in training and measuring so far.
-        measuring: of them, those spent in measuring.
+        spent: its seconds so far, and the memory that it takes.
         values: of each test function, one row of replicas for each point of the grid that has been measured.
     """
 
@@ -94,7 +93,7 @@ class Run:
         self._stages = _stages(task.plan, variant, self.start)
         _check_grid(settings, self._stages, variant.label(task.plan))
         self.learner = make_learner(task, self.seeds, settings.setup)
-        self.step, self.seconds, self.measuring, self.position = 0, 0.0, 0.0, Fraction(self.start)
+        self.step, self.position, self.spent = 0, Fraction(self.start), Spent(device)
         self.values: dict[str, list[list[float]]] = {}
         self._divergence = Divergence(len(self.seeds), settings.setup.max_loss)
         self._dropout_seed = generator(self.seeds[0], 4).initial_seed() // 2
@@ -141,6 +140,7 @@ class Run:
         self.warnings |= dict.fromkeys(changes.warnings)
         if self.variant.zero_state:
             self.learner.zero_state()
+        self.spent.begin_stage()
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -161,15 +161,15 @@ class Run:
 
     def advance(self) -> None:
         """Measure where the grid has a point, or else take a step."""
-        before = time.perf_counter()
-        due = self._due()
-        if due:
-            self._measure()
-        else:
+        if self._due():
+            with self.spent.measured():
+                self._measure()
+            return
+        ended = self._stage + 1 < len(self._stages) and self.position >= self._stages[self._stage + 1].start
+        with self.spent.stepped(first=ended):
+            if ended:
+                self._enter(self._stage + 1)
             self._train()
-        spent = time.perf_counter() - before
-        self.seconds += spent
-        self.measuring += spent if due else 0.0
 
     def finish(self, on_progress: Callable[[float], object] | None = None) -> Trajectory:
         """Make all that is left of the run, and return its trajectory."""
@@ -185,8 +185,6 @@ class Run:
         return not self.done and self.settings.grid[self.measured] - half <= self.position
 
     def _train(self) -> None:
-        if self._stage + 1 < len(self._stages) and self.position >= self._stages[self._stage + 1].start:
-            self._enter(self._stage + 1)
         stage = self._stages[self._stage]
         eta = stage.plan.learning_rate(float(self.position / stage.pace))
         self._seed_dropout()
@@ -254,8 +252,9 @@ class Run:
                 "steps": self.step,
                 "replacement": self.settings.setup.replacement,
                 "guards": list(self.warnings),
-                "seconds": round(self.seconds, 3),
-                "measuring": round(self.measuring, 3),
+                "seconds": round(self.spent.seconds, 3),
+                "measuring": round(self.spent.measuring, 3),
+                "runs": [{"seeds": self.seeds, "steps": self.step, **self.spent.to_dict()}],
                 **environment(self.settings.setup.device),
             },
         )
@@ -268,8 +267,7 @@ class Run:
             "position": str(self.position),
             "stage": self._stage,
             "values": self.values,
-            "seconds": self.seconds,
-            "measuring": self.measuring,
+            **self.spent.state_dict(),
             **self._divergence.state_dict(),
         }
 
@@ -279,8 +277,8 @@ class Run:
             self._enter(self._stage + 1)
         self.learner.load_state_dict(state["learner"])
         self.position = Fraction(state["position"])
-        self.step, self.seconds, self.values = state["step"], state["seconds"], state["values"]
-        self.measuring = state.get("measuring", 0.0)
+        self.step, self.values = state["step"], state["values"]
+        self.spent.load_state_dict(state)
         self._divergence.load_state_dict(state)
 
 

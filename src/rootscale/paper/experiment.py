@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.lab import Settings, Variant
-from rootscale.lab.settings import Setup
+from rootscale.lab.settings import Measure, Setup
 from rootscale.lab.task import Task
 from rootscale.paper.finals import ACCURACY, MEASURES, Final
 from rootscale.paper.recipes import recipe
+from rootscale.paper.shown import Outcome, Shown
 
 __all__ = [
     "SMOKE",
@@ -107,16 +108,18 @@ class Line:
         label: for legends.
         task, variant: what is trained, and how it differs from the task's plan.
         setup: how it is trained; None is as the other lines of the experiment.
+        measure: what is measured along it; None is as the other lines.
     """
 
     label: str
     task: Task
     variant: Variant = Variant()
     setup: Setup | None = None
+    measure: Measure | None = None
 
     def settings(self, common: Settings) -> Settings:
         """Return the settings of its runs, given those that all lines have in common."""
-        return common if self.setup is None else replace(common, setup=self.setup)
+        return replace(common, setup=self.setup or common.setup, measure=self.measure or common.measure)
 
 
 #: Makes the lines of an experiment, the base first, and what they have in common.
@@ -125,12 +128,21 @@ Lines = Callable[[Options], tuple[list[Line], Settings]]
 
 @dataclass(frozen=True)
 class Stored:
-    """What a reader learns about stored results: the outcome in words, how many runs of each kind, where, a figure."""
+    """What a reader learns about stored results.
+
+    Args:
+        words: what was measured.
+        seeds: how many runs of each kind.
+        hardware: where.
+        figure: a figure, or a page.
+        outcome: whether they reproduce the paper's claim; None where its figures decide, or nothing does.
+    """
 
     words: str
     seeds: int
     hardware: str
     figure: Path
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,7 @@ class Experiment:
         keep_models: whether the trained models are kept with the runs.
         keeps: the test functions that its results hold; all of them, where empty.
         told: the test function whose gap is told, where several experiments make one table (`group`).
+        shown: how it is drawn and judged.
     """
 
     name: str
@@ -182,6 +195,7 @@ class Experiment:
     keep_models: bool = False
     keeps: tuple[str, ...] = ()
     told: str = ""
+    shown: Shown = Shown()
 
     @property
     def group(self) -> str:

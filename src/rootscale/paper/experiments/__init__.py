@@ -22,6 +22,7 @@ FILES = (
     "mlp_sde",
     "floors",
     "momentum_switch",
+    "sooner",
     "gpt_wikitext",
     "roberta_mlm",
     "glue",

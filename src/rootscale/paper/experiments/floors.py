@@ -47,6 +47,7 @@ FORMS: Mapping[str, str] = MappingProxyType(
         "floors .9, .9": "sqrt with floor:0.9,0.9",
         "floors .8, .8": "sqrt with floor:0.8,0.8",
         "floors .8, .95": "sqrt with floor:0.8,0.95",
+        "floor by kappa, .9": "sqrt with floor:kappa,0.9",
         "betas kept": "sqrt with floor:{},{}",
         "learning rate only": "sqrt-eta",
         "nothing": "none",
@@ -116,6 +117,7 @@ def _convnet(betas: tuple[float, float], options: Options, ema: float | None = N
     )
 
 
+_NINE = ("floors .8, .9", "floors .9, .9", "floor by kappa, .9")
 _SMALL = {4: FEW, 8: ("floors .8, .9", "paper")}
 PROBLEMS: Mapping[str, Problem] = MappingProxyType(
     {
@@ -129,6 +131,16 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             {**_SMALL, 16: FEW, 64: ()},
             eval_samples=256,
             minutes=4,
+        ),
+        "gpt-kappa": Problem(
+            "GPT on enwik8, floors of .9 and by kappa",
+            _gpt,
+            "test loss",
+            "test loss",
+            Options(epochs=1 / 12, batch_sizes=(8, 32, 64, 128, 512), seeds=4, model="gpt-6", points=16),
+            {4: ("floors .9, .9",), 8: _NINE, 16: _NINE, 64: _NINE},
+            eval_samples=256,
+            minutes=3,
         ),
         "digits": Problem(
             "MLP on digits",
@@ -194,7 +206,7 @@ def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
         lines=partial(lines, problem, betas, scratch),
         words=partial(words, chosen.judged),
         place=f"floors/{cell}",
-        smoke={"epochs": 2 if problem == "gpt" else 1, "batch_sizes": (1024, 4096)},
+        smoke={"epochs": 2 if problem.startswith("gpt") else 1, "batch_sizes": (1024, 4096)},
         measure=chosen.measure,
         keeps=KEEPS,
         told=chosen.judged,
@@ -206,5 +218,5 @@ EXPERIMENTS = [
     for scratch in (False, True)
     for betas in BETAS
     for problem in PROBLEMS
-    if not (problem == "convnet-ema" and (scratch or betas != "999"))
+    if not ((scratch and problem in ("convnet-ema", "gpt-kappa")) or (problem == "convnet-ema" and betas != "999"))
 ]
