@@ -68,5 +68,5 @@ class Docstrings(griffe.Extension):  # type: ignore[misc,unused-ignore]
         """Change the docstring of one object."""
         if obj.docstring:
             obj.docstring.value = fenced(apart(obj.docstring.value))
-        if obj.is_attribute and str(obj.value).startswith("quantity("):
+        if isinstance(obj, griffe.Attribute) and str(obj.value).startswith("quantity("):
             obj.value = default_of(str(obj.value))

@@ -94,7 +94,7 @@ def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    pyplot.show = lambda: None
+    setattr(pyplot, "show", lambda: None)  # noqa: B010, mypy knows its overloads
     space: dict[str, Any] = {"__name__": "__main__"}
     before = ""
     for cell in cells:
@@ -200,7 +200,7 @@ def read_outputs(page: str, cells: list[Cell], images: Path) -> list[tuple[Cell,
 
 def make_notebook(cells: list[Cell]) -> str:
     """Return the cells as a notebook without outputs; Jupyter's format is JSON."""
-    made = []
+    made: list[dict[str, Any]] = []
     for cell in cells:
         if cell.kind == "check":
             continue
