@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from rootscale.format import show
+from rootscale.messages import say
 from rootscale.schedule import Count, count
 from rootscale.units import Number
 
@@ -45,7 +46,7 @@ class BatchSize:
         for name in given:
             value = getattr(self, name)
             if isinstance(value, Fraction) and (name != "micro" or not self.plain):
-                raise ValueError(f"{name} must be a whole number, got {show(value)}")
+                raise ValueError(say("whole", name=name, value=show(value)))
 
     @classmethod
     def of(cls, value: BatchSize | Number | str) -> BatchSize:
@@ -55,9 +56,7 @@ class BatchSize:
         if isinstance(value, str):
             parts = value.lower().replace("×", "x").split("x")
             if len(parts) not in (1, 3):
-                raise ValueError(
-                    f"batch_size must be a number or MICROxACCUMULATIONxWORKERS such as 32x4x8, got {value!r}"
-                )
+                raise ValueError(say("batch size", value=repr(value)))
             return cls(*(part.strip() for part in parts))  # type: ignore[arg-type]
         return cls(value)  # type: ignore[arg-type]
 
@@ -97,7 +96,10 @@ class BatchSize:
     def __str__(self) -> str:
         if self.plain:
             return show(self.total)
-        return f"{show(self.total)} ({self.micro} micro x {self.accumulation} accumulation x {self.workers} workers)"
+        return say(
+            "layout of batch", total=show(self.total), micro=self.micro, accumulation=self.accumulation,
+            workers=self.workers,
+        )  # fmt: skip
 
     def to_json(self) -> int | str:
         """Return a number, or the text that `of` reads."""

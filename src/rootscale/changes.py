@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rootscale.format import format_table, show
+from rootscale.messages import say
 from rootscale.rules import Rule
 from rootscale.units import Number, Unit
 
@@ -60,7 +61,7 @@ class Change:
     @property
     def why(self) -> str:
         """The reason, with the note."""
-        return "; ".join(filter(None, (self.unit.why if self.unit else "not touched by this rule", self.note)))
+        return "; ".join(filter(None, (self.unit.why if self.unit else say("kept"), self.note)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change in JSON's types; exact fractions become floats."""
@@ -153,7 +154,7 @@ class Changes:
     @property
     def heading(self) -> str:
         """What was changed, in one line."""
-        return f"{self.title or f'kappa = {show(self.kappa)}'}, rule {self.rule.name}"
+        return say("rule", title=self.title or f"kappa = {show(self.kappa)}", rule=self.rule.name)
 
     def __str__(self) -> str:
         rows = [[row.name, show(row.before), show(row.value), row.status, row.why] for row in self.rows]

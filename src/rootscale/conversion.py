@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
 from rootscale.format import show
+from rootscale.messages import say
 from rootscale.rules import Rule, get_rule
 from rootscale.units import Number
 
@@ -76,25 +77,19 @@ def explain_change(plan: Plan, other: Plan, rule: str | Rule | None = None) -> C
 
 def _guards(plan: Plan, new: Plan, rule: Rule, kappa: Fraction) -> list[str]:
     """Warnings about this plan at this kappa."""
-    optimizer: Any = plan.optimizer
-    beta2 = getattr(optimizer, "beta2", getattr(optimizer, "beta", None))
-    messages = rule.check_averages(float(kappa), getattr(optimizer, "beta1", 0.0), beta2)
+    weights = {f.metadata.get("unit"): getattr(plan.optimizer, f.name) for f in fields(plan.optimizer)}
+    messages = rule.check_averages(float(kappa), weights.get("beta1") or 0.0, weights.get("beta2"))
     size, old = new.batch_size, plan.batch_size
     if plan.noise_scale is not None and size.total > plan.noise_scale:
-        messages.append(
-            f"batch size {show(size.total)} is beyond the noise scale {show(plan.noise_scale)}: the noise no longer "
-            f"dominates the gradient; up to kappa = {show(plan.noise_scale / float(old.total))} it does"
-        )
+        largest = show(plan.noise_scale / float(old.total))
+        messages.append(say("noise scale", size=show(size.total), noise=show(plan.noise_scale), kappa=largest))
     if old.laid_out and not size.laid_out and size.total != old.total:
-        messages.append(
-            f"batch size {show(size.total)} is no multiple of {old.micro} micro x {old.workers} workers: choose its "
-            "layout yourself, as MICROxACCUMULATIONxWORKERS"
-        )
+        messages.append(say("layout", size=show(size.total), micro=old.micro, workers=old.workers))
     total = new.total_steps
     if total is not None and total < 1:
-        messages.append(f"the whole run is {show(total)} of a step")
+        messages.append(say("short run", steps=show(total)))
     messages += [
-        f"{name} would be every {show(value)} steps; a step is the least"
+        say("short interval", name=name, steps=show(value))
         for name, value in new.intervals.items()
         if value < Fraction(1, 2)
     ]
@@ -118,16 +113,15 @@ def _changes(plan: Plan, new: Plan, expected: Plan, rule: Rule, messages: list[s
         old, value, should = (side[field].value if field in side else None for side in (before, after, ruled))
         used, note = _whole(field, value, new) if some.unit in ("steps", "warmup", "schedule") else (None, "")
         if some.unit == "batchnorm" and plan.batch_size.forward_kappa(new.batch_size) != plan.kappa(new):
-            times = [f"{size.accumulation} a step" for size in (plan.batch_size, new.batch_size)]
-            note = f"it counts forwards: {times[0]} before, {times[1]} now"
+            note = say("forwards", before=plan.batch_size.accumulation, after=new.batch_size.accumulation)
         if not _close(value, should):
             note = f"the rule gives {show(should)}" if should is not None else "only in the second plan"
         unit = rule.row(some.unit, old, should, plan.kappa(new))
         rows.append(Change(some.name, old, value, unit, used, note, field))
     kappa = plan.kappa(new)
-    title = f"batch size {plan.batch_size} -> {new.batch_size}, kappa = {show(kappa)}"
+    title = say("title", before=plan.batch_size, after=new.batch_size, kappa=show(kappa))
     if new.samples is not None and _close(new.samples, plan.samples):
-        title += f", {show(new.samples)} samples in both"
+        title += say("samples", samples=show(new.samples))
     return Changes(kappa, rule, tuple(rows), tuple(messages), title)
 
 
@@ -156,8 +150,8 @@ def _whole(field: str, value: Number | None, plan: Plan) -> tuple[Number | None,
         return None, ""
     if field == "steps":
         rest = (value - math.floor(value)) * Fraction(plan.batch_size.total)
-        return math.ceil(value), f"exactly {show(value)}: the last step takes {show(rest)} samples"
-    return max(1, round(value)), f"rounded from {show(value)}"
+        return math.ceil(value), say("last step", steps=show(value), samples=show(rest))
+    return max(1, round(value)), say("rounded", value=show(value))
 
 
 def _close(a: Number | None, b: Number | None) -> bool:

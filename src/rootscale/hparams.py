@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any, ClassVar
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants", "SDEOptimizer"]
+from rootscale.messages import say
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants"]
 
 
 def quantity(unit: str, label: str | None = None, **kwargs: Any) -> Any:
@@ -28,32 +30,43 @@ def number(name: str, value: Any, expected: str, accept: Callable[[float], bool]
     except (TypeError, ValueError, OverflowError):
         ok = False
     if not ok:
-        raise ValueError(f"{name} must be {expected}, got {value!r}")
+        raise ValueError(say("value", name=name, expected=expected, value=repr(value)))
     return float(value)
 
 
-def positive(name: str, value: Any) -> float:
-    """Return a finite number above 0, or raise."""
-    return number(name, value, "a finite number > 0", lambda x: x > 0)
+@dataclass(frozen=True)
+class Domain:
+    """An interval of numbers; called with a name and a value, it returns the value as a float, or raises.
+
+    Args:
+        expected: the interval in words.
+        low: its lower end.
+        high: its upper end.
+        ends: which ends belong to it, as brackets: ``[)`` has the lower one only.
+    """
+
+    expected: str
+    low: float = 0.0
+    high: float = math.inf
+    ends: str = "[)"
+
+    def __contains__(self, x: float) -> bool:
+        above = x >= self.low if self.ends[0] == "[" else x > self.low
+        return above and (x <= self.high if self.ends[1] == "]" else x < self.high)
+
+    def __call__(self, name: str, value: Any) -> float:
+        return number(name, value, self.expected, self.__contains__)
 
 
-def nonnegative(name: str, value: Any) -> float:
-    """Return a finite number of 0 or more, or raise."""
-    return number(name, value, "a finite number >= 0", lambda x: x >= 0)
-
-
-def average(name: str, value: Any) -> float:
-    """Return the weight of the past in an average, in [0, 1), or raise."""
-    return number(name, value, "in [0, 1)", lambda x: 0 <= x < 1)
-
-
-def share(name: str, value: Any) -> float:
-    """Return a number in [0, 1], or raise."""
-    return number(name, value, "in [0, 1]", lambda x: 0 <= x <= 1)
-
+positive = Domain("a finite number > 0", ends="()")
+nonnegative = Domain("a finite number >= 0")
+#: The weight of the past in an average.
+average = Domain("in [0, 1)", high=1)
+share = Domain("in [0, 1]", high=1, ends="[]")
+part = Domain("in (0, 1]", high=1, ends="(]")
 
 #: What values each unit admits.
-DOMAINS: dict[str, Callable[[str, Any], float]] = {
+DOMAINS: dict[str, Domain] = {
     "eta": positive,
     "min_eta": nonnegative,
     "beta1": average,
@@ -97,10 +110,10 @@ class SDEConstants:
     Args:
         sigma0: ``sigma * eta`` (``sigma * sqrt(eta)`` for SGD), with ``sigma = 1 / sqrt(B)``: in units of the
             unknown noise of a single sample, which no hyperparameter changes.
-        c1: ``(1 - beta1) / eta^2``; None where nothing averages the gradient.
-        c2: ``(1 - beta2) / eta^2``; None for SGD.
-        eps0: ``eps * eta``; None for SGD.
-        eps_root0: ``eps_root * eta^2``, for an eps inside the root; None for SGD.
+        c1: ``(1 - beta1) / eta^2``; None where nothing averages the gradient over time.
+        c2: ``(1 - beta2) / eta^2``; None for SGD and for signs.
+        eps0: ``eps * eta``; None for SGD and for signs.
+        eps_root0: ``eps_root * eta^2``, for an eps inside the root; None for SGD and for signs.
         decay: decoupled weight decay per unit of time, ``lambda / eta``.
         step: the continuous time that one step takes, ``eta^2`` (``eta`` for SGD).
     """
@@ -228,7 +241,3 @@ class SGD(Optimizer):
     def constants(self, batch_size: float = 1) -> SDEConstants:
         """Return the constants of the SDE that this optimizer follows at this batch size."""
         return SDEConstants(math.sqrt(self.eta / batch_size), None, None, None, None, decay=0.0, step=self.eta)
-
-
-#: The optimizers whose SDE is known.
-SDEOptimizer = Adam | AdamW | RMSprop | SGD

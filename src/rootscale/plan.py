@@ -15,6 +15,7 @@ from rootscale.changes import Changes, ScalingWarning
 from rootscale.conversion import Conversion, convert_plan, converted_parts, explain_change
 from rootscale.format import show
 from rootscale.hparams import Optimizer, positive, quantity, validate
+from rootscale.messages import say
 from rootscale.optimizers import OPTIMIZERS
 from rootscale.rules import Rule, get_rule, svag_weights
 from rootscale.schedule import Count, Schedule, count
@@ -79,9 +80,9 @@ class Plan:
             if value is not None:
                 put(name, count(name, value))
         if self.steps is not None and self.epochs is not None:
-            raise ValueError("give steps, or epochs and dataset_size, not both")
+            raise ValueError(say("steps or epochs"))
         if self.epochs is not None and self.dataset_size is None:
-            raise ValueError("epochs needs dataset_size, the number of samples in the data")
+            raise ValueError(say("dataset size"))
         validate(self)
         if not isinstance(self.intervals, Mapping):
             raise ValueError(f"intervals must map names to steps, got {self.intervals!r}")
@@ -93,7 +94,7 @@ class Plan:
     def _check_schedule(self) -> None:
         schedule, steps = self.schedule, self.total_steps
         if schedule.min_eta > self.optimizer.eta:
-            raise ValueError(f"min_eta must be at most eta={show(self.optimizer.eta)}, got {show(schedule.min_eta)}")
+            raise ValueError(say("lowest lr", eta=show(self.optimizer.eta), value=show(schedule.min_eta)))
         schedule.eta(self.optimizer.eta, 0, steps)
         schedule.eta(self.optimizer.eta, float(schedule.warmup), steps)
         if steps is None:
@@ -102,7 +103,7 @@ class Plan:
         latest |= {"milestones": schedule.milestones[-1]} if schedule.milestones else {}
         for name, value in latest.items():
             if value > steps:
-                raise ValueError(f"{name} must end within the run of {show(steps)} steps, got {show(value)}")
+                raise ValueError(say("within the run", name=name, steps=show(steps), value=show(value)))
 
     @property
     def total_steps(self) -> Count | None:
@@ -246,7 +247,7 @@ def _make(cls: type[Any], values: dict[str, Any], what: str) -> Any:
     known = [f.name for f in fields(cls)]
     _known(values, known, what)
     if "eta" in known and "eta" not in values:
-        raise ValueError(f"{what} needs 'eta', the learning rate")
+        raise ValueError(say("lr", what=what))
     return cls(**values)
 
 

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from rootscale.averagings import AVERAGINGS, get_averaging
 from rootscale.format import show
 from rootscale.hparams import DOMAINS, number, positive
+from rootscale.messages import say
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
 from rootscale.rule_rows import all_rows
 from rootscale.units import AVERAGE, UNITS, Number, Unit, stops
@@ -99,19 +100,17 @@ class Rule:
         name, form = name or key, unit.form
         limit = form.limit(value)
         if float(kappa) >= limit * (1 - 1e-12):  # 1 - 10 (1 - .9) is 0, and not what rounding leaves of it
-            raise ValueError(
-                f"kappa={show(kappa)} gives {name}={show(form(value, kappa))}; need kappa < {show(limit)}, or "
-                f"floors, which give {name}={show(UNITS[key].form(value, kappa))} "
-                "(--averaging floor; in Python rule='with floor')"
-            )
+            text = say("too large", kappa=show(kappa), name=name, value=show(form(value, kappa)), limit=show(limit))
+            if UNITS[key].form.floor is not None:
+                text += say("or floors", name=name, value=show(UNITS[key].form(value, kappa)))
+            raise ValueError(text)
         try:
             result = form(value, kappa, *(() if free is None or form.floor is None else (free,)))
             if value:
                 DOMAINS.get(key, positive)(name, float(result))
         except (OverflowError, ValueError, ZeroDivisionError):
             raise ValueError(
-                f"kappa={show(kappa)} turns {name}={show(value)} into a number that is out of range "
-                f"({name} becomes {form.text}); use a kappa nearer to 1"
+                say("out of range", kappa=show(kappa), name=name, value=show(value), form=form.text)
             ) from None
         return result
 
@@ -134,11 +133,8 @@ class Rule:
         unit = self.units.get(key)
         if unit is None or before is None or after is None or not stops(unit.form, before, after, kappa):
             return unit
-        gives = show(AVERAGE.apply(before, kappa))
-        return replace(
-            unit, status="measured", source="results/floors",
-            why=f"stops at its floor (the paper's form gives {gives}), so that it still damps single steps",
-        )  # fmt: skip
+        why = say("floor", value=show(AVERAGE.apply(before, kappa)))
+        return replace(unit, status="measured", source="results/floors", why=why)
 
     def converted(self, record: Any, kappa: Number) -> dict[str, Any]:
         """Return the values at ``kappa`` of the record's own fields that have a unit, lists and mappings by item."""
@@ -200,33 +196,21 @@ class Rule:
         own = default_rule(optimizer).name
         if optimizer in self.refuses:
             able = ", ".join(name for name in OPTIMIZERS if name not in self.refuses)
-            raise ValueError(f"rule {self.name!r} is for {able}; the rule of {optimizer} is {own!r}")
+            raise ValueError(say("refused", rule=self.name, able=able, optimizer=optimizer, own=own))
         if optimizer in self.holds_for:
             return []
         if self.key == "invariant":
-            return [
-                "rule 'invariant' holds only where v averages the squared gradients of micro-batches of a fixed size; "
-                f"the rule of ordinary {optimizer} is {own!r}"
-            ]
-        return [f"rule {self.name!r} does not keep the dynamics of {optimizer}; the one that does is {own!r}"]
+            return [say("invariant", optimizer=optimizer, own=own)]
+        return [say("other dynamics", rule=self.name, optimizer=optimizer, own=own)]
 
     def check_averages(self, kappa: Number, beta1: float, beta2: float | None) -> list[str]:
         """Return warnings where the averages become too short for the SDE to describe them, which floors prevent."""
-        warnings = []
-        if beta2 is not None and self.shortens("beta2") and kappa >= shortest_average(beta2):
-            warnings.append(
-                f"kappa * (1 - beta2) = {show(kappa * (1 - beta2))} is outside the theorem's range "
-                f"(eta^2 < 1 / (2 c2), that is kappa < {show(shortest_average(beta2))}); with floors the average stays "
-                "longer (--averaging floor)"
-            )
-        if beta1 and self.shortens("beta1") and kappa >= shortest_average(beta1):
-            warnings.append(
-                f"kappa * (1 - beta1) = {show(kappa * (1 - beta1))}: the first moment averages over less than two "
-                "steps, too few to damp them; runs with such averages departed far from their trajectory "
-                f"(results/floors); kappa < {show(shortest_average(beta1))} would be enough, or floors "
-                "(--averaging floor)"
-            )
-        return warnings
+        weights = {"beta2": beta2, "beta1": beta1 or None}
+        return [
+            say(f"short {key}", value=show(kappa * (1 - beta)), limit=show(shortest_average(beta)))
+            for key, beta in weights.items()
+            if beta is not None and self.shortens(key) and kappa >= shortest_average(beta)
+        ]
 
     def shortens(self, key: str) -> bool:
         """Return whether the average of that key gets shorter without a floor as the batch grows."""

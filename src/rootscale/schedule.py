@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from rootscale.format import show
-from rootscale.hparams import nonnegative, number, positive, quantity, share, validate
+from rootscale.hparams import nonnegative, part, positive, quantity, share, validate
+from rootscale.messages import say
 
 #: A number of steps; a fraction after a change of batch size that does not divide it.
 Count = int | Fraction
@@ -34,12 +35,12 @@ def count(name: str, value: Any, zero: bool = False) -> Count:
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         exact = Fraction(-1)
     if not (_SMALLEST <= exact <= _LARGEST or (exact == 0 and zero)):
-        expected = "a number that is 0 or more" if zero else "a number above 0"
+        expected = say("count or 0" if zero else "count")
         if exact > _LARGEST:
-            expected = f"at most 2^53 = {show(_LARGEST)}"
+            expected = say("count, largest", largest=show(_LARGEST))
         elif 0 < exact < _SMALLEST:
-            expected = "at least 1e-12"
-        raise ValueError(f"{name} must be {expected}, got {value!r}")
+            expected = say("count, smallest")
+        raise ValueError(say("value", name=name, expected=expected, value=repr(value)))
     return exact.numerator if exact.denominator == 1 else exact
 
 
@@ -182,26 +183,24 @@ class Schedule:
             "milestones": tuple(count("milestones", m) for m in self.milestones),
             "every": None if self.every is None else count("every", self.every),
             "decay": None if self.decay is None else count("decay", self.decay),
-            "gamma": number("gamma", self.gamma, "in (0, 1]", lambda x: 0 < x <= 1),
+            "gamma": part("gamma", self.gamma),
             "power": positive("power", self.power),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if self.warmup_shape == "exponential" and not self.warmup_start:
-            raise ValueError("an exponential warm-up needs warmup_start > 0 (the paper's is 1e-3), got 0")
+            raise ValueError(say("warm-up start"))
         if any(a >= b for a, b in zip(self.milestones, self.milestones[1:], strict=False)):
-            raise ValueError(f"milestones must increase, got {', '.join(map(show, self.milestones))}")
+            raise ValueError(say("milestones", milestones=", ".join(map(show, self.milestones))))
         shape = SHAPES[self.name]
         always = {"name", "warmup", "warmup_shape", "warmup_start"}
         for f in fields(self):
             given = getattr(self, f.name) != f.default
             if given and f.name not in always | set(shape.takes):
-                raise ValueError(
-                    f"schedule {self.name!r} does not use {f.name}; it takes "
-                    f"{', '.join(shape.takes) or 'no parameters'} and the warm-up"
-                )
+                takes = ", ".join(shape.takes) or "no parameters"
+                raise ValueError(say("schedule takes", schedule=self.name, name=f.name, takes=takes))
             if f.name in shape.needs and not getattr(self, f.name):
-                raise ValueError(f"schedule {self.name!r} needs {f.name}")
+                raise ValueError(say("schedule needs", schedule=self.name, name=f.name))
 
     def eta(self, peak: float, k: float, steps: Count | None) -> float:
         """Return the learning rate at step ``k``, which may be fractional, of a run of ``steps`` steps.
@@ -214,7 +213,7 @@ class Schedule:
         nonnegative("step", k)
         shape = SHAPES[self.name]
         if shape.needs_length and steps is None:
-            raise ValueError(f"schedule {self.name!r} needs the run's length: give steps, or epochs and dataset_size")
+            raise ValueError(say("schedule needs length", schedule=self.name))
         if k < self.warmup:
             return peak * WARMUPS[self.warmup_shape](self.warmup_start, k / float(self.warmup))
         return self.min_eta + (peak - self.min_eta) * shape.factor(self, k, float(steps or 0))

@@ -19,6 +19,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Literal
 
+from rootscale.messages import say
+
 Number = int | float | Fraction
 Status = Literal["theorem", "derived", "measured", "heuristic"]
 
@@ -43,6 +45,8 @@ class Form:
         limit: the ``kappa`` that must not be reached, as a function of ``x``.
         floor: below which the formula does not go; a value that is below it already is kept.
         follows: the key of an average. The formula then takes its weight before and after as two more arguments.
+        kind: of the formula, by which others than Python evaluate it (`rootscale.tables`).
+        exponent: of kappa in it.
     """
 
     text: str
@@ -50,6 +54,8 @@ class Form:
     limit: Callable[[Number], float] = _no_limit
     floor: float | None = None
     follows: str | None = None
+    kind: str = ""
+    exponent: Fraction = Fraction(1)
 
     def __call__(self, value: Number, kappa: Number, *more: Number) -> Number:
         """Return the converted value; ``kappa = 1`` gives the value itself, to the bit."""
@@ -72,7 +78,8 @@ def power(exponent: Fraction | int) -> Form:
         factor: float = float(kappa) ** float(exponent)
         return float(value) * factor
 
-    return Form({-1: "x / kappa", 1: "x * kappa"}.get(exponent, f"x * kappa^({exponent})"), apply)  # type: ignore[call-overload]
+    text = {-1: "x / kappa", 1: "x * kappa"}.get(exponent, f"x * kappa^({exponent})")  # type: ignore[call-overload]
+    return Form(text, apply, kind="power", exponent=exponent)
 
 
 def shortened(exponent: Fraction) -> Form:
@@ -89,7 +96,7 @@ def shortened(exponent: Fraction) -> Form:
     def limit(value: Number) -> float:
         return math.inf if value in (0, 1) else float((1 - float(value)) ** float(-1 / exponent))
 
-    return Form(f"1 - kappa^({exponent}) * (1 - x)", apply, limit)
+    return Form(f"1 - kappa^({exponent}) * (1 - x)", apply, limit, kind="shortened", exponent=exponent)
 
 
 def _average(value: Number, kappa: Number) -> Number:
@@ -129,7 +136,7 @@ def floored(floor: float) -> Form:
         beta = float(value)
         return beta and max(1 - float(kappa) * (1 - float(beta if free is None else free)), min(floor, beta))
 
-    return Form(f"1 - kappa * (1 - x), at least {floor:g}", apply, floor=floor)
+    return Form(say("floored", floor=f"{floor:g}"), apply, floor=floor, kind="floored")
 
 
 def _steady(value: Number, kappa: Number, free: Number | None = None) -> Number:
@@ -146,7 +153,7 @@ def _steady(value: Number, kappa: Number, free: Number | None = None) -> Number:
 
 
 #: The weight of the past down to a floor that follows kappa; measured in results/floors, and no rule's default.
-STEADY = Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", _steady, floor=0.9)
+STEADY = Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", _steady, floor=0.9, kind="steady")
 
 
 def stops(form: Form, before: Number, after: Number, kappa: Number) -> bool:
@@ -170,21 +177,38 @@ def _moment(value: Number, kappa: Number, before: Number, after: Number) -> Numb
     return float(value) * math.sqrt(new / (float(kappa) * old))
 
 
-KEPT = Form("x", lambda value, kappa: value)
+def summed(exponent: Fraction) -> Form:
+    """Return the form of a momentum buffer that sums gradients, where their average would take ``kappa^exponent``.
+
+    A sum with the weight ``mu`` of the past is ``1 / (1 - mu)`` times the average.
+
+    >>> summed(-HALF)(1.0, 4, 0.95, 0.95), round(summed(Fraction(0))(1.0, 4, 0.95, 0.8), 9)
+    (0.5, 0.25)
+    """
+
+    def apply(value: Number, kappa: Number, before: Number, after: Number) -> Number:
+        factor: float = float(kappa) ** float(exponent)
+        return float(value) * factor * (1 - float(before)) / (1 - float(after))
+
+    text = f"x * kappa^({exponent}) * (1 - mu) / (1 - mu')"
+    return Form(text, apply, follows="mu", kind="summed", exponent=exponent)
+
+
+KEPT = Form("x", lambda value, kappa: value, kind="kept")
 #: Weight of the past in an average over steps, as the paper converts it. 0 means that nothing is averaged and stays 0.
-AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit)
+AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit, kind="shortened")
 #: The weight of the past in a sum over steps; a rule that keeps its window in samples needs one to keep.
-WINDOW = Form("1 - kappa * (1 - x), for x above 0", _window, _average_limit)
+WINDOW = Form("1 - kappa * (1 - x), for x above 0", _window, _average_limit, kind="window")
 #: The same average, exact over ``kappa`` steps: agrees with `AVERAGE` to first order in ``1 - x`` and stays in (0, 1).
-AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa))
+AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa), kind="to the power")
 #: The forms for beta1 and beta2 by default: short averages stop where steps become too coarse (`rootscale.rules`).
 AVERAGE_1 = AVERAGE_2 = floored(0.9)
 #: The first moment where beta1 stops at its floor. An average with weight beta1 of gradients of variance ``s`` has the
 #: variance ``s r(beta1)``, ``r(b) = (1 - b) / (1 + b)``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by
 #: ``sqrt(r(beta1') / (kappa r(beta1)))``.
-MOMENT = Form("x, or the noise at beta1's floor", _moment, follows="beta1")
+MOMENT = Form("x, or the noise at beta1's floor", _moment, follows="beta1", kind="moment")
 #: Weight of the present in an average over steps (BatchNorm's ``momentum``).
-COMPLEMENT = Form("1 - (1 - x)^kappa", _complement)
+COMPLEMENT = Form("1 - (1 - x)^kappa", _complement, kind="complement")
 
 
 @dataclass(frozen=True)
@@ -284,6 +308,10 @@ TABLE: tuple[Unit, ...] = (
     Unit(
         "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", SCALES,
         "it is measured in the noise of momentum",
+    ),
+    Unit(
+        "m_sum", "normalised momentum that sums gradients (the first Muon)", summed(-HALF), "derived", SCALES,
+        "1 / (1 - mu) times the average",
     ),
     Unit(
         "step_decay", "weight decay of each step, whatever the learning rate", power(1), "derived", SCALES,

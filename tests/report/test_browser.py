@@ -203,6 +203,26 @@ def test_paper_has_the_plans_open_and_plots_as_wide_as_itself(browser, report):
     assert browser.problems == []
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_a_term_shows_its_meaning_within_the_window(browser, report, size):
+    browser.show(report, size)
+    count = browser.run("document.querySelectorAll('.term').length")
+    assert count >= 8
+    for number in range(count):
+        browser.run(f"document.querySelectorAll('.term')[{number}].focus()")
+        if browser.run("document.activeElement.className") != "term":
+            continue  # in a part that is closed
+        left, right, text = browser.run(
+            "(() => { const tip = document.getElementById('tip'), box = tip.getBoundingClientRect();"
+            " return [box.left, box.right, tip.textContent]; })()"
+        )
+        assert 0 <= left < right <= size[0]
+        assert len(text) > 10
+    browser.run("document.activeElement.blur()")
+    assert browser.run("document.getElementById('tip').hidden")
+    assert browser.run(OVERFLOW) == 0
+
+
 def test_no_button_sends_the_data_away(opened):
     titles = opened.run("[...document.querySelectorAll('#curve-plot .modebar-btn')].map((b) => b.dataset.title)")
     assert len(titles) == 4

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
-from rootscale.lab import Check
+from rootscale.lab import Check, compare
 from rootscale.noise import noise_cause
 from rootscale.report import render_page, write_page
 from rootscale.report.styles import STRIP, STYLES, WARM, style_of
@@ -145,8 +145,9 @@ def test_a_run_that_comes_back_says_from_when_on():
 def test_too_few_seeds_for_a_verdict_are_no_error():
     parsed = Parsed(render_page(unjudged(make_check())))
     assert "Not judged: a verdict needs at least 2 seeds; there is 1:B = 16B = 64" in parsed.text
+    findings = parsed.text.partition("All terms of this page")[0]
     for word in ("Same", "Different", "Undecided", "tolerance", "decided by"):
-        assert word not in parsed.text.replace("±", "")
+        assert word not in findings.replace("±", "")
     card = parsed.text[parsed.text.index("SVAG ell = 2Not judged") :]
     assert card.startswith(
         "SVAG ell = 2Not judgedA verdict needs at least 2 seeds; there is 1.train loss at the end 0."
@@ -191,12 +192,27 @@ def test_a_ramp_shows_all_its_batch_sizes_and_switches():
 
 def test_all_sections_are_there_in_order(plain):
     titles = (
-        "What to do", "What was compared", "Trajectories", "Gap against tolerance", "Noise scale and batch size",
-        "What was changed, and why", "How it was made",
+        "What to do", "How to read this", "What was compared", "Trajectories", "Gap against tolerance",
+        "Noise scale and batch size", "What was changed, and why", "How it was made", "All terms of this page",
     )  # fmt: skip
     places = [plain.text.index(title) for title in titles]
     assert places == sorted(places)
-    assert headings(plain) == ["h1", "h2", "h2", "h3", "h3", "h3", "h3", "h2", "h2", "h2", "h2", "h2"]
+    assert headings(plain) == ["h1", "h2", "h2", "h2", "h3", "h3", "h3", "h3", "h2", "h2", "h2", "h2", "h2", "h2"]
+
+
+def test_the_page_says_what_was_compared_and_what_same_means(plain):
+    told = plain.text[plain.text.index("How to read this") :]
+    assert "B = 4 is the run as it is, the base. It was made with 16 seeds. Each of the 4 runs below is changed" in told
+    assert "we are 95 % sure that no stretch of the run is further off than the tolerance" in told
+
+
+def test_terms_are_explained_and_those_of_users_are_text():
+    page = render_page(replace(make_check(), task="the [[gap]] of mine"))
+    assert "the [[gap]] of mine" in page
+    used = set(re.findall(r'aria-describedby="(term-[^"]+)"', page))
+    assert {"term-gap", "term-tolerance", "term-same", "term-noise-scale", "term-theorem"} <= used
+    for anchor in used:
+        assert page.count(f'<dd id="{anchor}">') == 1
 
 
 def test_a_card_has_verdict_gap_band_and_causes_and_the_plan_its_guards(plain):
@@ -417,14 +433,24 @@ def test_svag_has_the_plan_of_the_base_and_seeds_are_short():
     assert "seeds0–63" in text
 
 
-def test_a_base_alone_has_no_verdict_and_no_noise_scale_is_said_to_be_missing():
+def test_a_base_alone_has_no_verdict_and_what_was_not_measured_has_no_section():
     check = make_check()
     values = {name: value for name, value in check.base.trajectory.values.items() if name != "noise scale"}
     base = replace(check.base, trajectory=replace(check.base.trajectory, values=values))
     parsed = Parsed(render_page(Check(check.task, base, (), 0, {})))
     assert "Not judged: B = 4 was compared with nothing." in parsed.text
-    assert "The noise scale was not measured." in parsed.text
+    assert "Noise scale and batch size" not in parsed.text
+    assert "What was changed, and why" not in parsed.text
     assert parsed.data["noise"] is None
+
+
+def test_runs_that_were_read_from_logs_have_neither_a_section_on_noise_nor_one_on_plans():
+    samples, rng = np.arange(100, 4_001, 100), np.random.default_rng(0)
+    sides = [{"samples": samples, "loss": np.exp(-samples / 900) + 0.01 * rng.normal(size=(4, 1))} for _ in range(2)]
+    parsed = Parsed(render_page(compare(*sides, names=["a", "b"])))
+    assert "Trajectories" in parsed.text
+    for empty in ("Noise scale and batch size", "What was changed, and why", "say nothing of its plan"):
+        assert empty not in parsed.text
 
 
 def test_times_serve_where_samples_were_not_recorded():

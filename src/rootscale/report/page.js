@@ -253,6 +253,25 @@
       draw();
     });
   }
+  // The meaning of a term, from the list at the end of the page, below it and within the window.
+  const tip = document.getElementById("tip");
+  function explain(term) {
+    tip.textContent = document.getElementById(term.getAttribute("aria-describedby")).textContent;
+    tip.hidden = false;
+    const at = term.getBoundingClientRect();
+    const below = at.bottom + 6 + tip.offsetHeight <= innerHeight;
+    tip.style.top = `${below ? at.bottom + 6 : at.top - 6 - tip.offsetHeight}px`;
+    tip.style.left = `${Math.max(8, Math.min(at.left, document.documentElement.clientWidth - 8 - tip.offsetWidth))}px`;
+  }
+  for (const term of document.querySelectorAll(".term")) {
+    for (const event of ["pointerenter", "focus"]) term.addEventListener(event, () => explain(term));
+    for (const event of ["pointerleave", "blur"]) term.addEventListener(event, () => { tip.hidden = true; });
+  }
+  addEventListener("scroll", () => { // which also the keyboard does that comes to a term
+    const term = document.activeElement.closest(".term");
+    if (term) explain(term);
+    else tip.hidden = true;
+  }, { passive: true });
   // On paper it is day, the plans are open, and the plots as wide as the paper: at once, as the browser does not wait.
   const closed = [];
   addEventListener("beforeprint", () => {

@@ -162,7 +162,5 @@ def make_optimizer(params: Any, record: Optimizer, capturable: bool = False) -> 
     # torch has no fused RMSprop, and only one way to take a step of Muon
     wanted = {"capturable": capturable, ("fused" if "fused" in known else "foreach"): capturable or None}
     options = {name: value for name, value in wanted.items() if name in known}
-    if family.name == "rmsprop-centered":
-        options["centered"] = True
     made: torch.optim.Optimizer = cls(params, **family.torch.arguments(record), **options)
     return made

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rootscale.hparams import positive
+from rootscale.hparams import DOMAINS, average, positive
 from rootscale.rules import Rule, get_rule
 
 __all__ = ["exact_kappa", "floating", "scale_schedule"]
@@ -36,7 +36,7 @@ def scale_schedule(schedule: Schedule, kappa: float, unit: str = "eta", *, rule:
     (0.02, 0.04)
     """
     kappa = positive("kappa", kappa)
-    if unit in ("beta1", "beta2", "ema", "batchnorm"):
+    if DOMAINS.get(unit) is average or unit in ("ema", "batchnorm"):
         raise ValueError(f"a schedule of {unit} cannot be checked at every step; give a number, or convert it yourself")
     chosen = get_rule(rule, "adam")
     if kappa == 1:

@@ -1,18 +1,33 @@
-"""How optax names the families of `rootscale.optimizers`: their arguments and their states, as tables.
+"""How optax names the arguments of the families of `rootscale.optimizers`, as a table.
 
-To add an optimizer of optax, add a row to `MAKERS`, and one to `STATES` for each state that it keeps.
+To add an optimizer of optax, add a row to `MAKERS`, and one to `rootscale.integrations.optax.kinds` for each kind of
+state that it keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from rootscale.optimizers import FAMILIES, Spelling
+from rootscale.rules import Rule, get_rule
+from rootscale.training.libraries import kind_of_rmsprop
+from rootscale.units import UNITS
 
-__all__ = ["ARGUMENTS", "HYPERPARAMETERS", "KEPT", "MAKERS", "SECOND_MOMENTS", "STATES", "WALK", "Maker"]
+__all__ = ["MAKERS", "Maker", "Quantity", "Rules", "find_maker", "rule_of"]
+
+#: A rule for everything, or one for each family by its name; None is each one's own.
+Rules = str | Rule | Mapping[str, str | Rule | None] | None
+#: The name of an argument, with the family by whose rule it is converted and its unit.
+Quantity = tuple[str, str, str]
+
+
+def rule_of(rule: Rules, family: str) -> Rule:
+    """Return the rule of a family."""
+    return get_rule(rule.get(family) if isinstance(rule, Mapping) else rule, family)
 
 
 @dataclass(frozen=True)
@@ -22,106 +37,164 @@ class Maker:
     Args:
         family: in `rootscale.optimizers.FAMILIES`.
         spelling: of the family's hyperparameters and state; its name is that of the function.
-        must_be: arguments that must have these values, or the update is another one.
+        module: that the function is in.
+        others: families that it makes with other arguments.
+        kind: gives the family, by the arguments.
+        must_be: the values that an argument may have; with others the update is another one.
+        why: what that is for.
         switch: ``(argument, value, fields)``: with this value, some arguments hold other fields of the record.
+        units: of arguments that hold no field of the record.
+        beside: a family that some parameters are left to, and the fields of its record that arguments hold.
+        same_as: arguments that are those of another name where they are None.
+        takes_record: whether a record of the family says all that the function needs.
     """
 
     family: str
     spelling: Spelling
-    must_be: Mapping[str, object] = field(default_factory=dict)
+    module: str = "optax"
+    others: tuple[str, ...] = ()
+    kind: Callable[[Mapping[str, Any]], str] | None = None
+    must_be: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    why: str = ""
     switch: tuple[str, object, Mapping[str, str]] | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, Mapping[str, str]] | None = None
+    same_as: Mapping[str, str] = field(default_factory=dict)
+    takes_record: bool = True
+
+    @property
+    def name(self) -> str:
+        """The function's name, with its module."""
+        return f"{self.module}.{self.spelling.name}"
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """All families that it makes."""
+        return self.family, *self.others
+
+    def function(self) -> Any:
+        """Return the function; None where this version of optax has none."""
+        return getattr(importlib.import_module(self.module), self.spelling.name, None)
 
     def fields(self, switched: bool = False) -> dict[str, Any]:
         """Return the fields of the record that the arguments hold, by the arguments' names."""
         return {**self.spelling.values, **(self.switch[2] if switched and self.switch else {})}
 
-    def units(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return the units of the arguments, which may depend on their values."""
-        row = FAMILIES[self.family]
+    def family_of(self, values: Mapping[str, Any]) -> str:
+        """Return the family that it makes of these arguments."""
+        return self.family if self.kind is None else self.kind(values)
+
+    def quantities(self, values: Mapping[str, Any]) -> Iterator[Quantity]:
+        """Yield the arguments that have a unit, which may depend on their values."""
+        name = self.family_of(values)
         switched = self.switch is not None and values.get(self.switch[0]) == self.switch[1]
-        held = {name: row.unit(one) for name, one in self.fields(switched).items()}
-        return held | {name: row.state[key] for name, key in self.spelling.state.items()}
+        state = {argument: FAMILIES[name].state[key] for argument, key in self.spelling.state.items()}
+        fields = {argument: _unit(name, held) for argument, held in self.fields(switched).items()}
+        yield from ((argument, name, unit) for argument, unit in {**fields, **state, **self.units}.items())
+        if self.beside:
+            family, held = self.beside
+            yield from ((argument, family, _unit(family, one)) for argument, one in held.items())
+
+
+def _unit(family: str, name: str) -> str:
+    """Return the unit of a field; one that only optax has, such as an eps inside the root, is called as its unit."""
+    unit = FAMILIES[family].unit(name) or name
+    assert unit in UNITS, (family, name)
+    return unit
+
+
+def _look_ahead(values: Mapping[str, Any]) -> str:
+    return "nadam" if values.get("nesterov") else "adam"
+
+
+def _look_ahead_w(values: Mapping[str, Any]) -> str:
+    return "nadam" if values.get("nesterov") else "adamw"
 
 
 _ADAM = {"learning_rate": "eta", "b1": "beta1", "b2": "beta2", "eps": "eps", "eps_root": "eps_root"}
+_DECAY = {**_ADAM, "weight_decay": "weight_decay"}
+_DECOUPLED = {"weight_decay": "decoupled_decay"}
+_CONTRIB = "optax.contrib"
+_FREE = {"weight_lr_power": (2, 2.0)}
+_WEIGHTS = "the sum of its weights is known to scale only where a step weighs lr^2"
+
+
+def _makers() -> Iterator[Maker]:
+    yield Maker("adam", Spelling("adam", _ADAM), others=("nadam",), kind=_look_ahead)
+    yield Maker("adamw", Spelling("adamw", _DECAY), others=("nadam",), kind=_look_ahead_w, units=_DECOUPLED)
+    yield Maker("adam", Spelling("amsgrad", _ADAM))
+    yield Maker("nadam", Spelling("nadam", _ADAM), others=("adam",), kind=_look_ahead, takes_record=False)
+    yield Maker("nadam", Spelling("nadamw", _DECAY), others=("adamw",), kind=_look_ahead_w, units=_DECOUPLED)
+    yield Maker("radam", Spelling("radam", _ADAM))
+    plain = {name: held for name, held in _ADAM.items() if name != "eps_root"}
+    yield Maker("adamax", Spelling("adamax", plain))
+    yield Maker("adamax", Spelling("adamaxw", plain), units=_DECOUPLED)
+    yield Maker(
+        "rmsprop",
+        Spelling(
+            "rmsprop",
+            {"learning_rate": "eta", "decay": "beta", "eps": "eps_root", "momentum": "momentum"},
+            {"initial_scale": "v"},
+        ),
+        others=("rmsprop-momentum", "rmsprop-centered"),
+        kind=lambda values: kind_of_rmsprop(None, values),
+        switch=("eps_in_sqrt", False, {"eps": "eps"}),
+    )
+    yield Maker("sgd", Spelling("sgd", {"learning_rate": "eta", "momentum": "momentum"}))
+    # the eps of Adagrad is added to the sum, inside the root
+    accumulated = {"learning_rate": "eta", "initial_accumulator_value": "start"}
+    yield Maker("adagrad", Spelling("adagrad", accumulated, {"eps": "s"}), takes_record=False)
+    yield Maker(
+        "adafactor", Spelling("adafactor", {"learning_rate": "eta", "momentum": "beta1", "eps": "eps1"}),
+        units={"weight_decay_rate": "step_decay", "decay_offset": "steps"}, takes_record=False,
+    )  # fmt: skip
+    yield Maker(
+        "lars",
+        Spelling(
+            "lars", {"learning_rate": "eta", "momentum": "momentum", "weight_decay": "weight_decay", "eps": "eps"}
+        ),
+        takes_record=False,
+    )
+    yield Maker("lamb", Spelling("lamb", _DECAY))
+    mixed = {"learning_rate": "eta", "b1": "beta1", "b2": "beta2", "weight_decay": "weight_decay"}
+    yield Maker("lion", Spelling("lion", mixed))
+    yield Maker("signum", Spelling("signum", {"learning_rate": "eta", "beta": "mu"}))
+    yield Maker("signum", Spelling("sign_sgd", {"learning_rate": "eta"}), takes_record=False)
+    yield Maker(
+        "muon",
+        Spelling(
+            "muon", {"learning_rate": "eta", "beta": "mu", "eps": "eps", "weight_decay": "weight_decay"},
+            options={"nesterov": "nesterov"},
+        ),
+        _CONTRIB,
+        must_be={"adaptive": (False,), "preconditioning": ("frobenius", "spectral")},
+        why="only steps of the size of an orthogonal matrix, with an eps beside the norm, are known here",
+        beside=("adamw", {
+            "adam_learning_rate": "eta", "adam_b1": "beta1", "adam_b2": "beta2", "eps": "eps",
+            "adam_eps_root": "eps_root", "adam_weight_decay": "weight_decay",
+        }),
+        same_as={"adam_learning_rate": "learning_rate"},
+    )  # fmt: skip
+    yield Maker("ademamix", Spelling("ademamix", {**_DECAY, "b3": "beta3"}, options={"alpha": "alpha"}), _CONTRIB)
+    free = {"learning_rate": "eta", "b1": "beta1", "weight_decay": "weight_decay", "warmup_steps": "warmup"}
+    yield Maker("schedulefree-sgd", Spelling("schedule_free_sgd", free), _CONTRIB, must_be=_FREE, why=_WEIGHTS)
+    yield Maker(
+        "schedulefree-adamw", Spelling("schedule_free_adamw", {**free, "b2": "beta2", "eps": "eps"}),
+        _CONTRIB, must_be=_FREE, why=_WEIGHTS,
+    )  # fmt: skip
+
+
 #: optax's optimizers by name. ``state`` of a spelling holds the arguments that are a state's value at the start.
-MAKERS: Mapping[str, Maker] = MappingProxyType(
-    {
-        one.spelling.name: one
-        for one in (
-            Maker("adam", Spelling("adam", _ADAM), {"nesterov": False}),
-            Maker("adamw", Spelling("adamw", {**_ADAM, "weight_decay": "weight_decay"}), {"nesterov": False}),
-            Maker("adam", Spelling("amsgrad", _ADAM)),
-            Maker(
-                "rmsprop",
-                Spelling(
-                    "rmsprop",
-                    {"learning_rate": "eta", "decay": "beta", "eps": "eps_root"},
-                    {"initial_scale": "v"},
-                ),
-                {"momentum": None, "centered": False},
-                switch=("eps_in_sqrt", False, {"eps": "eps"}),
-            ),
-            Maker("sgd", Spelling("sgd", {"learning_rate": "eta", "momentum": "momentum"})),
-        )
-    }
-)
-
-#: What is done with a field of a state that has no unit: look into it, keep it, or convert the arguments it holds.
-WALK, KEPT, HYPERPARAMETERS = "walk", "kept", "hyperparameters"
+MAKERS: Mapping[str, Maker] = MappingProxyType({one.spelling.name: one for one in _makers()})
 
 
-def _state(family: str, names: Mapping[str, str]) -> dict[str, str]:
-    """The units of an optimizer's state from the paper's letters, by optax's names."""
-    return {name: FAMILIES[family].state[key] for name, key in names.items()}
-
-
-_ADAM_STATE = _state("adam", {"count": "step", "mu": "m", "nu": "v"})
-_CLOCK = {"count": "steps"}
-#: optax's states by name: the units of their fields, or what else is done with them.
-STATES: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "EmptyState": {},
-        "MaskedNode": {},
-        "ScaleByAdamState": _ADAM_STATE,
-        "ScaleByAmsgradState": {**_ADAM_STATE, **_state("adam", {"nu_max": "v"})},
-        "ScaleByRmsState": _state("rmsprop", {"nu": "v"}),
-        "ScaleByRmsWithCountState": _state("rmsprop", {"count": "step", "nu": "v"}),
-        "ScaleByScheduleState": _CLOCK,
-        "WeightDecaySchedule": _CLOCK,
-        "WrappedScheduleState": _CLOCK,
-        "EmaState": {"count": "step_counter", "ema": "m"},
-        "TraceState": {"trace": "m"},
-        "MaskedState": {"inner_state": WALK},
-        "PartitionState": {"inner_states": WALK},
-        "ApplyIfFiniteState": {
-            "notfinite_count": KEPT, "last_finite": KEPT, "total_notfinite": KEPT, "inner_state": WALK,
-        },
-        "MultiStepsState": {
-            "mini_step": KEPT, "gradient_step": "steps", "inner_opt_state": WALK, "acc_grads": KEPT, "skip_state": KEPT,
-        },
-        "ZeroNansState": {"found_nan": KEPT},
-        "InjectHyperparamsState": {**_CLOCK, "hyperparams": HYPERPARAMETERS, "inner_state": WALK},
-        "InjectStatefulHyperparamsState": {
-            **_CLOCK, "hyperparams": HYPERPARAMETERS, "hyperparams_states": WALK, "inner_state": WALK,
-        },
-    }
-)  # fmt: skip
-SECOND_MOMENTS = frozenset(name for name, units in STATES.items() if "v" in units.values())
-
-
-def _certain(name: str) -> dict[str, str]:
-    """The units of a maker's arguments, but for those that a switch changes."""
-    maker = MAKERS[name]
-    return {key: unit for key, unit in maker.units({}).items() if maker.switch is None or key not in maker.switch[2]}
-
-
-#: The units of the arguments that ``inject_hyperparams`` holds, by the state beside them that tells the optimizer.
-ARGUMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "ScaleByAdamState": _certain("adam"),
-        "ScaleByAmsgradState": _certain("amsgrad"),
-        "ScaleByRmsState": _certain("rmsprop"),
-        "ScaleByRmsWithCountState": _certain("rmsprop"),
-    }
-)
+def find_maker(optimizer: Any) -> Maker:
+    """Return the row of a function of optax, given by its name or itself."""
+    for name, maker in MAKERS.items():
+        function = maker.function()
+        if optimizer == name or (function is not None and optimizer is function):
+            if function is None:
+                raise ValueError(f"this version of optax has no {maker.name}")
+            return maker
+    got = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", repr(optimizer))
+    raise ValueError(f"optimizer must be one of {', '.join(MAKERS)}, or a record of rootscale; got {got!r}")

@@ -231,7 +231,7 @@ def _lines(arms: Sequence[Arm], down: bool, options: Options) -> tuple[list[Line
     task = _task("one-gpu" if down else "sooner", options, most if down else size)
     settings = settings_for(options, task.plan, [size, most], eval_samples=1024)
     plain = replace(settings, measure=replace(settings.measure, noise=False))
-    made = []
+    made: list[Line] = []
     for arm in arms:
         setup = setup_for(options, size) if arm.micro else None
         measure = settings.measure if not (down or made) else None

@@ -1,0 +1,131 @@
+"""The top of the page: the verdicts, what to do, and how to read the rest."""
+
+from __future__ import annotations
+
+from rootscale.format import listed, show, typeset
+from rootscale.lab import Check
+from rootscale.lab.recommendation import recommend
+from rootscale.report import words
+from rootscale.report.html import Html, fill, icon, swatch
+from rootscale.tolerance import tolerance_text
+from rootscale.verdict import Comparison
+
+__all__ = ["about_bands", "advice", "first_comparison", "reading", "setting", "verdict_boxes"]
+
+
+def verdict_boxes(check: Check) -> list[Html]:
+    nothing = f": {typeset(check.base.label)} was compared with nothing"
+    found = words.sentences(check) or [words.Sentence("unjudged", nothing, ())]
+    return [
+        fill(
+            '<div class="verdict $verdict">$icon<div><p><strong>$word</strong>$text$end</p><ul>$arms</ul></div></div>',
+            verdict=sentence.verdict,
+            icon=icon(sentence.verdict),
+            word=words.VERDICTS[sentence.verdict],
+            text=sentence.text,
+            end=":" if sentence.arms else ".",
+            arms=[
+                fill("<li>$swatch<span><b>$label</b>$said</span></li>", swatch=swatch(i), label=label,
+                     said=f", {said}" if said else "")
+                for i, label, said in sentence.arms
+            ],
+        )
+        for sentence in found
+    ]  # fmt: skip
+
+
+def advice(check: Check) -> Html:
+    """What to do, where there is a verdict."""
+    found = recommend(check)
+    if not found:
+        return Html("")
+    items = [fill("<li>$sentence</li>", sentence=typeset(sentence)) for sentence in found]
+    return fill(
+        '<section class="advice" aria-labelledby="advice"><h2 id="advice">What to do</h2><ul>$items</ul></section>',
+        items=items,
+    )
+
+
+def reading(check: Check) -> list[Html]:
+    """What was compared and what the verdict means, for readers who have not read the paper."""
+    return [
+        fill("<dt>$question</dt><dd>$answer</dd>", question=question, answer=answer)
+        for question, answer in (
+            ("What was compared?", _runs(check)),
+            ("What does “same” mean?", _meaning(check)),
+            ("What does it not say?", "Which run is better, or what happens at batch sizes that are not on this page."),
+        )
+    ]
+
+
+def _runs(check: Check) -> Html:
+    seeds, count = check.base.trajectory.replicas, len(check.others)
+    start = "is changed at the [[switch]]" if check.switch_at else "is changed from its start"
+    what = "was read from a log" if check.base.plan is None else start
+    return fill(
+        "$base is the run as it is, the [[base]]. It was made with $seeds [[seed|$unit]]. "
+        f"Each of the $count below {what}.",
+        base=typeset(check.base.label),
+        seeds=seeds,
+        unit="seed" if seeds == 1 else "seeds",
+        count=f"{count} runs" if count != 1 else "one run",
+    )
+
+
+def _meaning(check: Check) -> Html:
+    """What was held against what, and how sure the verdict is; where there is none, what it would need."""
+    comparison = first_comparison(check)
+    if comparison is None:
+        return fill("Nothing yet: $why.", why=words.too_few(check.others or (check.base,)))
+    text = (
+        "The mean curve of a run is held against that of the base at equal $clock. The distance, as a share of the "
+        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that no stretch of "
+        "the run is further off than the [[tolerance]], and no single time than twice it. [[different|Different]]: as "
+        "sure that some time is further off than the tolerance. [[undecided|Undecided]]: these seeds cannot tell."
+    )
+    return fill(text, clock=words.clock_name(check.base.trajectory), level=words.percent(comparison.level))
+
+
+def first_comparison(check: Check) -> Comparison | None:
+    """Return a comparison that has a verdict."""
+    return next((arm.comparison for arm in check.others if arm.comparison and arm.verdict), None)
+
+
+def about_bands(check: Check) -> Html:
+    """What the bands of the gaps are."""
+    comparison = first_comparison(check)
+    alone = "The gap of runs that were not judged is that of their means, without a band."
+    if comparison is None:
+        return Html(alone if check.others else "")
+    return fill(
+        "The wide [[band]] holds the true gap at all times and of all test functions that decide at once; the narrow "
+        "one, at each time by itself, that averaged over the times around it (a tenth of all on either side). "
+        "<b>Different</b>: the wide band leaves the tolerance entirely at some time. <b>Same</b>: the narrow band lies "
+        "within the tolerance at all times, and no single time is beyond twice it. <b>Undecided</b>: neither. A "
+        "verdict is wrong in at most $error of such comparisons$often. $alone",
+        error=words.percent(1 - comparison.level),
+        often=""
+        if comparison.looks == "once"
+        else ", however often seeds are added and the verdict is asked for again",
+        alone=alone if any(arm.verdict is None for arm in check.others) else "",
+    )
+
+
+def setting(check: Check) -> list[Html]:
+    comparison = first_comparison(check)
+    seeds = check.base.trajectory.replicas
+    facts = [f"base: {typeset(check.base.label)}", f"{seeds} seed{'s' * (seeds != 1)}"]
+    places = [show(at) for at, _ in words.switches(check)] if check.switch_at else []
+    if places and words.clock_unit(check.base.trajectory) is None:
+        places = [show(check.switch_at)]
+    if check.base.plan is None:
+        facts.append(f"read from logs, aligned on {words.clock_unit(check.base.trajectory)}")
+    else:
+        facts.append(f"switch after {listed(places)} samples" if places else "runs from scratch")
+    if comparison is not None:
+        facts.append(f"decided by {listed(words.deciding(check))}")
+        facts.append(f"tolerance {typeset(tolerance_text(comparison.tolerance))}")
+        facts.append(f"verdicts at {words.percent(comparison.level)}")
+    if words.diverged(check.base):
+        facts.append(f"base: {words.diverged(check.base)}")
+    return [fill("<li>$fact</li>", fact=fact) for fact in facts]

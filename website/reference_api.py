@@ -1,0 +1,75 @@
+"""The reference of the Python interface: a page for each part, with what its modules export."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["PARTS", "Part", "pages"]
+
+
+class Part(NamedTuple):
+    """A page: what it is for, and the modules whose public names it has."""
+
+    title: str
+    text: str
+    modules: tuple[str, ...]
+
+
+_TOOLS = ("transformers", "lightning", "accelerate", "optax", "ray", "checkpoints", "configs", "logs", "trackers")
+#: The pages by name; the navigation of mkdocs.yml has them in this order.
+PARTS = {
+    "rootscale": Part(
+        "rootscale",
+        "A run on paper: plans, what a change of batch size makes of them, rules and units. Nothing here needs torch.",
+        ("rootscale",),
+    ),
+    "training": Part(
+        "rootscale.training",
+        "Live PyTorch: runs converted in place, batch-size schedules, SVAG, noise, and optimizers with torch's names. "
+        "[Live runs](../../live-runs.md) is the guide.",
+        (
+            "rootscale.training",
+            "rootscale.training.optim",
+            "rootscale.training.sample_clock",
+            "rootscale.training.samples",
+        ),
+    ),
+    "lab": Part(
+        "rootscale.lab",
+        "Many runs on real data: tasks, the check, comparisons, sweeps. [Check a run](../../lab.md) is the guide.",
+        ("rootscale.lab",),
+    ),
+    "theory": Part(
+        "rootscale.theory",
+        "Oracles, chains, SDEs and weak errors. [Theory](../../theory.md) is the guide.",
+        ("rootscale.theory", "rootscale.theory.toys"),
+    ),
+    "integrations": Part(
+        "rootscale.integrations",
+        "Adapters to other tools. Each needs its library, which is imported only when the module is. "
+        "[Integrations](../../integrations/README.md) is the guide.",
+        tuple(f"rootscale.integrations.{name}" for name in _TOOLS),
+    ),
+    "comparing": Part(
+        "Gaps and verdicts",
+        "What runs are compared by: curves, the gap of two sets of them, its bands, the verdict. Without torch. "
+        "[The verdict](../../verdict.md) explains.",
+        tuple(f"rootscale.{name}" for name in ("trajectory", "gap", "bands", "tolerance", "verdict", "logs", "noise")),
+    ),
+    "registry": Part(
+        "Rules and optimizers",
+        "Where rules and optimizers are looked up and added. [Optimizers](../../optimizers.md) is the guide.",
+        ("rootscale.optimizers", "rootscale.rules", "rootscale.degrees", "rootscale.tracking"),
+    ),
+    "report": Part("rootscale.report", "A result as one page and as figures.", ("rootscale.report",)),
+}
+
+
+def pages() -> dict[str, str]:
+    """Return the pages, with directives that mkdocstrings fills."""
+    return {
+        f"reference/api/{name}.md": f"# {part.title}\n\n{part.text}\n\n"
+        + "\n\n".join(f"::: {module}" for module in part.modules)
+        + "\n"
+        for name, part in PARTS.items()
+    }
