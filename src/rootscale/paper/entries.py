@@ -14,7 +14,7 @@ from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import Final
 from rootscale.paper.stored import finals_of, record_of
 
-__all__ = ["Entry", "entries_of"]
+__all__ = ["Entry", "entries_of", "gathered"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,12 @@ class Entry:
         """Whether runs of it are stored."""
         return (self.folder / "experiment.json").exists()
 
+    @property
+    def figure(self) -> Path:
+        """The figure of its page."""
+        name = "finals.png" if self.experiment.shown.dots else "curves.png"
+        return next((one for one in [self.folder / "seconds.png"] if one.exists()), self.folder / name)
+
     # What is stored is read once, for all figures and tables.
 
     @cached_property
@@ -70,7 +76,7 @@ class Entry:
         if not self.there:
             return None
         seeds = max(final.seeds for final in self.finals)
-        return Stored(self.words(), seeds, self.record["hardware"], self.folder / "curves.png")
+        return Stored(self.words(), seeds, self.record["hardware"], self.figure)
 
     def words(self) -> str:
         """What came out, and what there is not yet, with the command that makes it."""
@@ -126,3 +132,19 @@ def entries_of(results: Path, read: Mapping[Path, Check] | None = None) -> Itera
 
 def _values(option: Any) -> str:
     return ", ".join(f"{value:,g}" for value in (option if isinstance(option, list) else [option]))
+
+
+def gathered(runs: Sequence[str]) -> str:
+    """Return names of runs, those that differ in their seed only together.
+
+    >>> gathered(["B = 256, seed 3", "B = 1,024, seed 3", "B = 256, seed 4"])
+    'B = 256, seeds 3, 4; B = 1,024, seed 3'
+    """
+    seeds: dict[str, list[str]] = {}
+    for run in runs:
+        label, _, some = run.rpartition(", seed")
+        seeds.setdefault(label, []).append(some.removeprefix("s").strip())
+    return "; ".join(
+        f"{label}, {'seeds' if len(some) > 1 or ' ' in some[0] else 'seed'} {', '.join(some)}"
+        for label, some in seeds.items()
+    )

@@ -17,11 +17,11 @@ from rootscale.lab.checks import arm_of
 from rootscale.lab.group import joined
 from rootscale.lab.result import LOSSES
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import Final, final_values
+from rootscale.paper.finals import SEED_DEVIATION, Final, final_values
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
-__all__ = ["compared", "finals_of", "judge_again", "outcome", "record_of", "refuse_others", "store"]
+__all__ = ["compared", "deviation_of", "finals_of", "judge_again", "outcome", "record_of", "refuse_others", "store"]
 
 
 def refuse_others(out: Path, options: Options) -> None:
@@ -164,7 +164,12 @@ def record_of(out: str | Path) -> dict[str, Any]:
 def finals_of(out: str | Path, check: Check | None = None) -> list[Final]:
     """The table of final values of a folder of results, from the trajectories in it; ``check`` if they were read."""
     check = check or Check.load(out)
-    return final_values([check.base, *check.others], record_of(out)["test_samples"])
+    return final_values([check.base, *check.others], deviation_of(record_of(out)))
+
+
+def deviation_of(record: Mapping[str, Any]) -> float | None:
+    """Return the standard deviation over seeds of a final test accuracy; None where it was not measured."""
+    return SEED_DEVIATION if record["name"].startswith("cifar10") and not record["options"]["smoke"] else None
 
 
 def outcome(experiment: Experiment, out: str | Path) -> str:
