@@ -9,6 +9,7 @@ from typing import Any
 
 import dialect
 import generated
+import mathematics
 import places
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -52,12 +53,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         log.warning("%s links to %s, which is not in the repository", source, path)
     for line in dialect.stray_examples(markdown):
         log.warning("%s has an example outside of a block of code: %s", source, line)
+    markdown, page.meta["mathematics"] = mathematics.take_mathematics(markdown)
     return dialect.to_python_markdown(markdown)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show links to files of the repository."""
-    return places.show_sources(html, config.repo_url)
+    """Show links to files of the repository, and mathematics."""
+    return places.show_sources(mathematics.insert_mathematics(html, page.meta["mathematics"]), config.repo_url)
 
 
 def _named(items: Any) -> list[str]:

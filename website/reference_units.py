@@ -95,8 +95,8 @@ def optimizers() -> str:
     ]
     return (
         "# Optimizers\n\nThe registry of optimizers, with the rule that keeps the dynamics of each and how sure that "
-        "is. [Which optimizer, which rule](../optimizers.md) explains, and says which classes of which libraries belong "
-        f"to these families.\n\n{STATUS}\n\n"
+        "is. [Which optimizer, which rule](../optimizers.md) explains, and says which classes of which libraries "
+        f"belong to these families.\n\n{STATUS}\n\n"
         "The toy gap is the largest gap of the mean loss on two small problems, as a share of the base curve's range, "
         "at four and sixteen times the batch. Other seeds alone give 0.01 to 0.03.\n\n"
         + table(("optimizer", "its rule", "how sure", "toy gap at 4 / 16", "in training"), rows)

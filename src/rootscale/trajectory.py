@@ -92,6 +92,29 @@ class Trajectory:
                             ("meta", MappingProxyType(dict(self.meta)))):  # fmt: skip
             object.__setattr__(self, name, value)
 
+    @classmethod
+    def of_runs(
+        cls, samples: ArrayLike, values: Mapping[str, ArrayLike], seeds: Iterable[int] | None = None
+    ) -> Trajectory:
+        """Return the trajectory of training runs that you made yourself, over the samples that they had seen.
+
+        Args:
+            samples: ``[T]``, samples seen when the values were taken, increasing.
+            values: by name, ``[R, T]``, with a row for each run.
+            seeds: of the runs, by which they are paired with those of another set; None is 0, 1, 2, ...
+
+        >>> runs = Trajectory.of_runs([100, 200], {"loss": [[0.9, 0.7], [0.8, 0.6]]})
+        >>> runs.replicas, runs["loss"].mean.round(2).tolist(), runs.meta["seeds"]
+        (2, [0.85, 0.65], [0, 1])
+        """
+        arrays = {name: _array(f"values[{name!r}]", value, 2) for name, value in values.items()}
+        numbers = list(range(max((len(array) for array in arrays.values()), default=0)) if seeds is None else seeds)
+        times = _array("samples", samples, 1)
+        made = cls(times, arrays, meta={"samples": [round(at) for at in times.tolist()], "seeds": numbers})
+        if len(numbers) != made.replicas:
+            raise ValueError(f"there must be one seed for each of the {made.replicas} runs, got {len(numbers)}")
+        return made
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the test functions."""

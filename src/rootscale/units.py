@@ -177,6 +177,21 @@ def _moment(value: Number, kappa: Number, before: Number, after: Number) -> Numb
     return float(value) * math.sqrt(new / (float(kappa) * old))
 
 
+def summed(exponent: Fraction) -> Form:
+    """Return the form of a momentum buffer that sums gradients, where their average would take ``kappa^exponent``.
+
+    A sum with the weight ``mu`` of the past is ``1 / (1 - mu)`` times the average.
+
+    >>> summed(-HALF)(1.0, 4, 0.95, 0.95), round(summed(Fraction(0))(1.0, 4, 0.95, 0.8), 9)
+    (0.5, 0.25)
+    """
+
+    def apply(value: Number, kappa: Number, before: Number, after: Number) -> Number:
+        return float(value) * float(kappa) ** float(exponent) * (1 - float(before)) / (1 - float(after))
+
+    return Form(f"x * kappa^({exponent}) * (1 - mu) / (1 - mu')", apply, follows="mu")
+
+
 KEPT = Form("x", lambda value, kappa: value, kind="kept")
 #: Weight of the past in an average over steps, as the paper converts it. 0 means that nothing is averaged and stays 0.
 AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit, kind="shortened")
@@ -291,6 +306,10 @@ TABLE: tuple[Unit, ...] = (
     Unit(
         "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", SCALES,
         "it is measured in the noise of momentum",
+    ),
+    Unit(
+        "m_sum", "normalised momentum that sums gradients (the first Muon)", summed(-HALF), "derived", SCALES,
+        "1 / (1 - mu) times the average",
     ),
     Unit(
         "step_decay", "weight decay of each step, whatever the learning rate", power(1), "derived", SCALES,

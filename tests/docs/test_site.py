@@ -36,7 +36,7 @@ def build(folder, config=ROOT / "mkdocs.yml"):
         "--site-dir",
         str(folder),
     ]
-    return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
 
 
 class Parts(HTMLParser):

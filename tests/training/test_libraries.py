@@ -227,6 +227,25 @@ def test_weights_of_schedule_free_that_are_not_known_are_refused():
         rescale_(optimizer, 4)
 
 
+@pytest.mark.parametrize("flags", [("use_fallback", True), ("use_muon", False)])
+def test_groups_that_timms_muon_leaves_to_adam_are_adams(flags):
+    cls = pytest.importorskip("timm.optim.muon").Muon
+    matrix, vector = parameters((8, 6), (6,))
+    optimizer = trained(cls([{"params": [matrix]}, {"params": [vector], flags[0]: flags[1]}], lr=1e-3))
+    assert [row.name for row, _ in families_of(optimizer)] == ["muon", "adamw"]
+    buffer, second = optimizer.state[matrix]["momentum_buffer"].clone(), optimizer.state[vector]["exp_avg_sq"].clone()
+    rescale_(optimizer, 4, rule={"muon": "normalized-half"})
+    torch.testing.assert_close(optimizer.state[matrix]["momentum_buffer"], buffer * 4**-0.25)
+    torch.testing.assert_close(optimizer.state[vector]["exp_avg_sq"], second / 4)
+    trained(optimizer, 1)
+
+
+def test_a_group_that_timms_muon_splits_by_shapes_is_refused():
+    optimizer = library("timm.optim.muon", "Muon", shapes=[(8, 6), (6,)], lr=1e-3)
+    with pytest.raises(TypeError, match="a group of muon has parameters with exp_avg"):
+        rescale_(optimizer, 4)
+
+
 # ---- by names and keys alone, for libraries that cannot be here
 
 

@@ -74,7 +74,7 @@ def handle_check(args: argparse.Namespace) -> int:
         refuse(task, variants, Rounds.of(seeds, args.budget).first, judge)
         settings = settings_of(task, variants, start, stop, measure, setup)
         _say_cost(estimate_cost(task, variants, settings), settings, seeds, execute)
-    with stoppable(folder), observing(console, tracker(args.track)) as observe:
+    with stoppable(folder / "runs"), observing(console, tracker(args.track)) as observe:
         found = check(
             task,
             variants,
@@ -113,7 +113,7 @@ def handle_demo(args: argparse.Namespace) -> int:
         Variant(4, "none", ramp=ramp, name="nothing but the batch size"),
         Variant(ell=2),
     ]
-    with stoppable(args.out), observing(console) as observe:
+    with stoppable(args.out / "runs"), observing(console) as observe:
         found = check(
             task,
             variants,

@@ -24,7 +24,9 @@ from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiments.glue_page import page as glue_page
 from rootscale.paper.experiments.sde_digits import draw_stored
 from rootscale.paper.figures import draw_curves, draw_dots, draw_group, draw_noise, draw_switch
+from rootscale.paper.figures.bars import draw_headline
 from rootscale.paper.groups import GROUPS, cells_of
+from rootscale.paper.headline import HEADLINES, ways_of
 from rootscale.paper.overview import outcome_tables
 from rootscale.paper.pages import dominated_words, page
 from rootscale.paper.stored import judge_again
@@ -37,6 +39,15 @@ def reports(entry: Entry, folder: Path) -> None:
     report = importlib.import_module("rootscale.report")
     report.draw_figures(entry.check, folder, ("png", "pdf"))
     report.write_page(entry.check, folder / "report.html")
+
+
+def build_headline(entry: Entry) -> None:
+    """Draw and write an experiment whose rows are ways to one model."""
+    headline = HEADLINES[entry.experiment.name]
+    title = f"{entry.experiment.title} ({headline.subject})"
+    draw_headline(title, ways_of(entry, headline.arms), entry.folder / "seconds.png", headline.memory)
+    write(entry.folder / "README.md", headline.page(entry))
+    print(f"{entry.folder}: figure and page")
 
 
 def make_groups(results: Path, entries: Sequence[Entry], only: Sequence[str]) -> None:
@@ -63,15 +74,14 @@ def make_entry(entry: Entry, pages: Path | None) -> None:
 
 def build(results: Path, pages: Path | None, only: Sequence[str] = ()) -> None:
     """Make everything that can be made of what is stored, verdicts first; or some experiments, by their folders."""
-    for place in sorted(results.glob("**/check.json")):
-        if not only or place.parent.name in only:
-            judge_again(place.parent)
-    entries = list(entries_of(results))
+    stored = [place.parent for place in sorted(results.glob("**/check.json"))]
+    checks = {place: judge_again(place) for place in stored if not only or place.name in only}
+    entries = list(entries_of(results, checks))
     make_groups(results, entries, only)
     there = [entry for entry in entries if entry.there and not entry.experiment.group]
     for entry in there:
         if not only or entry.folder.name in only:
-            make_entry(entry, pages)
+            build_headline(entry) if entry.experiment.name in HEADLINES else make_entry(entry, pages)
     scaling = [entry for entry in there if entry.experiment.title.startswith("The square root rule")]
     if scaling:
         draw_noise(scaling, results / "noise.png")

@@ -133,17 +133,19 @@ def compared(base: Arm, arm: Arm) -> Arm:
     return replace(arm, comparison=compare(base.trajectory, arm.trajectory, deciding=deciding))
 
 
-def judge_again(folder: Path) -> None:
-    """Write the verdicts on a stored check as the present `rootscale.verdict` gives them; the curves stay."""
-    path = folder / "check.json"
-    record, check = json.loads(path.read_text(encoding="utf-8")), Check.load(folder)
-    others = tuple(compared(check.base, arm) for arm in check.others)
-    for stored, arm in zip(record["arms"][1:], others, strict=True):
+def judge_again(folder: Path) -> Check:
+    """Write the verdicts on a stored check as the present `rootscale.verdict` gives them; return it with them."""
+    path, stored = folder / "check.json", Check.load(folder)
+    check = replace(stored, others=tuple(compared(stored.base, arm) for arm in stored.others))
+    before = path.read_text(encoding="utf-8")
+    record = json.loads(before)
+    for row, arm in zip(record["arms"][1:], check.others, strict=True):
         assert arm.comparison is not None
-        stored |= {"comparison": arm.comparison.to_dict(), "verdict": arm.verdict}
-    record["verdict"] = replace(check, others=others).verdict
-    if json.loads(json.dumps(record)) != json.loads(path.read_text(encoding="utf-8")):
+        row |= {"comparison": arm.comparison.to_dict(), "verdict": arm.verdict}
+    record["verdict"] = check.verdict
+    if json.loads(json.dumps(record)) != json.loads(before):
         write_json(path, record, allow_nan=False)
+    return check
 
 
 def record_of(out: str | Path) -> dict[str, Any]:
@@ -158,9 +160,9 @@ def record_of(out: str | Path) -> dict[str, Any]:
     return record
 
 
-def finals_of(out: str | Path) -> list[Final]:
-    """The table of final values of a folder of results, from the trajectories in it."""
-    check = Check.load(out)
+def finals_of(out: str | Path, check: Check | None = None) -> list[Final]:
+    """The table of final values of a folder of results, from the trajectories in it; ``check`` if they were read."""
+    check = check or Check.load(out)
     return final_values([check.base, *check.others], deviation_of(record_of(out)))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,36 @@ from rootscale.report.plotting import need_matplotlib, plain_axes, save_figure
 from rootscale.report.styles import SOFT, STRIP, WARM, line_styles
 from rootscale.trajectory import Trajectory
 
-__all__ = ["FORMATS", "draw_figures"]
+__all__ = ["FORMATS", "draw_curves", "draw_figures"]
 
 FORMATS = ("png", "pdf")
+
+
+def draw_curves(axes: Any, runs: Mapping[str, Trajectory], name: str) -> None:
+    """Draw one test function of several sets of runs on axes of yours: the means, and two standard errors around them.
+
+    Args:
+        axes: of matplotlib.
+        runs: by the labels of the legend; the first is the base, in black.
+        name: of the test function.
+
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().subplots()
+    >>> draw_curves(axes, {"kept": Trajectory([1, 2], {"loss": [[0.9, 0.7], [0.8, 0.6]]})}, "loss")
+    >>> axes.get_ylabel(), [text.get_text() for text in axes.get_legend().get_texts()]
+    ('loss', ['kept'])
+    """
+    if not runs:
+        raise ValueError("runs must hold at least one set of runs to draw, got none")
+    plain_axes([axes])
+    for (label, trajectory), (colour, dash) in zip(runs.items(), line_styles(len(runs)), strict=True):
+        _curve(axes, trajectory, name, colour, dash, _text(label))
+    first = next(iter(runs.values()))
+    axes.set_ylabel(_text(name))
+    axes.set_xlabel(words.clock_name(first))
+    if words.clock_unit(first) in ("samples", "tokens"):
+        _count_samples(axes, 4)
+    axes.legend(frameon=False, fontsize=8, handlelength=2.8)
 
 
 def draw_figures(check: Check, folder: str | os.PathLike[str], formats: Iterable[str] = FORMATS) -> list[Path]:
@@ -100,18 +127,23 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
         _draw_gaps(axes[1], gaps, words.tolerance(check, name))
     axes[-1].set_xlabel(words.clock_name(check.base.trajectory))
     if words.clock_unit(check.base.trajectory) in ("samples", "tokens"):
-        axes[-1].xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-        axes[-1].xaxis.set_major_locator(importlib.import_module("matplotlib.ticker").MaxNLocator(6))
+        _count_samples(axes[-1], 6)
     handles, texts = axes[0].get_legend_handles_labels()
     figure.legend(handles, texts, loc="outside upper center", ncols=columns, frameon=False, handlelength=2.8)
     return figure
+
+
+def _count_samples(axis: Any, ticks: int) -> None:
+    """Write samples or tokens as whole numbers, at so many ticks that these have room."""
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+    axis.xaxis.set_major_locator(importlib.import_module("matplotlib.ticker").MaxNLocator(ticks))
 
 
 def _draw_gaps(axis: Any, gaps: list[tuple[tuple[str, Any], Arm, Gap]], tolerance: float | None) -> None:
     """Draw the gaps with their bands, if they have any, against the tolerance of the verdicts."""
     for (colour, dash), arm, gap in gaps:
         x = words.clock_of_gap(gap, arm.trajectory)
-        for low, high in ((gap.low, gap.high), (gap.gap - gap.margin, gap.gap + gap.margin)):
+        for low, high in ((gap.low, gap.high), (gap.local - gap.margin, gap.local + gap.margin)):
             axis.fill_between(x, 100 * low, 100 * high, color=colour, alpha=0.13, linewidth=0)
         axis.plot(x, 100 * gap.gap, color=colour, linestyle=dash, linewidth=1.4)
     axis.axhline(0, color=SOFT, linewidth=0.7)

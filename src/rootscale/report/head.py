@@ -99,9 +99,10 @@ def about_bands(check: Check) -> Html:
         return Html(alone if check.others else "")
     return fill(
         "The wide [[band]] holds the true gap at all times and of all test functions that decide at once; the narrow "
-        "one at each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. "
-        "<b>Same</b>: the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is "
-        "wrong in at most $error of such comparisons$often. $alone",
+        "one, at each time by itself, that averaged over the times around it (a tenth of all on either side). "
+        "<b>Different</b>: the wide band leaves the tolerance entirely at some time. <b>Same</b>: the narrow band lies "
+        "within the tolerance at all times, and no single time is beyond twice it. <b>Undecided</b>: neither. A "
+        "verdict is wrong in at most $error of such comparisons$often. $alone",
         error=words.percent(1 - comparison.level),
         often=""
         if comparison.looks == "once"

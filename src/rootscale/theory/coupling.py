@@ -15,6 +15,7 @@ from rootscale.theory.discrete import Chain
 from rootscale.theory.engine import State, States
 from rootscale.theory.equations import SDE
 from rootscale.theory.families import Draw
+from rootscale.theory.memory import Memory
 from rootscale.theory.oracle import NGOS
 from rootscale.theory.solver import Levels, Scheme
 
@@ -33,17 +34,22 @@ class Controls:
     (``y1, y2`` the two halves of the increment, ``N`` the running sum of ``du``: the noise in the chain's ``u``).
     Each is summed with the weights 1, ``theta`` and ``cos theta`` of the past, and its own running sum times the next
     ``sqrt(h) y`` once more; every sum with and without fading, since the dynamics forget.
+
+    A sign does not know the size of the noise, so that there ``y`` and ``z`` are divided by ``diag Sigma^(1/2)``. Where
+    the mean of the sign given the past is known, for Gaussian noise, ``sqrt(h)`` (sign - mean) is one more increment.
     """
 
     fades: tuple[float, ...]
     adaptive: bool
     gaussian: bool
     halves: bool
+    memory: Memory | None = None
 
     @property
     def rows(self) -> int:
         """How many increments there are."""
-        return 2 + self.halves + 2 * self.adaptive + (not self.gaussian) * (2 - self.adaptive)
+        signs = self.gaussian and self.memory is not None
+        return 2 + self.halves + 2 * self.adaptive + (not self.gaussian) * (2 - self.adaptive) + signs
 
     @property
     def size(self) -> int:
@@ -156,21 +162,35 @@ class Coupled:
             return new, controls
         variance, root = oracle.variance(theta), h**0.5
         y = z if which.gaussian else oracle.noise(theta, draw.brownian)
+        unit = torch.ones_like(variance) if which.memory is None else variance.rsqrt()
+        if which.memory is not None:
+            y, variance = y * unit, torch.ones_like(variance)
         increments, du = [root * y, h * (y * y - variance)], None
         if which.halves:
             middle = len(fine) // 2
             one, two = (sum(some[1:], start=some[0]) for some in (fine[:middle], fine[middle:]))
-            increments.append(h * oracle.noise(theta, one) * oracle.noise(theta, two))
+            increments.append(h * oracle.noise(theta, one) * unit * oracle.noise(theta, two) * unit)
+        if which.memory is not None and which.gaussian:
+            increments.append(root * self._surprise(which.memory, x, gradient, z))
         if which.adaptive:
             share = self.chain.share
             jump = share * (z * z - variance + 2 / oracle.sigma * gradient * z)
             increments += [jump, controls[0] * increments[0]]
             du = (1 - share) * controls[0] + jump
         if not which.gaussian:
+            z = z * unit
             increments.append(root * (z - y))
             if not which.adaptive:
                 increments.append(h * (z * z - variance))
         return new, which.add(controls, h, theta, increments, du)
+
+    def _surprise(self, memory: Memory, x: State, gradient: Tensor, z: Tensor) -> Tensor:
+        """Return the sign of the chain's next step less its mean given the past."""
+        oracle = self.oracle
+        mean, _ = self.chain.summed(x, gradient)
+        moved, _ = self.chain.summed(x, gradient + oracle.sigma * z)
+        noise = oracle.sigma * oracle.variance(x[0]).sqrt()
+        return torch.sign(moved) - memory.expected_sign(mean, noise)
 
 
 def stride_of(chain: Chain, reference: SDE | Chain) -> int:

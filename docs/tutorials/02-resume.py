@@ -1,0 +1,254 @@
+# %% [markdown]
+# # A checkpoint resumed at another batch size, in a loop of your own
+#
+# **What you will learn.** How a plain PyTorch script goes on from its checkpoint with four times
+# the batch size. `rescale_` converts what it is given; the loader, the number of steps left and
+# the gradient clip are your half, and this page shows what each of them does if it is forgotten.
+#
+# You need PyTorch and `pip install -e ".[lab,plot]"`. All runs together take half a minute.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from rootscale.training import rescale_, restore_
+
+torch.set_num_threads(1)  # the net is tiny: threads would only wait for each other
+
+# %% [markdown]
+# ## The script before the change
+#
+# An ordinary script: AdamW, a cosine schedule over the whole run, a gradient clip, a loader. One
+# label in ten is wrong, so that gradients are noisy and the clip has something to do.
+
+# %%
+BATCH, SAMPLES, CLIP = 16, 20_480, 0.8
+digits = load_digits()
+images = torch.tensor(digits.data / 16, dtype=torch.float32)
+labels = torch.tensor(digits.target)
+wrong = torch.rand(len(labels), generator=torch.Generator().manual_seed(0)) < 0.1
+labels[wrong] = (labels[wrong] + 1) % 10
+data = TensorDataset(images, labels)
+
+
+def build(seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.98, 0.998))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SAMPLES // BATCH)
+    return model, optimizer, scheduler
+
+
+# %% [markdown]
+# The loop makes `steps` steps. On the way it notes the samples seen, the loss over all data and the
+# learning rate.
+
+
+# %%
+def batches(batch_size, seed):
+    order = torch.Generator().manual_seed(seed)
+    while True:
+        yield from DataLoader(data, batch_size, shuffle=True, drop_last=True, generator=order)
+
+
+@torch.no_grad()
+def full_loss(model):
+    return nn.functional.cross_entropy(model(images), labels).item()
+
+
+# %%
+def train(parts, steps, batch_size, clip, seed, seen=0):
+    (model, optimizer, scheduler), history = parts, []
+    for _, (x, y) in zip(range(steps), batches(batch_size, seed), strict=False):
+        nn.functional.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        seen += batch_size
+        if seen % 1024 == 0:
+            history.append((seen, full_loss(model), scheduler.get_last_lr()[0]))
+    return history
+
+
+# %% [markdown]
+# Train a fourth of the run and save it, as always:
+
+
+# %%
+def save(parts, file):
+    torch.save([part.state_dict() for part in parts], file)
+
+
+def load(parts, file):
+    for part, state in zip(parts, torch.load(file), strict=True):
+        part.load_state_dict(state)
+    return parts
+
+
+first = SAMPLES // 4
+parts = build(seed=0)
+before = train(parts, first // BATCH, BATCH, CLIP, seed=0)
+save(parts, "run-0.pt")
+
+# %% [markdown]
+# ## The script after the change
+#
+# Tomorrow's machine takes batches of 64. The script is the same up to the load. Note that `build`
+# still makes everything for batches of 16: the objects are made as they were, and converted after
+# the load.
+
+# %%
+model, optimizer, scheduler = parts = load(build(seed=0), "run-0.pt")
+changes = rescale_(optimizer, batch_size=(16, 64), scheduler=scheduler, clip=CLIP)
+print(changes)
+
+# %% [markdown]
+# Everything under `left to you` is yours. For this script it is three things:
+#
+# | yours | before | after |
+# |---|---|---|
+# | the loader's batch size | 16 | 64 |
+# | the steps left | 960 | 240, by `changes.steps_factor` |
+# | the clip | 0.8 | 0.4, in `changes.clip` |
+
+# %%
+steps_left = round((SAMPLES - first) // BATCH * changes.steps_factor)
+after = train(parts, steps_left, 64, changes.clip, seed=1, seen=first)
+print(f"{steps_left} steps at 64, {after[-1][0]:,} samples in all, clip {changes.clip}")
+print(f"learning rate at the end {after[-1][2]:.1e}, loss {after[-1][1]:.3f}")
+
+# %% [markdown]
+# ## Forgetting your half
+#
+# Four seeds each: the run that stays at 16, the resumed one, and three that forget something.
+
+# %%
+plans = {  # batch size of the loader, what the steps and the clip are multiplied by
+    "stays at 16": None,
+    "resumed at 64": (64, 1 / 4, 1 / 2),
+    "clip forgotten": (64, 1 / 4, 1),
+    "loader forgotten": (16, 1 / 4, 1 / 2),
+    "steps forgotten": (64, 1, 1 / 2),
+}
+
+
+def resumed(seed, plan):
+    _, optimizer, scheduler = parts = load(build(seed), f"run-{seed}.pt")
+    batch_size, steps, clip = plan or (16, 1, 1)
+    if plan:
+        rescale_(optimizer, 4, scheduler=scheduler)
+    steps = round((SAMPLES - first) // BATCH * steps)
+    return train(parts, steps, batch_size, CLIP * clip, seed + 100, seen=first)
+
+
+# %%
+histories = {name: [] for name in plans}
+for seed in range(4):
+    parts = build(seed)
+    train(parts, first // BATCH, BATCH, CLIP, seed)
+    save(parts, f"run-{seed}.pt")
+    for name, plan in plans.items():
+        histories[name].append(resumed(seed, plan))
+histories = {name: np.array(found) for name, found in histories.items()}
+
+# %% [markdown]
+# How far each leaves the run that stayed, at equal samples seen. The gap is the distance of the mean
+# curves as a share of the base curve's range; 4 seeds, ± its standard error:
+
+# %%
+from rootscale.gap import gaps
+from rootscale.trajectory import Trajectory
+
+runs = {
+    name: Trajectory.of_runs(found[0, :, 0], {"loss": found[:, :, 1]})
+    for name, found in histories.items()
+}
+for name in ("resumed at 64", "clip forgotten"):
+    found = gaps(runs["stays at 16"], runs[name])["loss"].largest
+    print(f"{name:16} {100 * found.gap:+.1f} ± {100 * found.se:.1f} % of the range")
+for name, run in runs.items():
+    mean, se = run["loss"]
+    print(f"{name:16} ends at {run.times[-1]:>7,.0f} samples, loss {mean[-1]:.3f} ± {se[-1]:.3f}")
+
+# %% Loss and learning rate over samples seen: the resumed run follows the one that stayed; forgotten parts leave it
+from rootscale.report import draw_curves
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+draw_curves(axes[0], runs, "loss")
+rates = {
+    name: Trajectory.of_runs(found[0, :, 0], {"learning rate": found[:, :, 2]})
+    for name, found in histories.items()
+}
+draw_curves(axes[1], rates, "learning rate")
+axes[1].get_legend().remove()
+axes[0].set_xlim(first, 1.3 * SAMPLES)
+axes[1].set_xlim(first, 2 * SAMPLES)
+plt.show()
+
+
+# %% tags=["check"]
+def largest(name):
+    return gaps(runs["stays at 16"], runs[name])["loss"].largest
+
+
+assert abs(largest("resumed at 64").gap) < 0.05
+assert largest("clip forgotten").gap < -2 * largest("clip forgotten").se
+assert (
+    runs["loader forgotten"].times[-1]
+    < 0.5 * SAMPLES
+    < 3 * SAMPLES
+    < runs["steps forgotten"].times[-1]
+)
+
+# %% [markdown]
+# - **The loader forgotten:** the run is converted for batches of 64 and gets batches of 16. Its
+#   learning rate falls to zero after a fourth of the samples, and there it ends.
+# - **The steps forgotten:** the run goes on for four times as long. The cosine has passed its lowest
+#   point, and the learning rate rises again to twice its old peak.
+# - **The clip forgotten:** the norm of a noisy gradient falls as `1/sqrt(4)` with the batch, so that the
+#   old clip hardly acts any more. The run is another one, if only by a little here. That row is a
+#   `heuristic`: it is right where noise makes up most of the norm.
+#
+# ## The next checkpoint
+#
+# The converted run saves what it always saves, and its checkpoint knows its units. A fresh process
+# builds the objects for 16, loads, and calls `restore_`, which brings to the checkpoint's units what no
+# `state_dict` holds. If you forget it, the first step says so:
+
+# %%
+model, optimizer, scheduler = parts = load(build(seed=0), "run-0.pt")
+rescale_(optimizer, batch_size=(16, 64), scheduler=scheduler)
+history = train(parts, 100, 64, 0.4, seed=1)
+save(parts, "run-64.pt")
+
+model, optimizer, scheduler = parts = load(build(seed=0), "run-64.pt")
+try:
+    train(parts, 1, 64, 0.4, seed=2)
+except ValueError as error:
+    print(error)
+
+# %%
+model, optimizer, scheduler = parts = load(build(seed=0), "run-64.pt")
+restored = restore_(optimizer, scheduler=scheduler)
+print(f"kappa = {restored.kappa:g}, learning rate {scheduler.get_last_lr()[0]:.6f}")
+history = train(parts, 50, 64, 0.4, seed=2)
+
+# %% [markdown]
+# ## What to remember
+#
+# - Build as always, **load first, then `rescale_`**. In the wrong order it is an error that says so.
+# - Your half: the loader's batch size, the steps left (`changes.steps_factor`), the clip
+#   (`changes.clip`), and every interval in steps. `print(changes)` lists it.
+# - Checkpoints of a converted run: load, then `restore_`. It leaves runs alone that were never converted,
+#   so a script may call it after every load.
+#
+# ## Where to go next
+#
+# - [Convert the checkpoint file itself, or a configuration file](05-convert.md)
+# - [Is it the same? Check it](04-same.md)
+# - [Checkpoints in live runs](../live-runs.md#checkpoints): the table of what is loaded when
