@@ -187,7 +187,8 @@ def summed(exponent: Fraction) -> Form:
     """
 
     def apply(value: Number, kappa: Number, before: Number, after: Number) -> Number:
-        return float(value) * float(kappa) ** float(exponent) * (1 - float(before)) / (1 - float(after))
+        factor: float = float(kappa) ** float(exponent)
+        return float(value) * factor * (1 - float(before)) / (1 - float(after))
 
     text = f"x * kappa^({exponent}) * (1 - mu) / (1 - mu')"
     return Form(text, apply, follows="mu", kind="summed", exponent=exponent)
