@@ -94,7 +94,6 @@ def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    pyplot.show = lambda: None
     space: dict[str, Any] = {"__name__": "__main__"}
     before = ""
     for cell in cells:
@@ -200,7 +199,7 @@ def read_outputs(page: str, cells: list[Cell], images: Path) -> list[tuple[Cell,
 
 def make_notebook(cells: list[Cell]) -> str:
     """Return the cells as a notebook without outputs; Jupyter's format is JSON."""
-    made = []
+    made: list[dict[str, Any]] = []
     for cell in cells:
         if cell.kind == "check":
             continue
@@ -255,6 +254,7 @@ def run_script(script: Path) -> list[tuple[Cell, Output]]:
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("default")
+        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")  # plt.show() is for notebooks
         warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}: {message}")
         os.chdir(folder)
         try:
