@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo docs docs-serve test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results calculator tutorials clean setup
+.PHONY: demo dist docs docs-serve test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results calculator tutorials clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -29,6 +29,22 @@ docs: $(READY)
 
 docs-serve: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --livereload --watch website --watch results --watch src
+
+# The package as it is published: sdist and wheel in dist/, checked, and tried in a fresh environment. Plans need no
+# torch, so that none is installed for that.
+RELEASE := build/release
+RELEASE_INSTALL := $(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+dist:
+	rm -rf dist
+	$(PYTHON) -m venv --clear $(RELEASE)
+	$(RELEASE_INSTALL) build hatchling twine
+	$(RELEASE)/bin/python -m build --no-isolation
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --clear $(RELEASE)
+	$(RELEASE_INSTALL) numpy rich
+	$(RELEASE_INSTALL) --no-deps dist/*.whl
+	cd $(RELEASE) && bin/rootscale --version
+	cd $(RELEASE) && bin/rootscale scale --optimizer adam --lr 1e-3 --batch-size 16 --to 64
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -106,7 +106,6 @@ def test_decoupled_adam_is_adamw(capsys):
         ),
         ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --alpha 0.9", "optimizer sgd has no 'beta'"),
         ("scal", "argument COMMAND: invalid choice: 'scal'"),
-        ("", "the following arguments are required: COMMAND"),
     ],
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_2(words, message):

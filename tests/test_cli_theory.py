@@ -45,8 +45,15 @@ def test_the_arguments_are_parsed_without_importing_torch():
 @pytest.mark.parametrize("problem", settings.PROBLEMS)
 @pytest.mark.parametrize("optimizer", settings.OPTIMIZERS)
 def test_every_named_setting_has_a_chain_and_noises_are_the_families_and_mini_batches(optimizer, problem):
+    signs = optimizer in ("signsgd", "signum", "lion", "lion-time")  # they see more of the noise than its covariance
     for noise in settings.NOISES:
-        if noise != settings.MINIBATCH or settings.PROBLEMS[problem].noise == settings.MINIBATCH:
+        if noise == settings.MINIBATCH and settings.PROBLEMS[problem].noise != settings.MINIBATCH:
+            continue
+        known = noise == "gaussian" or (optimizer == "signsgd" and noise == "student-t" and problem != "logistic")
+        if signs and not known:
+            with pytest.raises(ValueError, match=r"density at 0, not by the covariance alone.*use noise gaussian"):
+                Setting(optimizer, problem, noise)
+        else:
             assert Setting(optimizer, problem, noise).chain(0.25).optimizer.eta > 0
     assert tuple(cases.NOISES) == settings.NOISES
     assert {name for name, family in FAMILIES.items() if getattr(family, "name", name) == name} == set(FAMILIES)
@@ -59,7 +66,7 @@ def test_learning_rates_are_moved_to_the_nearest_whose_steps_fill_the_time(optim
     chain = setting.chain(0.21)
     steps = 0.75 / chain.clock
     assert steps == pytest.approx(round(steps), abs=1e-9)
-    assert chain.optimizer.eta == pytest.approx(0.21, rel=0.15)
+    assert chain.optimizer.eta == pytest.approx(0.21, rel=0.2)
 
 
 def test_default_learning_rates_are_those_that_the_noise_allows():

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from rootscale import SGD, Adam, AdamW, Plan, RMSprop, Schedule
+from rootscale.optimizers import FAMILIES
 from rootscale.schedule import SHAPES
 from rootscale.snippets import torch_code
 
@@ -50,6 +51,24 @@ def test_the_pasted_optimizer_is_the_plans(optimizer, cls, values):
     made = execute(Plan(optimizer, 2).at(8))["optimizer"]
     assert type(made) is cls
     assert {key: made.param_groups[0][key] for key in values} == values
+
+
+@pytest.mark.parametrize("name", [name for name, row in FAMILIES.items() if row.record.name == name])
+def test_the_code_of_every_optimizer_can_be_pasted(name):
+    row = FAMILIES[name]
+    code = torch_code(Plan(row.record(1e-3), 2).at(8))
+    if not row.torch.in_torch:
+        assert not hasattr(torch.optim, row.torch.name)
+        assert f"# torch has no {row.torch.name}: import it" in code
+        compile(code, name, "exec")
+        return
+    model = torch.nn.Linear(2, 2, bias=False)  # Muon takes matrices only
+    names = {"model": model}
+    exec(code, names)
+    made = names["optimizer"]
+    assert type(made) is getattr(torch.optim, row.torch.name)
+    if name == "rmsprop-centered":
+        assert made.param_groups[0]["centered"] is True
 
 
 def test_the_rest_is_pasted_too():

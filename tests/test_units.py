@@ -41,6 +41,7 @@ def test_every_row_has_a_status_a_source_and_a_reason():
         ("step_counter", 10.0, 4, 2.5),
         ("mu", 0.95, 4, 0.95),
         ("mix", 0.9, 4, 0.9),
+        ("m_sum", 1.0, 4, 0.5 * 0.02 / 0.08),
         ("eps_m", 1e-7, 4, 5e-8),
         ("step_decay", 0.1, 4, 0.4),
         ("m_steps", 1.0, 4, 4.0),

@@ -9,6 +9,7 @@ from typing import Any
 
 import dialect
 import generated
+import mathematics
 import places
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -39,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     uris = [file.src_uri for file in files if file.inclusion is not InclusionLevel.EXCLUDED]
     nav = list(config.nav or [])
     named = set(_named(nav))
-    config.nav = _arranged(nav, sorted(uri for uri in uris if uri not in named), set(uris))
+    config.nav = _arranged(nav, sorted(uri for uri in uris if uri not in named))
     return files
 
 
@@ -52,12 +53,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         log.warning("%s links to %s, which is not in the repository", source, path)
     for line in dialect.stray_examples(markdown):
         log.warning("%s has an example outside of a block of code: %s", source, line)
+    markdown, page.meta["mathematics"] = mathematics.take_mathematics(markdown)
     return dialect.to_python_markdown(markdown)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show links to files of the repository."""
-    return places.show_sources(html, config.repo_url)
+    """Show links to files of the repository, and mathematics."""
+    return places.show_sources(mathematics.insert_mathematics(html, page.meta["mathematics"]), config.repo_url)
 
 
 def _named(items: Any) -> list[str]:
@@ -73,7 +75,7 @@ def _matches(uri: str, pattern: str) -> bool:
     return deep and fnmatch.fnmatch(uri, pattern.replace("**/", "*"))
 
 
-def _arranged(items: list[Any], others: list[str], known: set[str]) -> list[Any]:
+def _arranged(items: list[Any], others: list[str]) -> list[Any]:
     """Return a navigation with patterns replaced by the pages that match and stand nowhere else; empty parts vanish.
 
     A page is taken by the first pattern that matches.
@@ -82,7 +84,7 @@ def _arranged(items: list[Any], others: list[str], known: set[str]) -> list[Any]
     for item in items:
         title, value = next(iter(item.items())) if isinstance(item, dict) else (None, item)
         if isinstance(value, list):
-            value = _arranged(value, others, known)
+            value = _arranged(value, others)
         elif "*" in value:
             found = [uri for uri in others if _matches(uri, value)]
             others[:] = [uri for uri in others if uri not in found]
@@ -90,8 +92,6 @@ def _arranged(items: list[Any], others: list[str], known: set[str]) -> list[Any]
             if title is None:
                 arranged += value
                 continue
-        elif value.startswith(places.AWAITED) and value not in known:
-            continue
         if value:
             arranged.append(value if title is None else {title: value})
     return arranged

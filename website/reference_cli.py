@@ -51,8 +51,8 @@ def described(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
         for action in actions:
             yield from option(command, action)
     if command.epilog:
-        example = command.epilog.removeprefix("example: ").strip()
-        yield from ("", "```console", f"$ {example}", "```") if example != command.epilog else ("", plain(example))
+        examples = command.epilog.partition(":")[2].strip().splitlines()  # behind "example:" or "examples:"
+        yield from ("", "```console", *(f"$ {one}" for one in examples), "```")
 
 
 def option(command: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:
@@ -63,7 +63,8 @@ def option(command: argparse.ArgumentParser, action: argparse.Action) -> Iterato
     values = "" if action.nargs == 0 else formatter._format_args(action, str(action.metavar or default))
     if action.choices is not None and not action.metavar:
         values = "" if not action.option_strings else (action.dest.rpartition(".")[2]).upper()
-    text = plain(formatter._expand_help(action) if action.help else "")
+    # That of argparse: ours adds the choices, which follow here.
+    text = plain(argparse.HelpFormatter._expand_help(formatter, action) if action.help else "")
     if action.choices is not None:
         text += f"{'; ' if text else ''}one of {', '.join(f'`{one}`' for one in action.choices)}"
     if action.required and action.option_strings:

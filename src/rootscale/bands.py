@@ -11,6 +11,9 @@ spread at one time is little. Two values of c belong to it:
   a wrong "same" needs an error at the one time where the gap is beyond the tolerance (an intersection-union test:
   Berger 1982, Technometrics 24; for one time it is Schuirmann's two one-sided tests).
 
+Sameness is asked of the gap averaged over the same neighbouring times (`averaged`), and with twice the tolerance of the
+gap at every single time: much of what pairs scatter by is new at every measurement, and says nothing about training.
+
 gap* and s* are those of the runs' deviations from their mean after a random rotation of the runs among themselves (a
 rotation test: Langsrud 2005, Statistics and Computing 15). Every run keeps its course over all times and functions,
 and thereby their dependence; s* is computed anew, and so accounts for how few seeds s rests on. For a single time and
@@ -28,7 +31,7 @@ import numpy as np
 from rootscale.pairing import Array, Mask, Sample
 from rootscale.stats import student_log_tail, student_of_log_tail
 
-__all__ = ["Critical", "Draws", "Forecast", "critical_values", "pooled_se"]
+__all__ = ["Critical", "Draws", "Forecast", "Seen", "averaged", "critical_values", "pooled_se"]
 
 #: Times on either side over which a squared standard error is averaged, as a share of all times.
 WINDOW = 0.1
@@ -56,11 +59,31 @@ def pooled_se(se: Array, use: Mask) -> Array:
     return found
 
 
+def averaged(sample: Sample, use: Mask) -> Sample:
+    """Return runs of which each is averaged over neighbouring times, those at which it had not diverged.
+
+    Args:
+        sample: the runs, or differences of pairs.
+        use: ``[F, T]``, the times that are averaged; others stay as they are.
+    """
+    gone = sample.alive[:, None, :] == 0
+    values = np.where(gone, 0.0, sample.mean + sample.deviations)
+    for i, keep in enumerate(use):
+        near, alive = _near(keep), sample.alive[:, keep]
+        values[:, i, keep] = (values[:, i, keep] @ near) / np.maximum(alive @ near, 1.0)
+    return Sample.of(values, sample.alive == 0)
+
+
+def _near(keep: Mask) -> Array:
+    """Return which of the S times that are kept are neighbours, ``[S, S]``: 1, or 0."""
+    places = np.flatnonzero(keep)
+    found: Array = (np.abs(places[:, None] - places) <= int(WINDOW * len(keep))).astype(np.float64)
+    return found
+
+
 def _window(keep: Mask) -> Array:
     """Return weights ``[S, S]`` of the mean over the neighbours of each of the S times that are kept."""
-    reach = int(WINDOW * len(keep))
-    places = np.flatnonzero(keep)
-    near = (np.abs(places[:, None] - places) <= reach).astype(np.float64)
+    near = _near(keep)
     found: Array = near / near.sum(0)
     return found
 
@@ -142,6 +165,23 @@ def _upper(squares: Array, alpha: float) -> float:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What is seen of one test function, ``[T]`` each.
+
+    Args:
+        gap: NaN where it is not judged.
+        se: its standard error, pooled over time.
+        spread: the standard error that one seed on each side would have.
+        critical: half-widths of its bands.
+    """
+
+    gap: Array
+    se: Array
+    spread: Array
+    critical: Critical
+
+
+@dataclass(frozen=True)
 class Forecast:
     """How the critical values would change with more seeds, if gap and spread stay what they seem.
 
@@ -165,17 +205,28 @@ class Forecast:
         freedom = self.samples * (n - 1)
         return student_of_log_tail(tail, freedom if freedom < 30 else float(f"{freedom:.0e}"))  # each costs a table
 
-    def seeds_for(self, gap: Array, spread: Array, tolerance: float, critical: Critical) -> int | None:
+    def seeds_for(self, single: Seen, local: Seen, tolerance: float, spike: float) -> int | None:
         """Return the smallest number of seeds at which the bands decide; None where no number does.
 
-        ``spread`` is the standard error that one seed on each side would have.
+        Args:
+            single: the gap at every time by itself.
+            local: averaged over neighbouring times.
+            tolerance: within which ``local`` has to lie.
+            spike: within which ``single`` has to lie.
         """
-        size, toward_different = np.abs(gap), bool(np.any(np.abs(gap) > tolerance))
+        beyond = np.any(np.abs(local.gap) > tolerance) or np.any(np.abs(single.gap) > spike)
+
+        def half(seen: Seen, c: float, n: int) -> Array:
+            return self.at(c, n) * seen.spread / math.sqrt(n)
 
         def decides(n: int) -> bool:
-            c = self.at(critical.all_times if toward_different else critical.each_time, n)
-            half = c * spread / math.sqrt(n)
-            return bool(np.any(size - half > tolerance) if toward_different else np.all(size + half <= tolerance))
+            if beyond:
+                return bool(np.any(np.abs(single.gap) - half(single, single.critical.all_times, n) > tolerance))
+            pairs = ((local, tolerance), (single, spike))
+            return all(
+                bool(np.all(np.abs(seen.gap) + half(seen, seen.critical.each_time, n) <= limit))
+                for seen, limit in pairs
+            )
 
         low, high = self.present, _MOST
         if not decides(high):

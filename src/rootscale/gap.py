@@ -39,9 +39,11 @@ from rootscale.format import percent
 from rootscale.pairing import Array, Mask, PairedRuns, pair_runs
 from rootscale.trajectory import Trajectory, need_keys
 
-__all__ = ["Gap", "Largest", "Verdict", "gaps", "gaps_of"]
+__all__ = ["SPIKE", "Gap", "Largest", "Verdict", "gaps", "gaps_of"]
 
 Verdict = Literal["same", "different", "undecided"]
+#: How many tolerances a gap may have at a single time and still be the same, if its neighbours make up for it.
+SPIKE = 2.0
 
 
 def _nothing() -> Array:
@@ -74,8 +76,11 @@ class Gap:
         range: largest minus smallest value of the base's mean curve over the window.
         low, high: ``[T]``, the band that holds the true gap at all times (and of all deciding test functions) at once:
             it says "different". NaN where too few runs are left to judge; all NaN where there was no verdict.
-        margin: ``[T]``, half the width of the band that holds at each time by itself: it says "same"
+        local: ``[T]``, the gap averaged over neighbouring times, a tenth of all on either side: it says "same". In
+            records from before there was one, ``gap`` itself.
+        margin: ``[T]``, half the width of the band around ``local`` that holds at each time by itself
             (`rootscale.bands`). In records from before there was one, that of the other band.
+        single: ``[T]``, half the width of the band around ``gap`` that holds at each time by itself.
         verdict: on this test function; None where there were too few seeds for one.
         seeds_needed: where undecided, how many seeds would decide if the gap is what it seems; None if no number can.
     """
@@ -90,6 +95,8 @@ class Gap:
     verdict: Verdict | None = None
     seeds_needed: int | None = None
     margin: Array = field(default_factory=_nothing)
+    local: Array = field(default_factory=_nothing)
+    single: Array = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
@@ -97,21 +104,33 @@ class Gap:
                 object.__setattr__(self, name, np.full(len(self.times), np.nan))
         if not len(self.margin):
             object.__setattr__(self, "margin", (self.high - self.low) / 2)
+        if not len(self.local):
+            object.__setattr__(self, "local", self.gap)
+        if not len(self.single):
+            object.__setattr__(self, "single", self.margin)
 
     @property
     def band(self) -> tuple[Array, Array]:
-        """The band that the verdict rests on: for "same" that of each time by itself, else that of all at once."""
-        return (self.gap - self.margin, self.gap + self.margin) if self.verdict == "same" else (self.low, self.high)
+        """The band that the verdict rests on: for "same" that of `local`, else that of all times at once."""
+        return (self.local - self.margin, self.local + self.margin) if self.verdict == "same" else (self.low, self.high)
 
     @property
     def largest(self) -> Largest:
-        """Where the gap is largest in absolute value, with `band`; all NaN where it is known at no time."""
-        at = int(np.argmax(np.nan_to_num(np.abs(self.gap), nan=-1.0)))
-        return Largest(*(float(part[at]) for part in (self.gap, self.se, *self.band, self.times)))
+        """Where the gap (`local`, if the verdict is "same") is largest in absolute value, with `band`.
+
+        All is NaN where it is known at no time.
+        """
+        gap = self.local if self.verdict == "same" else self.gap
+        at = int(np.argmax(np.nan_to_num(np.abs(gap), nan=-1.0)))
+        return Largest(*(float(part[at]) for part in (gap, self.se, *self.band, self.times)))
 
     def within(self, tolerance: float) -> Mask:
-        """Return where the band of each time by itself lies within ``[-tolerance, tolerance]``, ``[T]``."""
-        return np.abs(self.gap) + self.margin <= tolerance
+        """Return where the gap is the same, ``[T]``.
+
+        The band of `local` lies within the tolerance there, and that of the gap at this single time within twice it.
+        """
+        found: Mask = np.abs(self.local) + self.margin <= tolerance
+        return found & (np.abs(self.gap) + self.single <= SPIKE * tolerance)
 
     def outside(self, tolerance: float) -> Mask:
         """Return where the band of all times at once lies outside ``[-tolerance, tolerance]``, ``[T]``."""
@@ -145,15 +164,14 @@ class Gap:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Gap:
-        """Read what `to_dict` gave; older records have no ``se``, or one band for both verdicts."""
+        """Read what `to_dict` gave; older records lack some of the curves (`Gap`)."""
         need_keys("a gap", data, ("name", "times", "gap", "low", "high", "range", "verdict"))
         if data["times"] is None:
             raise ValueError(f"the gap of {data['name']!r} must have times, got none")
         unknown = np.full(len(data["times"]), np.nan)
         curves = {key: unknown if data.get(key) is None else np.array(data[key], np.float64) for key in _CURVES}
-        if "margin" not in data:
-            curves["margin"] = (curves["high"] - curves["low"]) / 2
-        length = {key: curve.shape for key, curve in curves.items()}
+        curves |= {key: _nothing() for key in ("margin", "local", "single") if key not in data}
+        length = {key: curve.shape for key, curve in curves.items() if curve.size}
         if len(set(length.values())) > 1 or curves["times"].ndim != 1:
             raise ValueError(f"the curves of the gap of {data['name']!r} must have one length, got {length}")
         return cls(
@@ -172,7 +190,7 @@ class Gap:
         )
 
 
-_CURVES = ("times", "gap", "se", "low", "high", "margin")
+_CURVES = ("times", "gap", "se", "low", "high", "margin", "local", "single")
 
 
 def _to_json(values: Array) -> list[float | None] | None:

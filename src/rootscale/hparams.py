@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from rootscale.messages import say
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants", "SDEOptimizer"]
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants"]
 
 
 def quantity(unit: str, label: str | None = None, **kwargs: Any) -> Any:
@@ -110,10 +110,10 @@ class SDEConstants:
     Args:
         sigma0: ``sigma * eta`` (``sigma * sqrt(eta)`` for SGD), with ``sigma = 1 / sqrt(B)``: in units of the
             unknown noise of a single sample, which no hyperparameter changes.
-        c1: ``(1 - beta1) / eta^2``; None where nothing averages the gradient.
-        c2: ``(1 - beta2) / eta^2``; None for SGD.
-        eps0: ``eps * eta``; None for SGD.
-        eps_root0: ``eps_root * eta^2``, for an eps inside the root; None for SGD.
+        c1: ``(1 - beta1) / eta^2``; None where nothing averages the gradient over time.
+        c2: ``(1 - beta2) / eta^2``; None for SGD and for signs.
+        eps0: ``eps * eta``; None for SGD and for signs.
+        eps_root0: ``eps_root * eta^2``, for an eps inside the root; None for SGD and for signs.
         decay: decoupled weight decay per unit of time, ``lambda / eta``.
         step: the continuous time that one step takes, ``eta^2`` (``eta`` for SGD).
     """
@@ -241,7 +241,3 @@ class SGD(Optimizer):
     def constants(self, batch_size: float = 1) -> SDEConstants:
         """Return the constants of the SDE that this optimizer follows at this batch size."""
         return SDEConstants(math.sqrt(self.eta / batch_size), None, None, None, None, decay=0.0, step=self.eta)
-
-
-#: The optimizers whose SDE is known.
-SDEOptimizer = Adam | AdamW | RMSprop | SGD

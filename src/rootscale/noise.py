@@ -31,6 +31,7 @@ __all__ = [
     "Interval",
     "Noise",
     "ScaleCurve",
+    "advice_of_scale",
     "advise",
     "dominated_share",
     "noise_at_start",
@@ -191,6 +192,12 @@ def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
     limit = min(limits, key=lambda key: limits[key])
     kappa, largest = (float(f"{value:.12g}") for value in (limits[limit], limits[limit] * size))  # 80, not 80 + 1e-14
     return Advice(kappa, largest, limit)
+
+
+def advice_of_scale(scale: Interval, size: float) -> Advice:
+    """Return the largest kappa that a noise scale allows at this batch size, where no plan is known."""
+    kappa, largest = (float(f"{value:.12g}") for value in (scale.low / size, scale.low))
+    return Advice(kappa, largest, f"the noise scale, at least {show(scale.low)} samples")
 
 
 # -- where noise dominates along a run --------------------------------------------------------------------------------

@@ -33,8 +33,12 @@ _RMS_VALUES: Mapping[str, Fields] = MappingProxyType(
 _AVERAGE_WEIGHTS: Mapping[str, str] = MappingProxyType(
     {"k": "step", "step": "step", "lr_max": "eta_max", "scheduled_lr": "eta_max", "weight_sum": "weights"}
 )
+#: Momentum that averages gradients, or sums them, as some classes do.
+_MOMENTUM: Mapping[str, str] = MappingProxyType({"m": "m", "b": "m_sum"})
 _SQRT = ("sqrt",)
 _NORMALIZED = ("normalized-sqrt", "normalized-half", "normalized-linear")
+_SIGNS = "SDE in docs/theory.md, orders measured"
+_NO_SDE = f"{SCALES}; no SDE is known"
 
 
 def _adam_like() -> Iterator[Family]:
@@ -42,17 +46,18 @@ def _adam_like() -> Iterator[Family]:
         "adam", Adam, _SQRT, _MOMENTS, Spelling("Adam", _ADAM_VALUES, _ADAM_STATE), "theorem", f"{PAPER}, Thm 5.3",
         "theta moves by eta m / sqrt(v), and sqrt(v) is the noise: the SDE's constants are sigma eta, (1 - beta) / "
         "eta^2 and eps eta, its clock is k eta^2.",
-        measured="gpt-switch", bias_corrected=True,
+        measured="gpt-switch", bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "adamw", AdamW, _SQRT, _MOMENTS, Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE), "derived", f"{PAPER}, Thm 5.3",
         "Adam's SDE with a drift -(lambda / eta) theta: lambda / eta is the decay per unit of time.",
-        measured="gpt-switch", bias_corrected=True,
+        measured="gpt-switch", bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "rmsprop", RMSprop, _SQRT, {"v": "v", "step": "step_counter"},
         Spelling("RMSprop", _RMS_VALUES, {"square_avg": "v", "step": "step"}), "theorem", f"{PAPER}, Thm 4.2",
         "Adam's SDE without averaging of the gradient.", measured="cifar10-vgg16-rmsprop",
+        elementwise=True,
     )  # fmt: skip
     yield Family(
         "rmsprop-momentum", records.RMSpropMomentum, ("sqrt", "sqrt-time"),
@@ -64,6 +69,7 @@ def _adam_like() -> Iterator[Family]:
         "derived", SCALES,
         "The buffer sums g / sqrt(v), which has no unit. Kept in steps it makes the learning rate eta / (1 - mu), "
         "as in SGD; kept in samples (sqrt-time) it needs eta kappa^(3/2).",
+        elementwise=True,
     )  # fmt: skip
     yield Family(
         "rmsprop-centered", records.RMSpropCentered, ("sqrt", "sqrt-time"),
@@ -86,7 +92,7 @@ def _adam_like() -> Iterator[Family]:
         "derived", SCALES,
         "Adam; the look-ahead adds (1 - mu) g, which vanishes beside m as eta^2 does. The ramp of mu is counted in "
         "steps. It starts at beta1 / 2, which no rule can convert: true after about 100 / momentum_decay steps.",
-        bias_corrected=True,
+        bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "radam", records.RAdam, _SQRT, _MOMENTS, Spelling("RAdam", _ADAM_VALUES, _ADAM_STATE), "derived", SCALES,
@@ -107,7 +113,7 @@ def _adam_like() -> Iterator[Family]:
         "derived", "arXiv 2402.18824",
         "v averages squares of micro-batches of a fixed size and does not depend on the batch size: Adam scales as "
         "SGD.",
-        bias_corrected=True,
+        bias_corrected=True, elementwise=True,
     )  # fmt: skip
 
 
@@ -219,13 +225,13 @@ def _beyond_adam() -> Iterator[Family]:
 
 def _degree_0() -> Iterator[Family]:
     yield Family(
-        "muon", records.Muon, _NORMALIZED, {"m": "m"},
+        "muon", records.Muon, _NORMALIZED, _MOMENTUM,
         Spelling(
             "Muon", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps"},
             {"momentum_buffer": "m"},
             {"nesterov": "nesterov"},
         ),
-        "derived", SCALES,
+        "derived", _NO_SDE,
         "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default: with "
         "Nesterov's look-ahead the gradient beside momentum keeps its share only where mu is kept.",
         measured="momentum",
@@ -236,25 +242,27 @@ def _degree_0() -> Iterator[Family]:
             "Lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"},
             {"exp_avg": "m"}, in_torch=False,
         ),
-        "derived", SCALES,
-        "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates.",
+        "derived", _SIGNS,
+        "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates. Its "
+        "SDEs keep a = 0 (mu in steps) and a = 1 (mu in samples).",
         measured="momentum",
     )  # fmt: skip
     yield Family(
-        "signum", records.Signum, _NORMALIZED, {"m": "m"},
+        "signum", records.Signum, _NORMALIZED, _MOMENTUM,
         Spelling(
             "Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"},
             {"momentum_buffer": "m"}, in_torch=False,
         ),
-        "derived", f"{SCALES}; arXiv 2411.15958 for mu = 0",
-        "The sign of momentum is on average its mean over its noise: as Muon, by coordinates.",
+        "derived", f"{_SIGNS}; for mu = 0 also arXiv 2411.15958",
+        "The sign of momentum is on average its mean over its noise: as Muon, by coordinates. Its SDEs keep a = 0 (mu "
+        "in steps) and a = 1 (mu in samples).",
     )  # fmt: skip
     yield Family(
         "lamb", records.LAMB, ("normalized-half", "normalized-linear", "normalized-sqrt"), _MOMENTS,
         Spelling(
             "Lamb", {**_ADAM_VALUES, "max_grad_norm": "max_grad_norm"},
             {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"}, group_state={"step": "step"}, in_torch=False,
-        ), "derived", SCALES,
+        ), "derived", _NO_SDE,
         "Adam's step is divided by its own norm, the noise that beta1's average leaves: as Muon, with v by 1/kappa.",
         bias_corrected=True,
     )  # fmt: skip

@@ -6,10 +6,11 @@ square. Fields without a unit are options that no change of batch size touches.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rootscale.hparams import Optimizer, quantity
+from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop, SDEConstants, quantity
 
 # ---- updates that divide by the root of a second moment
 
@@ -187,6 +188,13 @@ class Muon(Optimizer):
     name: ClassVar[str] = "muon"
 
 
+def _sign_constants(eta: float, weight_decay: float, batch_size: float) -> SDEConstants:
+    """Return the constants of a step ``eta sign(...)``, of gradients with fixed weights: the clock is ``k eta^2``."""
+    return SDEConstants(
+        eta / math.sqrt(batch_size), None, None, None, None, decay=weight_decay / eta, step=eta**2
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Lion(Optimizer):
     """Lion: ``theta -= eta * (sign(beta1 m + (1 - beta1) g) + weight_decay * theta)``, then ``m`` takes ``g``.
@@ -199,6 +207,10 @@ class Lion(Optimizer):
     weight_decay: float = quantity("decoupled_decay", default=0.0)
     name: ClassVar[str] = "lion"
 
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """Return the constants of its SDE with momentum kept in steps; `rootscale.theory` has the others."""
+        return _sign_constants(self.eta, self.weight_decay, batch_size)
+
 
 @dataclass(frozen=True)
 class Signum(Optimizer):
@@ -207,6 +219,10 @@ class Signum(Optimizer):
     mu: float = quantity("mu", "momentum", default=0.9)
     weight_decay: float = quantity("decoupled_decay", default=0.0)
     name: ClassVar[str] = "signum"
+
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """Return the constants of its SDE with momentum kept in steps; `rootscale.theory` has the others."""
+        return _sign_constants(self.eta, self.weight_decay, batch_size)
 
 
 @dataclass(frozen=True)
@@ -232,3 +248,7 @@ class ScheduleFreeSGD(Optimizer):
     weight_decay: float = quantity("l2", default=0.0)
     warmup: float = quantity("warmup", "warmup_steps", default=0)
     name: ClassVar[str] = "schedulefree-sgd"
+
+
+#: The optimizers whose SDE is known.
+SDEOptimizer = Adam | AdamW | RMSprop | SGD | Signum | Lion

@@ -22,6 +22,7 @@ from rootscale.units import (
     Unit,
     power,
     shortened,
+    summed,
 )
 
 __all__ = ["RuleRow", "all_rows"]
@@ -86,6 +87,7 @@ def _normalized(key: str, a: Fraction, summary: str) -> RuleRow:
             derived("mu", past, "a choice: the learning rate and the buffer follow it"),
             derived("mix", shortened(a / 2) if a else KEPT, UNITS["mix"].why),
             derived("m", noise, "the noise of momentum, which the update is measured by"),
+            derived("m_sum", summed((a - 1) / 2), UNITS["m_sum"].why),
             derived("eps_m", noise, UNITS["eps_m"].why),
             derived("decoupled_decay", power((1 - a) / 2), "keeps eta * lambda per sample"),
             derived("trust_decay", power(a / 2), "it is added to m / sqrt(v), which scales so"),
@@ -147,6 +149,7 @@ def all_rows() -> Iterator[RuleRow]:
             *(unit for key, unit in UNITS.items() if key not in ("sgd_eta", "sum", "eps_sum", "lr_decay")),
             _row("momentum", KEPT, "derived", SCALES, "what it sums has no unit: its window in steps is kept"),
             *(_row(key, AVERAGE_1, "heuristic", PAPER, _AS_BETA1) for key in ("mu", "mix")),
+            _row("m_sum", summed(Fraction(0)), "heuristic", PAPER, _AS_BETA1),
         ),
         adaptive=True,
     )

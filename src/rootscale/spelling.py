@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +35,8 @@ class Spelling:
         codes: of state in few bits: the names of the codes, which stay, with the names of the scales, which change.
         fixed: the options whose values make the tool's optimizer one of this family.
         in_torch: whether it is a class of ``torch.optim``.
+        unsure: what is not known of the state, where it matters as soon as momentum's weight changes.
+        foreign: names of state that the family has not: parameters that have it are another optimizer's.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Spelling:
     codes: Mapping[str, str] = _frozen({})
     fixed: Mapping[str, object] = _frozen({})
     in_torch: bool = True
+    unsure: str = ""
+    foreign: tuple[str, ...] = ()
 
     def arguments(self, record: Optimizer) -> dict[str, Any]:
         """Return the hyperparameters of a record under the tool's names.
@@ -58,6 +62,11 @@ class Spelling:
             name: getattr(record, held) if isinstance(held, str) else tuple(getattr(record, one) for one in held)
             for name, held in {**self.values, **self.options}.items()
         } | dict(self.fixed)
+
+    def summing(self) -> Spelling:
+        """Return the spelling of classes that sum gradients in their momentum, ``b = mu b + g``, and do not average."""
+        state = {name: "b" if key == "m" else key for name, key in self.state.items()}
+        return replace(self, state=MappingProxyType(state), unsure="")
 
     def state_name(self, key: str) -> str | None:
         """Return the tool's name of a piece of state such as ``v``; None where the optimizer has none."""
@@ -80,6 +89,8 @@ class Family:
         measured: the folder of ``results/`` with the family's gap in training; empty where nothing was measured.
         bias_corrected: whether it divides by ``sqrt(v / (1 - beta2^k))`` rather than by ``sqrt(v)``.
         degree: of the update in the gradient: 1 for SGD, 0 where doubling all gradients changes no step.
+        elementwise: whether it divides each number by ``sqrt(v) + eps`` of its own and by nothing else, so that
+            gradients and their noise can be measured in these units (`rootscale.training.metric`).
     """
 
     name: str
@@ -93,6 +104,7 @@ class Family:
     measured: str = ""
     bias_corrected: bool = False
     degree: int = 0
+    elementwise: bool = False
 
     @property
     def adaptive(self) -> bool:

@@ -47,7 +47,7 @@ class Scale:
 _BALANCED = ([[0.2, 0.2], [0.2, 0.2], [0.2, -0.2], [0.2, -0.2]], [0.0, 1.0, 0.0, 1.0])
 PROBLEMS: Mapping[str, Scale] = MappingProxyType(
     {
-        "cosine": Scale((1,)),
+        "cosine": Scale((1,), theta0={"signsgd": 3.0, "signum": 5.0, "lion": 5.0}),
         "quadratic": Scale(([1.0],)),
         "linear": Scale(([1.0],)),
         "logistic": Scale(_BALANCED, MINIBATCH, 0.05, 0.1, 0.02, 0.8, {"rmsprop": 4.0}),
@@ -61,6 +61,8 @@ class Constants:
 
     Args:
         start: the initial time over the duration.
+        memory: of a sign: the weight of the last gradient, and how much of momentum a step keeps.
+        c, mix: of a sign with momentum in time; ``c`` times the duration.
         c1, c2: times the duration.
         eps0: over ``sigma0`` times the size of the noise.
         m: over the size of the gradient.
@@ -68,6 +70,9 @@ class Constants:
     """
 
     start: float = 0.0
+    memory: tuple[float, float] | None = None
+    c: float | None = None
+    mix: float = 0.0
     c1: float | None = None
     c2: float | None = None
     eps0: float = 0.4
@@ -75,11 +80,16 @@ class Constants:
     u: float | None = None
 
 
-#: The optimizers that have an SDE here.
+#: The optimizers that have an SDE here; ``-time`` is with momentum's window kept in time and not in steps.
 OPTIMIZERS: Mapping[str, Constants] = MappingProxyType(
     {
         "sgd": Constants(),
         "rmsprop": Constants(c2=2.0, u=0.3),
         "adam": Constants(start=0.5, c1=1.5, c2=2.0, m=-1.0, u=0.5),
+        "signsgd": Constants(memory=(1.0, 0.0)),
+        "signum": Constants(memory=(0.5, 0.5)),
+        "lion": Constants(memory=(0.5, 0.6)),
+        "signum-time": Constants(c=2.5, m=-1.0),
+        "lion-time": Constants(c=2.5, mix=0.5, m=-1.0),
     }
 )

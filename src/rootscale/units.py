@@ -153,7 +153,7 @@ def _steady(value: Number, kappa: Number, free: Number | None = None) -> Number:
 
 
 #: The weight of the past down to a floor that follows kappa; measured in results/floors, and no rule's default.
-STEADY = Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", _steady, floor=0.9)
+STEADY = Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", _steady, floor=0.9, kind="steady")
 
 
 def stops(form: Form, before: Number, after: Number, kappa: Number) -> bool:
@@ -175,6 +175,23 @@ def _moment(value: Number, kappa: Number, before: Number, after: Number) -> Numb
         return value
     old, new = ((1 - float(beta)) / (1 + float(beta)) for beta in (before, after))
     return float(value) * math.sqrt(new / (float(kappa) * old))
+
+
+def summed(exponent: Fraction) -> Form:
+    """Return the form of a momentum buffer that sums gradients, where their average would take ``kappa^exponent``.
+
+    A sum with the weight ``mu`` of the past is ``1 / (1 - mu)`` times the average.
+
+    >>> summed(-HALF)(1.0, 4, 0.95, 0.95), round(summed(Fraction(0))(1.0, 4, 0.95, 0.8), 9)
+    (0.5, 0.25)
+    """
+
+    def apply(value: Number, kappa: Number, before: Number, after: Number) -> Number:
+        factor: float = float(kappa) ** float(exponent)
+        return float(value) * factor * (1 - float(before)) / (1 - float(after))
+
+    text = f"x * kappa^({exponent}) * (1 - mu) / (1 - mu')"
+    return Form(text, apply, follows="mu", kind="summed", exponent=exponent)
 
 
 KEPT = Form("x", lambda value, kappa: value, kind="kept")
@@ -291,6 +308,10 @@ TABLE: tuple[Unit, ...] = (
     Unit(
         "eps_m", "eps beside the norm of momentum (Muon)", power(-HALF), "derived", SCALES,
         "it is measured in the noise of momentum",
+    ),
+    Unit(
+        "m_sum", "normalised momentum that sums gradients (the first Muon)", summed(-HALF), "derived", SCALES,
+        "1 / (1 - mu) times the average",
     ),
     Unit(
         "step_decay", "weight decay of each step, whatever the learning rate", power(1), "derived", SCALES,

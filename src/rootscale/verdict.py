@@ -1,8 +1,9 @@
 """The verdict on two sets of runs: whether the gap of their mean curves is within a tolerance.
 
-`rootscale.gap` defines the gap and `rootscale.bands` its two bands: one that holds at all times and for all deciding
-test functions at once, and a narrower one that holds at each time by itself. Runs are *different* where the first lies
-wholly outside of the tolerance at some time, and the *same* where the second lies within it at all times.
+`rootscale.gap` defines the gap and `rootscale.bands` its bands: one that holds at all times and for all deciding test
+functions at once, and narrower ones that hold at each time by itself. Runs are *different* where the first lies wholly
+outside of the tolerance at some time. They are the *same* where, at all times, the gap averaged over neighbouring times
+lies within the tolerance with its whole narrow band, and the gap at the time itself within twice the tolerance.
 
 Both hold however often one looks: the verdict may be asked for again with more seeds, at every number of them, and the
 chance that any of its answers is wrong stays what ``level`` says (`rootscale.looks.LOOKS`).
@@ -17,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.bands import Draws, Forecast, critical_values, pooled_se
+from rootscale.bands import Critical, Draws, Forecast, Seen, averaged, critical_values, pooled_se
 from rootscale.format import percent
-from rootscale.gap import Gap, Verdict, gaps_of
+from rootscale.gap import SPIKE, Gap, Verdict, gaps_of
 from rootscale.looks import LOOKS
-from rootscale.pairing import ROUNDING, PairedRuns, pair_runs
+from rootscale.pairing import ROUNDING, Mask, PairedRuns, Sample, pair_runs
 from rootscale.stats import fisher_exact
 from rootscale.tolerance import (
     Absolute,
@@ -183,6 +184,7 @@ def compare(
     resamples: int = 4000,
     seed: int = 0,
     deciding: Sequence[str] = (),
+    whole: Trajectory | None = None,
 ) -> Comparison:
     """Compare two sets of runs: the gap of their mean curves, with bands, and whether it is within ``tolerance``.
 
@@ -206,11 +208,12 @@ def compare(
         seed: of the resamples.
         deciding: the test functions on which the verdict rests, with one band for all of them; all, where empty. Each
             of the others has a band and a verdict for itself.
+        whole: the base over a longer window, whose range is taken as the unit instead.
     """
     need_levels(tolerance, level, looks)
     if resamples < 100:
         raise ValueError(f"need at least 100 resamples, got {resamples}")
-    runs = pair_runs(base, other, functions)
+    runs = pair_runs(base, other, functions, whole=whole)
     compared = (*runs.names, *runs.flat)
     for name in deciding:
         if name not in compared:
@@ -253,23 +256,28 @@ def _judged(result: Comparison, runs: PairedRuns, draws: Draws) -> Comparison:
     names = list(result.gaps)
     deciding = [i for i, name in enumerate(names) if not result.deciding or name in result.deciding]
     groups = [deciding, *([i] for i in range(len(names)) if i not in deciding)]
-    spent, seeds = LOOKS[result.looks], min(runs.seeds)
+    seeds = min(runs.seeds)
     with np.errstate(invalid="ignore"):
         use = judged & (runs.se > ROUNDING)
-        found = critical_values(runs.samples, use, groups, result.spent(seeds), draws)
-    # Per-run variance of the gap: se(n) = spread / sqrt(n) for n seeds on each side.
-    spread = np.sqrt(sum((one.runs * one.variance for one in runs.samples), np.zeros_like(runs.se)))
-    se, spread = (np.where(judged, pooled_se(part, use), np.nan) for part in (runs.se, spread))
-    forecast = Forecast(seeds, len(runs.samples), spent)
-    critical = {i: one for group, one in zip(groups, found, strict=True) for i in group}
+        local = tuple(averaged(one, use) for one in runs.samples)
+        found, near = (
+            critical_values(samples, use, groups, result.spent(seeds), draws) for samples in (runs.samples, local)
+        )
+    forecast = Forecast(seeds, len(runs.samples), LOOKS[result.looks])
+    single, around = (
+        _seen(samples, judged, use, {i: c for group, c in zip(groups, critical, strict=True) for i in group})
+        for samples, critical in ((runs.samples, found), (local, near))
+    )
     gaps = {}
-    for i, (name, gap) in enumerate(result.gaps.items()):
-        half, limit = critical[i].all_times * se[i], result.limit(gap)
-        one = replace(gap, low=gap.gap - half, high=gap.gap + half, margin=critical[i].each_time * se[i])
-        known = np.where(judged, gap.gap, np.nan)
-        verdict: Verdict | None = None if math.isnan(limit) else _verdict(one, limit)
-        needed = forecast.seeds_for(known, spread[i], limit, critical[i]) if verdict == "undecided" else None
-        gaps[name] = replace(one, verdict=verdict, seeds_needed=needed)
+    for (name, gap), one, mean in zip(result.gaps.items(), single, around, strict=True):
+        half, limit = one.critical.all_times * one.se, result.limit(gap)
+        made = replace(
+            gap, low=gap.gap - half, high=gap.gap + half, local=mean.gap,
+            margin=mean.critical.each_time * mean.se, single=one.critical.each_time * one.se,
+        )  # fmt: skip
+        verdict: Verdict | None = None if math.isnan(limit) else _verdict(made, limit)
+        needed = forecast.seeds_for(one, mean, limit, SPIKE * limit) if verdict == "undecided" else None
+        gaps[name] = replace(made, verdict=verdict, seeds_needed=needed)
     notes = result.notes
     if not judged.all():
         notes += (
@@ -277,6 +285,16 @@ def _judged(result: Comparison, runs: PairedRuns, draws: Draws) -> Comparison:
             "too few runs had not diverged",
         )
     return replace(result, gaps=gaps, notes=notes, critical=found[0].all_times)
+
+
+def _seen(samples: Sequence[Sample], judged: Mask, use: Mask, critical: Mapping[int, Critical]) -> list[Seen]:
+    """Return what is seen of each test function, with errors pooled over time; NaN where it is not judged."""
+    zero = np.zeros_like(samples[0].mean)
+    gap = samples[0].mean - (zero if len(samples) == 1 else samples[1].mean)
+    se = np.sqrt(sum((one.variance for one in samples), zero))
+    spread = np.sqrt(sum((one.runs * one.variance for one in samples), zero))  # of one seed on each side
+    gap, se, spread = (np.where(judged, part, np.nan) for part in (gap, pooled_se(se, use), pooled_se(spread, use)))
+    return [Seen(gap[i], se[i], spread[i], critical[i]) for i in range(len(gap))]
 
 
 def _verdict(gap: Gap, limit: float) -> Verdict:

@@ -590,7 +590,25 @@ def test_resuming_inconsistently_is_refused_before_a_step_is_made(run, tmp_path)
     refused(larger(args, args.output_dir), "output_dir must be another folder than that of checkpoint-64")
     refused(new, "batch_size is 8, but checkpoint-64 says that it was written at 4", batch_size=8)
     refused(larger(args, tmp_path, optim="adafactor"), "optim='adafactor': there is no rule")
-    refused(larger(args, tmp_path, optim="adamw_8bit"), "optim='adamw_8bit' keeps its state in a form of its own")
+    refused(
+        larger(args, tmp_path, optim="adamw_apex_fused"),
+        "optim='adamw_apex_fused' keeps its state in a form of its own.* the state can be of adamw_torch, .*adamw_8bit",
+    )
+
+
+def test_a_run_with_its_state_in_8_bits_is_resumed_at_another_batch_size(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    args = arguments(tmp_path / "a", save_strategy="steps", save_steps=8, **LENGTH)
+    args.adam_beta1, args.optim = 0.98, "adamw_bnb_8bit"
+    trainer(args, RescaleCallback(), Stop(after=8)).train()
+    callback, stop = RescaleCallback(), Stop(after=1)
+    resume(trainer(larger(args, tmp_path / "b"), callback, stop), tmp_path / "a" / "checkpoint-8")
+    assert stop.began == 2
+    factors = {row.name: row.after for row in callback.changes.rows if row.name.startswith("factor of")}
+    second = [after for name, after in factors.items() if "state2" in name]
+    assert second
+    assert set(second) == {0.25}
+    assert {float(state["step"]) for state in stop.state["state"].values()} == {2}
 
 
 def test_a_scheduler_of_ones_own_is_refused(tmp_path):

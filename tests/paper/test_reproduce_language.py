@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache, partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -299,14 +300,18 @@ def test_tasks_of_glue_are_those_whose_files_are_there(tmp_path, caplog):
     assert "CoLA, STS-B; not SST-2, MRPC, QQP, MNLI, QNLI, RTE" in caplog.text
 
 
-def test_one_seed_has_the_uncertainty_of_the_dev_set_alone():
-    table = {256: {"RTE": (0.6, None), "CoLA": (0.3, None)}, 1024: {"RTE": (0.7, None)}}
-    record = {"seeds": 1, "dev": {"CoLA": 1043, "RTE": 277, "SST-2": 872}}
-    (text,) = glue_page.uncertainty(record, table)
-    assert text == (
-        "One seed: no standard error; of an accuracy, the dev set alone makes about ± 0.029 (RTE, 277 samples)."
-    )
-    assert glue_page.uncertainty({**record, "seeds": 2}, table) == []
+def test_tasks_on_which_one_answer_for_all_is_as_good_are_named():
+    table = {256: {"RTE": (0.6, None), "CoLA": (0.3, None)}, 1024: {"RTE": (0.62, None), "MRPC": (0.82, None)}}
+    assert glue_page.at_chance(table) == ["RTE", "MRPC"]
+    table[1024]["RTE"] = (0.63, None)
+    assert glue_page.at_chance(table) == ["MRPC"]
+
+
+def test_the_page_of_glue_is_made_of_what_is_stored():
+    folder = Path(__file__).parents[2] / "results" / "glue"
+    record = json.loads((folder / "glue.json").read_text())
+    assert glue_page.page(record) == (folder / "README.md").read_text()
+    assert "**At chance:** CoLA, MRPC, RTE." in glue_page.page(record)
 
 
 def test_the_best_of_the_grid_is_taken_for_every_seed_and_then_the_mean():

@@ -9,13 +9,16 @@ import pytest
 from rootscale.format import percent
 from rootscale.gap import gaps
 from rootscale.lab import Check
-from rootscale.paper import results
+from rootscale.paper.entries import entries_of
 from rootscale.paper.finals import final_values
-from rootscale.paper.stored import record_of
+from rootscale.paper.overview import outcome_tables
+from rootscale.paper.pages import dominated_words, page
+from rootscale.paper.stored import deviation_of, record_of
 from rootscale.report.payload import make_payload
 
 RESULTS = Path(__file__).parents[2] / "results"
 CHECKS = sorted(path.parent for path in RESULTS.rglob("check.json"))
+ENTRIES = [entry for entry in entries_of(RESULTS) if entry.there and not entry.experiment.group]
 NAMES = {str(folder.relative_to(RESULTS)): folder for folder in CHECKS}
 #: Published numbers that once disagreed: folder, run, the train loss's largest gap.
 ONCE_DISAGREED = {
@@ -77,7 +80,7 @@ def test_final_values_take_their_gaps_from_the_comparison(name, checks):
     check = checks[name]
     for arm, final in zip(
         check.others,
-        final_values([check.base, *check.others], record_of(RESULTS / name)["test_samples"])[1:],
+        final_values([check.base, *check.others], deviation_of(record_of(RESULTS / name)))[1:],
         strict=True,
     ):
         assert final.curves == arm.comparison.gaps
@@ -87,7 +90,23 @@ def test_final_values_take_their_gaps_from_the_comparison(name, checks):
 
 def test_the_table_of_results_is_made_of_what_is_stored():
     text = (RESULTS / "README.md").read_text(encoding="utf-8")
-    assert results.overview(RESULTS) in text
+    assert outcome_tables(RESULTS) in text
+    entries = [
+        entry for entry in entries_of(RESULTS) if entry.there and entry.experiment.title.startswith("The square")
+    ]
+    assert dominated_words(entries) in text
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.folder.name)
+def test_the_page_of_an_experiment_is_made_of_what_is_stored(entry):
+    assert page(entry) == (entry.folder / "README.md").read_text(encoding="utf-8")
+    assert entry.figure.exists()
+    assert f"]({entry.figure.name})" in page(entry)
+
+
+def test_no_page_has_the_binomial_error_of_its_test_set():
+    for path in RESULTS.rglob("README.md"):
+        assert "binomial" not in path.read_text(encoding="utf-8"), path
 
 
 def test_no_command_of_the_results_names_a_file_that_was_moved():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
-from rootscale.lab import Check
+from rootscale.lab import Check, compare
 from rootscale.noise import noise_cause
 from rootscale.report import render_page, write_page
 from rootscale.report.styles import STRIP, STYLES, WARM, style_of
@@ -203,7 +203,7 @@ def test_all_sections_are_there_in_order(plain):
 def test_the_page_says_what_was_compared_and_what_same_means(plain):
     told = plain.text[plain.text.index("How to read this") :]
     assert "B = 4 is the run as it is, the base. It was made with 16 seeds. Each of the 4 runs below is changed" in told
-    assert "we are 95 % sure that it is nowhere larger than the tolerance" in told
+    assert "we are 95 % sure that no stretch of the run is further off than the tolerance" in told
 
 
 def test_terms_are_explained_and_those_of_users_are_text():
@@ -433,14 +433,24 @@ def test_svag_has_the_plan_of_the_base_and_seeds_are_short():
     assert "seeds0–63" in text
 
 
-def test_a_base_alone_has_no_verdict_and_no_noise_scale_is_said_to_be_missing():
+def test_a_base_alone_has_no_verdict_and_what_was_not_measured_has_no_section():
     check = make_check()
     values = {name: value for name, value in check.base.trajectory.values.items() if name != "noise scale"}
     base = replace(check.base, trajectory=replace(check.base.trajectory, values=values))
     parsed = Parsed(render_page(Check(check.task, base, (), 0, {})))
     assert "Not judged: B = 4 was compared with nothing." in parsed.text
-    assert "The noise scale was not measured." in parsed.text
+    assert "Noise scale and batch size" not in parsed.text
+    assert "What was changed, and why" not in parsed.text
     assert parsed.data["noise"] is None
+
+
+def test_runs_that_were_read_from_logs_have_neither_a_section_on_noise_nor_one_on_plans():
+    samples, rng = np.arange(100, 4_001, 100), np.random.default_rng(0)
+    sides = [{"samples": samples, "loss": np.exp(-samples / 900) + 0.01 * rng.normal(size=(4, 1))} for _ in range(2)]
+    parsed = Parsed(render_page(compare(*sides, names=["a", "b"])))
+    assert "Trajectories" in parsed.text
+    for empty in ("Noise scale and batch size", "What was changed, and why", "say nothing of its plan"):
+        assert empty not in parsed.text
 
 
 def test_times_serve_where_samples_were_not_recorded():

@@ -43,7 +43,7 @@ def logits() -> NGOS:
 
 
 @pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("form", [FORMS["paper"], FORMS["torch"]], ids=lambda form: form.name)
 def test_run_chain_is_the_chain_step_by_step_with_its_counter_at_t0(form, compile):
     oracle = svag(NGOS(cosine(d=2), 2.0, FAMILIES["skewed"]), 3)
     chain = Chain(Adam(0.2, 0.9, 0.95, eps=0.1), oracle, form)

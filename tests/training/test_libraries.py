@@ -1,6 +1,9 @@
 """Optimizers of libraries, live where the library is here, and by their names and keys where it is not."""
 
 import importlib
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -227,6 +230,25 @@ def test_weights_of_schedule_free_that_are_not_known_are_refused():
         rescale_(optimizer, 4)
 
 
+@pytest.mark.parametrize("flags", [("use_fallback", True), ("use_muon", False)])
+def test_groups_that_timms_muon_leaves_to_adam_are_adams(flags):
+    cls = pytest.importorskip("timm.optim.muon").Muon
+    matrix, vector = parameters((8, 6), (6,))
+    optimizer = trained(cls([{"params": [matrix]}, {"params": [vector], flags[0]: flags[1]}], lr=1e-3))
+    assert [row.name for row, _ in families_of(optimizer)] == ["muon", "adamw"]
+    buffer, second = optimizer.state[matrix]["momentum_buffer"].clone(), optimizer.state[vector]["exp_avg_sq"].clone()
+    rescale_(optimizer, 4, rule={"muon": "normalized-half"})
+    torch.testing.assert_close(optimizer.state[matrix]["momentum_buffer"], buffer * 4**-0.25)
+    torch.testing.assert_close(optimizer.state[vector]["exp_avg_sq"], second / 4)
+    trained(optimizer, 1)
+
+
+def test_a_group_that_timms_muon_splits_by_shapes_is_refused():
+    optimizer = library("timm.optim.muon", "Muon", shapes=[(8, 6), (6,)], lr=1e-3)
+    with pytest.raises(TypeError, match="a group of muon has parameters with exp_avg"):
+        rescale_(optimizer, 4)
+
+
 # ---- by names and keys alone, for libraries that cannot be here
 
 
@@ -289,6 +311,26 @@ def test_a_class_of_a_known_name_without_the_keys_is_not_taken_for_it():
 
     with pytest.raises(TypeError, match=r"got Lion\. The nearest family is"):
         rescale_(Lion(parameters()), 4)
+
+
+def one_liners():
+    page = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    block = re.search(r"```console\n(.*?)```", page, re.DOTALL)[1]
+    return [one.split("\n", 1) for one in block.removeprefix("$ ").split("\n$ ")]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_lines_of_the_page_print_what_it_says(number, capsys):
+    command, shown = one_liners()[number]
+    _, flag, code = shlex.split(command)
+    assert flag == "-c"
+    if "bitsandbytes" in code:
+        pytest.importorskip("bitsandbytes")
+    exec(code, {})
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    wanted = [line for line in shown.splitlines() if line != "..."]
+    assert len(wanted) >= 2
+    assert all(line in printed for line in wanted)
 
 
 def test_every_library_class_is_a_row():

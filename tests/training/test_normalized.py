@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rootscale import RULES
-from rootscale.training import rescale_
+from rootscale.training import register, rescale_
 
 #: At kappa = 4 by a: factors of the learning rate, 1 - mu, the buffer (and eps) and decoupled decay.
 FACTORS = {
@@ -137,3 +137,86 @@ def test_a_momentum_that_would_leave_its_range_is_refused_with_the_largest_kappa
     muon, _ = pair()
     with pytest.raises(ValueError, match=r"kappa=20 gives momentum=.*; need kappa < 20"):
         rescale_(muon, 20, rule="normalized-linear")
+
+
+# ---- momentum that sums gradients
+
+
+def muon_class(sums):
+    """The first Muon's buffer is ``mu b + g``; later ones average."""
+
+    class Muon(torch.optim.Optimizer):
+        def __init__(self, params, lr=0.02, momentum=0.95, wd=0.1):
+            super().__init__(params, {"lr": lr, "momentum": momentum, "wd": wd})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                    buffer.mul_(group["momentum"]).add_(p.grad, alpha=1.0 if sums else 1 - group["momentum"])
+                    left, _, right = torch.linalg.svd(buffer, full_matrices=False)
+                    p.mul_(1 - group["lr"] * group["wd"]).add_(left @ right, alpha=-group["lr"])
+
+    return Muon
+
+
+def stepped(cls, registered, rule, kappa=4, steps=3):
+    """The weights of a run that is converted in its middle."""
+    model = net().double()
+    muon = cls([model.weight])
+    if registered is not None:
+        register(cls, like="muon", sums=registered)
+    for k in range(2 * steps):
+        if k == steps:
+            rescale_(muon, kappa, rule=rule)
+        x = torch.randn(5, 8, generator=torch.Generator().manual_seed(k), dtype=torch.double)
+        model.zero_grad()
+        model(x).square().mean().backward()
+        muon.step()
+    return model.weight.detach()
+
+
+@pytest.mark.parametrize("rule", FACTORS)
+def test_momentum_that_sums_goes_on_as_momentum_that_averages(rule):
+    """Both normalise it, so that they are one optimizer; a buffer converted by the wrong factor is another one."""
+    average = stepped(muon_class(sums=False), False, rule)
+    torch.testing.assert_close(stepped(muon_class(sums=True), True, rule), average, rtol=1e-9, atol=1e-12)
+    wrong = (stepped(muon_class(sums=True), False, rule) - average).abs().max()
+    assert (wrong < 1e-9) == (rule == "normalized-sqrt")  # where mu is kept, the factors are the same
+
+
+def test_a_muon_of_unknown_momentum_is_converted_where_mu_is_kept_and_refused_elsewhere():
+    cls = muon_class(sums=True)
+    torch.testing.assert_close(stepped(cls, None, None), stepped(muon_class(sums=False), None, None))
+    with pytest.raises(
+        ValueError, match=r"not known whether its momentum averages .* like='muon', sums=True\) if it sums"
+    ):
+        stepped(cls, None, "normalized-half")
+
+
+def test_the_decay_of_a_muon_may_be_called_wd():
+    model = net()
+    muon = muon_class(sums=False)([model.weight])
+    assert rescale_(muon, 4)["wd"].after == 0.2
+    assert muon.param_groups[0]["wd"] == 0.2
+
+
+def test_parameters_that_muon_leaves_to_adam_are_not_taken_for_its_own():
+    model = net()
+    muon = muon_class(sums=False)([model.weight])
+    muon.state[model.weight] = {"exp_avg": torch.zeros(4, 8)}
+    with pytest.raises(TypeError, match="a group of muon has parameters with exp_avg, which are another optimizer's"):
+        rescale_(muon, 4)
+    muon.param_groups[0]["adamw_betas"] = (0.9, 0.95)
+    with pytest.raises(ValueError, match=r"with adamw_betas=.* it leaves some parameters of a group to Adam"):
+        rescale_(muon, 4)
+
+
+def test_sums_is_for_normalised_momentum():
+    with pytest.raises(
+        ValueError, match="sums is for momentum that is normalised, of muon and signum; got like='adam'"
+    ):
+        register(muon_class(sums=True), like="adam", sums=True)
+    with pytest.raises(ValueError, match="sums needs like='muon'"):
+        register(muon_class(sums=True), sums=True, values={"lr": "eta"})

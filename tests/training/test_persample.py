@@ -263,3 +263,18 @@ def test_a_last_chunk_that_is_mistaken_for_another_layout_is_refused():
     assert one == pytest.approx(other)
     with pytest.raises(ValueError, match="alone"):  # its last chunk has 6 samples, as many as there are positions
         exact_noise(model, F.cross_entropy, x, y, chunk=7)
+
+
+@pytest.mark.parametrize("depth", [1, 6])
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_few_numbers_are_read_from_the_device_whatever_the_depth(depth, batch_size, monkeypatch):
+    """A number that is read makes a GPU wait: small nets would be slower than explicit per-sample gradients."""
+    torch.manual_seed(0)
+    hidden = [layer for _ in range(depth) for layer in (nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())]
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), *hidden, nn.Flatten(), nn.Linear(4 * 36, 3))
+    x, y, reads = torch.randn(8, 1, 8, 8), torch.randint(3, (8,)), []
+    for name in ("__float__", "__int__", "__bool__", "item", "tolist"):
+        own = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda self, own=own, name=name: (reads.append(name), own(self))[1])
+    exact_noise(model, nn.functional.cross_entropy, x, y, batch_size=batch_size)
+    assert reads == ["tolist"] * (2 if batch_size is None else 3)

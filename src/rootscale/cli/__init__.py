@@ -7,34 +7,28 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
 from rootscale._version import __version__
-from rootscale.cli import checkpoint, compare, convert, lab, report, reproduce, scale, theory
+from rootscale.cli import checkpoint, compare, completion, convert, lab, report, reproduce, scale, theory
+from rootscale.cli.cases import show_cases
+from rootscale.cli.parser import Parser
 
 __all__ = ["main"]
 
 
-class _Parser(argparse.ArgumentParser):
-    """Options by their full names only, and errors in one line."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs, allow_abbrev=False)
-        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)  # also -1e-3
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="rootscale", description="Change the batch size of a run and keep its training dynamics.")
+    parser = Parser(
+        prog="rootscale", description="Change the batch size of a run and keep its training dynamics. Without a "
+        "command: what people come for, and the commands for it.",
+        epilog="example: rootscale scale --optimizer adamw --lr 3e-4 --batch-size 256 --to 1024 --steps 100000",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"rootscale {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    for family in (scale, lab, compare, report, convert, checkpoint, reproduce, theory):
+    parser.set_defaults(handler=lambda args: show_cases())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, title="commands")
+    for family in (scale, lab, compare, report, convert, checkpoint, reproduce, theory, completion):
         family.add_parsers(commands)
     return parser
 
@@ -42,8 +36,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; users' mistakes end in one line on stderr and exit code 2."""
     words = sys.argv[1:] if argv is None else list(argv)
-    args = _parser().parse_args(words)
-    args.words = words  # for commands that start themselves again
+    parser = _parser()
+    args = parser.parse_args(words)
+    args.words, args.parser = words, parser  # for commands that start themselves again, or describe the others
     try:
         code: int = args.handler(args)
         sys.stdout.flush()

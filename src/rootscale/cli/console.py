@@ -24,7 +24,7 @@ def make_console() -> Console:
 @contextmanager
 def progress(console: Console | None) -> Iterator[Callable[[str, float], None]]:
     """A bar on a terminal: ``tell(what, share)`` sets its text and how far it is, from 0 to 1. Elsewhere nothing."""
-    if console is None or not console.is_terminal:
+    if console is None or not (console.is_terminal and console.file.isatty()):  # FORCE_COLOR makes a pipe a terminal
         yield lambda what, share: None
         return
     from rich.markup import escape

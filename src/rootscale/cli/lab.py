@@ -32,8 +32,9 @@ def _add_check(subparsers: Any) -> None:
         description="Train a task as it is and at other batch sizes, compare the mean trajectories with simultaneous "
         "confidence bands, and print a verdict: same, different or undecided, and why. The same command resumes a "
         "check that was stopped. Exit code: 0 same, 1 different, 3 undecided.",
-        epilog="examples: rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25%; "
-        "rootscale check train.py:train --batch-size 16 --to 64; "
+        epilog="examples:\n"
+        "rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25%\n"
+        "rootscale check train.py:train --batch-size 16 --to 64\n"
         'rootscale check --command "python train.py --batch-size {batch_size} --lr {lr} --seed {seed} --log {log}" '
         "--values optimizer=adamw lr=3e-4 --batch-size 16 --to 64",
     )
@@ -150,6 +151,7 @@ def _add_demo(subparsers: Any) -> None:
         help="the check on scikit-learn's digits, in about two minutes",
         description="Train a small net on digits, switch its batch size 4 -> 16 -> 64 in mid-run with the square root "
         "rule and with wrong ones, compare them with SVAG, and write report.html. Needs the extras 'lab' and 'report'.",
+        epilog="example: rootscale demo --out demo",
     )
     demo.add_argument("--out", type=Path, default=Path("demo"), metavar="FOLDER", help="default: %(default)s")
     demo.add_argument("--seeds", type=int, default=16, help="default: %(default)s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rootscale.changes import PROMISE, Changes
+from rootscale.cli.tables import Column, FittedTable
 from rootscale.format import show
 
 if TYPE_CHECKING:
@@ -17,27 +18,26 @@ _STATUS = {"theorem": "cyan", "derived": "blue", "heuristic": "yellow"}
 
 def render_changes(changes: Changes) -> RenderableType:
     """Return every change as a row: what changes stands out, what stays is dim."""
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("quantity", no_wrap=True)
-    table.add_column("before", justify="right", no_wrap=True)
-    table.add_column("after", justify="right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    rows = []
     for row in changes:
         changed = row.before != row.value
-        table.add_row(
-            Text(row.name, style="bold" if changed else "dim"),
-            Text(show(row.before), style="" if changed else "dim"),
-            Text(show(row.value), style="bold green" if changed else "dim"),
-            Text(row.status, style=_STATUS.get(row.status, "dim")),
-            Text(row.why, style="" if changed else "dim"),
+        rows.append(
+            (
+                Text(row.name, style="bold" if changed else "dim"),
+                Text(show(row.before), style="" if changed else "dim"),
+                Text(show(row.value), style="bold green" if changed else "dim"),
+                Text(row.status, style=_STATUS.get(row.status, "dim")),
+                Text(row.why, style="" if changed else "dim"),
+            )
         )
-    parts: list[RenderableType] = [Text(changes.heading, style="bold"), table]
+    columns = [
+        Column("quantity"), Column("before", right=True), Column("after", right=True), Column("status"),
+        Column("why", folds=True),
+    ]  # fmt: skip
+    parts: list[RenderableType] = [Text(changes.heading, style="bold"), FittedTable(columns, rows)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in changes.warnings]
     if changes.rule.holds_for:
         parts.append(Text(PROMISE, style="dim"))

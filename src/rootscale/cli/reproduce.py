@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rootscale.cli.console import make_console, progress
+from rootscale.cli.tables import unclipped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +40,7 @@ def add_parsers(subparsers: Any) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="of experiments, made in this order; see --list")
     parser.add_argument("--list", action="store_true", help="the experiments, what they show and what they cost")
+    parser.add_argument("--json", action="store_true", help="the list as JSON")
     parser.add_argument("--smoke", action="store_true", help="a small net on generated data, on the CPU in a minute")
     change = parser.add_argument_group("the experiment (default: as listed)")
     change.add_argument("--epochs", type=float, metavar="N", help="length of the runs, also a part of one such as 0.25")
@@ -84,8 +87,8 @@ def _reproduce(args: argparse.Namespace) -> int:
     from rootscale.paper.work import How, Watch
 
     found, console = experiments(), make_console()
-    if args.list:
-        _list(console, found)
+    if args.list or args.json:
+        _list(console, found, args.json)
         return 0
     wrong = [name for name in args.names if name not in found]
     if wrong or not args.names:
@@ -166,7 +169,7 @@ def _table(experiment: Experiment, finals: Sequence[Final]) -> Table:
         gap = format_gap(experiment.measure, final.end(experiment.measure)) if i else ""
         curve = format_curve(final, "train loss") if i else ""
         made.add_row(final.label, str(final.seeds), *ends, gap, curve, f"{final.seconds:.0f}")
-    return made
+    return unclipped(made)
 
 
 def _print(console: Console, text: str) -> None:
@@ -196,7 +199,11 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _list(console: Console, found: Mapping[str, Experiment]) -> None:
+def _list(console: Console, found: Mapping[str, Experiment], as_json: bool) -> None:
+    if as_json:
+        keys = ("title", "claim", "source", "minutes")
+        print(json.dumps({name: {key: getattr(one, key) for key in keys} for name, one in found.items()}, indent=2))
+        return
     for experiment in found.values():
         console.print(f"[bold]{experiment.name}[/bold]  {experiment.title}", soft_wrap=True)
         _print(console, f"    {experiment.claim}.")

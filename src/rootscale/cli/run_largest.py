@@ -73,7 +73,7 @@ def _show(found: Largest, tolerance: Tolerance, console: Console) -> None:
             show(branch.samples),
             f"[bold green]{show(branch.same)}[/]" if branch.same > branch.base else "[yellow]none[/]",
             "not seen" if branch.different is None else show(branch.different),
-            "not measured" if branch.advice is None else few_digits(branch.advice.batch_size),
+            branch.unknown if branch.advice is None else few_digits(branch.advice.batch_size),
             str(branch.runs),
         )
     console.print(table)

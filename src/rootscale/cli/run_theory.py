@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rootscale.cli.console import make_console, progress
+from rootscale.cli.tables import unclipped
 from rootscale.files import need_folder
 from rootscale.format import show
 from rootscale.report.orders import draw_orders, draw_trajectories
@@ -98,8 +99,9 @@ def _draw_orders(found: Orders, png: Path) -> None:
         for name in errors.names
     }
     fits = {name: fit_text(fit) for name, fit in found.fits.items()}
-    step = "$\\eta^2$" if found.chains[0].moments else "$\\eta$"
-    label = f"{step}$/\\ell^2$" if found.ells and found.chains[0].moments else step
+    squared = found.setting.case.equation.clock_power == 2
+    step = "$\\eta^2$" if squared else "$\\eta$"
+    label = f"{step}$/\\ell^2$" if found.ells and squared else step
     draw_orders(rows, png, fits=fits, title=found.title, step=label, largest=LARGEST, resolved=RESOLVED)
 
 
@@ -122,7 +124,7 @@ def _print_errors(out: Console, found: Orders) -> None:
             table.add_row("" if i else name, show(chain.optimizer.eta), *ell, show(h), value, str(diverged))
         table.add_row("", "[bold]order", *([""] if ells else []), "", f"[bold]{fit_text(fits[name])}  ", "")
         table.add_section()
-    out.print(table)
+    out.print(unclipped(table))
     out.print(
         f"± is 95 %, {errors.errors[0].replicas:,} paths each; that of an order is statistical and does not cover "
         f"curvature, which a smaller eta reduces\n?: unresolved (below {RESOLVED:g} standard errors), not in the fit"
@@ -173,8 +175,8 @@ def _print_processes(out: Console, found: Processes, substeps: int) -> None:
             value = number(end.mean[-1], end.se[-1])
             table.add_row("" if i else name, label, value, f"{result.diverged[-1]} of {result.replicas}")
         table.add_section()
-    out.print(table)
-    step = "eta^2" if found.chain.moments else "eta"
+    out.print(unclipped(table))
+    step = "eta^2" if found.setting.case.equation.clock_power == 2 else "eta"
     out.print(f"± is 95 %; the SDE was solved by {found.scheme.name} with steps of {step}/{substeps}")
     if any(result.diverged[-1] for result in found.trajectories.values()):
         out.print("note: means are over the paths that did not diverge")

@@ -13,10 +13,12 @@ from typing import Any
 from rootscale.batch_size import BatchSize
 from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
+from rootscale.cli.tables import Column, FittedTable
 from rootscale.optimizers import FAMILIES, OPTIMIZERS
 from rootscale.plan import Plan
 from rootscale.rules import AVERAGINGS, RULES, get_averaging, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
+from rootscale.tables import rules_data, units_data
 from rootscale.units import TABLE
 
 __all__ = ["add_parsers", "plan_of_values"]
@@ -74,7 +76,7 @@ def add_parsers(commands: Any) -> None:
     """Adds the commands to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs one."""
     scale = commands.add_parser(
         "scale",
-        usage="rootscale scale --optimizer NAME --lr ETA --batch-size B --to B [option ...]",
+        usage="rootscale scale --optimizer NAME --lr ETA --batch-size B --to B [...]",
         help="the same run at another batch size",
         description="Print a run at another batch size: every value before and after, its status and the reason.",
         epilog="example: rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --weight-decay 0.1 "
@@ -95,10 +97,24 @@ def add_parsers(commands: Any) -> None:
     output.add_argument("--snippet", choices=["torch"], help="code to paste instead of the table")
     scale.set_defaults(handler=_scale)
 
-    units = commands.add_parser("units", help="the table of units: how each quantity changes with the batch size")
-    units.set_defaults(handler=_units)
-    rules = commands.add_parser("rules", help="the scaling rules, what each converts, and the rule of each optimizer")
-    rules.set_defaults(handler=_rules)
+    _add_table(
+        commands, "units", _units, "the table of units: how each quantity changes with the batch size",
+        "Print the table of units: what every quantity of a run becomes at kappa times the batch size, how sure that "
+        "is (theorem, derived, measured or heuristic), why, and where it comes from.",
+    )  # fmt: skip
+    _add_table(
+        commands, "rules", _rules, "the scaling rules, what each converts, and the rule of each optimizer",
+        "Print the rules that --rule takes with the rows of `rootscale units` that each converts, and the optimizers "
+        "that are known, each with its own rule and how sure it is.",
+    )  # fmt: skip
+
+
+def _add_table(commands: Any, name: str, handler: Any, summary: str, description: str) -> None:
+    parser = commands.add_parser(
+        name, help=summary, description=description, epilog=f"example: rootscale {name} --json"
+    )
+    parser.add_argument("--json", action="store_true", help="the same as JSON, with every form as data")
+    parser.set_defaults(handler=handler)
 
 
 def _add_plan(run: Any) -> None:
@@ -231,35 +247,31 @@ def _scale(args: argparse.Namespace) -> int:
 
 
 def _units(args: argparse.Namespace) -> int:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("key", "quantity", "x becomes", "status", "why", "source"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("key", "x becomes", "status"))
-    for unit in TABLE:
-        table.add_row(unit.key, unit.label, unit.form.text, unit.status, unit.why, unit.source)
-    make_console().print(table)
+    if args.json:
+        print(json.dumps(units_data(), indent=2))
+        return 0
+    columns = [Column("key"), Column("quantity", folds=True), Column("x becomes"), Column("status")]
+    rows = [(u.key, u.label, u.form.text, u.status, f"{u.why} ({u.source})") for u in TABLE]
+    make_console().print(FittedTable([*columns, Column("why (source)", folds=True)], rows))
     return 0
 
 
 def _rules(args: argparse.Namespace) -> int:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("rule", "what it is", "converts"):
-        table.add_column(column, overflow="fold", no_wrap=column == "rule")
+    if args.json:
+        print(json.dumps(rules_data(), indent=2))
+        return 0
+    rules = []
     for rule in RULES.values():
         converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
-        table.add_row(rule.name, rule.summary, ", ".join(converted))
-    make_console().print(table)
-    optimizers = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("optimizer", "rules, its own first", "status", "why", "measured in"):
-        optimizers.add_column(column, overflow="fold", no_wrap=column in ("optimizer", "status"))
-    for row in FAMILIES.values():
-        optimizers.add_row(
-            row.name, ", ".join(row.rules), row.status, row.why, row.measured and f"results/{row.measured}"
-        )
-    make_console().print(optimizers)
+        rules.append((rule.name, rule.summary, ", ".join(converted)))
+    families = [
+        (row.name, ", ".join(row.rules), row.status, row.why, row.measured and f"results/{row.measured}")
+        for row in FAMILIES.values()
+    ]
+    console = make_console()
+    console.print(
+        FittedTable([Column("rule"), Column("what it is", folds=True), Column("converts", folds=True)], rules)
+    )
+    columns = [Column("optimizer"), Column("rules, its own first", folds=True), Column("status")]
+    console.print(FittedTable([*columns, Column("why", folds=True), Column("measured in", folds=True)], families))
     return 0

@@ -33,7 +33,7 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
         banded = np.isfinite(worst.largest.low)
         gap = str(worst.largest) if banded else percent(worst.largest.gap, worst.largest.se, sign="+")
         table.add_row(
-            escape(arm.label),
+            escape(arm.label) + (" [dim](tests the theory)[/]" if arm.kind == "svag" else ""),
             f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
             f"{gap} of the {escape(worst.name)}'s range",
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
@@ -42,8 +42,8 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
     comparison = next(arm.comparison for arm in found.others if arm.comparison)
     often = "" if comparison.looks == "once" else ", however often you add seeds and ask again"
     console.print(
-        f"\nSame: within {escape(tolerance_text(comparison.tolerance))} at all times. A verdict is wrong in at most "
-        f"{percent(1 - comparison.level)} of such checks{often}."
+        f"\nSame: within {escape(tolerance_text(comparison.tolerance))} all along, averaged over a fifth of the run. A "
+        f"verdict is wrong in at most {percent(1 - comparison.level)} of such checks{often}."
     )
 
 

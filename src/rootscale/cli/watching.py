@@ -39,12 +39,13 @@ class _Watch:
         self.quiet = console.is_terminal
         self.shares: dict[int, tuple[str, float]] = {}
         self.runs, self.begun = 0, time.monotonic()
-        self.last = self.begun
+        self.last = self.seen = self.begun
 
     def __call__(self, bar: Callable[[str, float], None], label: str, run: int, runs: int, share: float) -> None:
         """Take note of the progress of a run, and show it."""
-        if runs != self.runs:  # a new round
-            self.shares, self.runs, self.begun = {}, runs, time.monotonic()
+        if runs != self.runs:  # a new round, which began when the one before ended
+            self.shares, self.runs, self.begun = {}, runs, self.seen
+        self.seen = time.monotonic()
         before = self.shares.get(run, (label, 0.0))[1]
         self.shares[run] = (label, share)
         bar(f"{self.done} of {runs} runs done, now {label}", self.share)
@@ -77,15 +78,15 @@ def tracker(name: str | None) -> Callable[[Path, Run], object] | None:
 
 
 @contextmanager
-def stoppable(folder: Path) -> Iterator[None]:
-    """Say where the runs are, and what resumes them, when Ctrl-C or a budget stops them."""
+def stoppable(runs: Path) -> Iterator[None]:
+    """Say that the runs are in this folder, and what resumes them, when Ctrl-C or a budget stops them."""
     try:
         yield
     except (KeyboardInterrupt, UnfinishedError) as error:
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else "the budget is spent"
         words = ["rootscale", *sys.argv[1:]]
         command = " ".join(f"'{word}'" if set(word) & set(" \t'\"*;&|<>()$") else word for word in words)
-        _say(f"{why}: the runs so far are in {folder / 'runs'}; this resumes them:\n  {command}")
+        _say(f"{why}: the runs so far are in {runs}; this resumes them:\n  {command}")
         if isinstance(error, KeyboardInterrupt):
             raise
         raise SystemExit(3) from None

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-from rootscale.lab.checks import Judge, as_variants, check_task
+from rootscale.lab.checks import Judge, as_variants, check_task, refuse, settings_of
 from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_check import check_loop
@@ -74,10 +74,10 @@ def check(
         return _check_loop(task, as_variants(variants), Rounds.of(seeds, budget), execute, store, observe, options)
     if not isinstance(switch_at, int):
         raise ValueError(f"switch_at of a Task is a number of samples, got {switch_at!r}; a path is for a Loop")
-    return check_task(
-        task, variants, seeds=seeds, budget=budget, switch_at=switch_at, stop=stop, measure=measure, setup=setup,
-        judge=judge, execute=execute, store=store, observe=observe,
-    )  # fmt: skip
+    tried, rounds = as_variants(variants), Rounds.of(seeds, budget)
+    refuse(task, tried, rounds.first, judge)
+    settings = settings_of(task, tried, switch_at, stop, measure, setup)
+    return check_task(task, tried, rounds, settings, judge, execute=execute, store=store, observe=observe or Observer())
 
 
 def _check_loop(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
 
 from rootscale.files import command_line
 from rootscale.format import show
@@ -18,7 +17,7 @@ from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES, Arm, Check
 from rootscale.lab.rounds import Rounds
-from rootscale.lab.settings import SHARE, Measure, Settings, Setup, grid
+from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.stopping import Deadline
 from rootscale.lab.store import Store, as_store
 from rootscale.lab.sweeps import Observer, Sweep, kept, sweep
@@ -28,7 +27,7 @@ from rootscale.tolerance import Tolerance, tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "refuse", "settings_of"]
+__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "judged_arm", "refuse", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -53,65 +52,35 @@ class Judge:
         need_levels(self.tolerance, self.level, self.looks)
 
 
-_MEASURE, _SETUP, _JUDGE = Measure(share=SHARE), Setup(), Judge()
-
-
 def check_task(
     task: Task,
-    variants: Sequence[float | Fraction | Variant],
+    variants: Sequence[Variant],
+    rounds: Rounds,
+    settings: Settings,
+    judge: Judge,
     *,
-    seeds: int | Sequence[int] | Literal["auto"] = "auto",
-    budget: float | None = None,
-    switch_at: int = 0,
-    stop: int | None = None,
-    measure: Measure = _MEASURE,
-    setup: Setup = _SETUP,
-    judge: Judge = _JUDGE,
-    execute: Execute | None = None,
-    store: Store | str | Path | None = None,
-    observe: Observer | None = None,
+    execute: Execute | None,
+    store: Store | str | Path | None,
+    observe: Observer,
 ) -> Check:
-    """Run a task as it is and in other ways, and decide whether the trajectories are the same.
-
-    ``check_task(task, [4, 16])`` compares the batch size of the plan with 4 and 16 times as much.
-
-    Args:
-        task: what is learned.
-        variants: what the task is compared with; a number is a batch size over the plan's, kappa.
-        seeds: how many replicas of each run, or their seeds; ``"auto"`` adds seeds until all verdicts are decided
-            (`rootscale.lab.rounds`).
-        budget: seconds after which no more seeds are added.
-        switch_at: samples seen before the switch in mid-run; 0 compares runs from scratch.
-        stop: samples seen at the end; None is the whole plan.
-        measure: what is measured along the runs; by default a fifth of the work, `Measure.share`.
-        setup: how they are trained.
-        judge: what makes them the same.
-        execute: what runs them, as for `rootscale.lab.sweep`.
-        store: the folder of the result, or a `Store`; its runs are in ``runs`` below it, so that a check that was
-            stopped is resumed. None keeps nothing.
-        observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
-    """
-    tried = as_variants(variants)
-    rounds = Rounds.of(seeds, budget)
-    refuse(task, tried, rounds.first, judge)
-    settings = settings_of(task, tried, switch_at, stop, measure, setup)
-    observe = observe or Observer()
+    """Check a task, as `rootscale.lab.check` does, with its variants, seeds and settings made up."""
+    device = settings.setup.device
     with kept(as_store(store)) as place:
         runs = replace(place, folder=place.folder / "runs")
 
         def compared(some: Sequence[Variant], numbers: Sequence[int], within: Deadline) -> tuple[Sweep, list[Arm]]:
-            workers = limited(execute or default_executor(setup.device), within)
+            workers = limited(execute or default_executor(device), within)
             swept = sweep(
                 task, [Variant(), *some], seeds=numbers, settings=settings, store=runs, execute=workers, observe=observe
             )
             return swept, [compared_arm(task, variant, swept, settings, judge) for variant in some]
 
-        swept, arms = rounds.run(tried, compared, observe.note)
+        swept, arms = rounds.run(variants, compared, observe.note)
     base = swept.trajectories[Variant()]
     trajectories = [base, *(arm.trajectory for arm in arms), *([] if swept.warm is None else [swept.warm])]
     made = {
         "command": place.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
-        **environment(setup.device),
+        **environment(device),
         "seeds": list(base.meta["seeds"]),
         "seconds": round(sum(float(one.meta["seconds"]) for one in trajectories), 1),
         "measuring": _measuring(trajectories),
@@ -192,11 +161,32 @@ def settings_of(
 
 def compared_arm(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:
     """Return the arm of a variant with its comparison, and the causes where it is different."""
-    base, trajectory = swept.trajectories[Variant()], swept.trajectories[variant]
+    return judged_arm(task, variant, (swept.trajectories[Variant()], swept.trajectories[variant]), settings, judge)
+
+
+def judged_arm(
+    task: Task,
+    variant: Variant,
+    sides: tuple[Trajectory, Trajectory],
+    settings: Settings,
+    judge: Judge,
+    whole: Trajectory | None = None,
+) -> Arm:
+    """Return an arm with its comparison, and the causes where it is different.
+
+    Args:
+        task, variant: what was run.
+        sides: the runs of the base and of the variant.
+        settings: of all of them.
+        judge: what makes them the same.
+        whole: the base to its end, where ``sides`` are the first part of their runs.
+    """
+    base, trajectory = sides
     deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in base.names if name in LOSSES]
     comparison = compare(
-        base, trajectory, tolerance=judge.tolerance, level=judge.level, looks=judge.looks, deciding=deciding
-    )
+        base, trajectory, tolerance=judge.tolerance, level=judge.level, looks=judge.looks, deciding=deciding,
+        whole=whole,
+    )  # fmt: skip
     arm = replace(arm_of(task, variant, trajectory), comparison=comparison)
     if comparison.verdict == "different":
         arm = replace(arm, causes=causes_of(task, variant, arm, base, settings))

@@ -36,6 +36,7 @@ def compare(
     paired: bool = False,
     task: str = "",
     command: str = "",
+    whole: Trajectory | None = None,
 ) -> Check:
     """Compare runs by what they logged: are the others the same as the base, within a tolerance?
 
@@ -58,6 +59,8 @@ def compare(
             the first, and so on.
         task: what the whole is called.
         command: what is recorded as the command that made it.
+        whole: the base to its end, on the same clock, where the first part of the runs is compared: its range is the
+            unit of the gap.
 
     Returns:
         A `Check`, as `rootscale.lab.check` makes one: it can be saved, and `rootscale.report` makes a page of it.
@@ -74,7 +77,7 @@ def compare(
     sides = [as_logs(label, given) for label, given in zip(labels, (base, *others), strict=True)]
     aligned = align(_paired(sides, labels) if paired else sides, alignment)
     runs = [_without_diverged(trajectory) for trajectory in aligned.trajectories]
-    arms = tuple(_arm(label, runs[0], one, i + 1, aligned, judge) for i, (label, one) in enumerate(
+    arms = tuple(_arm(label, runs[0], one, i + 1, aligned, judge, whole) for i, (label, one) in enumerate(
         zip(labels[1:], runs[1:], strict=True)))  # fmt: skip
     made = {
         **({"command": command} if command else {}),
@@ -90,7 +93,9 @@ def compare(
     return Check(task or " and ".join(labels), Arm(labels[0], "base", None, None, runs[0]), arms, 0, made)
 
 
-def _arm(label: str, base: Trajectory, other: Trajectory, side: int, aligned: Aligned, judge: Judge) -> Arm:
+def _arm(
+    label: str, base: Trajectory, other: Trajectory, side: int, aligned: Aligned, judge: Judge, whole: Trajectory | None
+) -> Arm:
     """Return a side with its comparison, and with what can be concluded where there is no verdict."""
     comparison = compare_trajectories(
         base,
@@ -100,6 +105,7 @@ def _arm(label: str, base: Trajectory, other: Trajectory, side: int, aligned: Al
         looks=judge.looks,
         level=judge.level,
         deciding=list(judge.decide_by or ()),
+        whole=whole,
     )
     said = conclusions(comparison, aligned.scatter[0], aligned.scatter[side])
     return Arm(label, "log", None, None, other, replace(comparison, notes=(*comparison.notes, *said)))

@@ -205,8 +205,14 @@ def joined(parts: Sequence[Trajectory]) -> Trajectory:
         "seeds": [seed for part in parts for seed in part.meta["seeds"]],
         "diverged_at": [place for part in parts for place in part.meta["diverged_at"]],
         "steps": max(part.meta["steps"] for part in parts),  # where all diverged there are fewer
-        "runs": [run for part in parts for run in part.meta.get("runs", [])],  # older versions have none
+        "runs": _programs(parts),
         **{key: sum(part.meta[key] for part in parts) for key in _TIMES if all(key in part.meta for part in parts)},
     }
     values = {name: np.concatenate([part.values[name] for part in parts]) for name in first.names}
     return Trajectory(first.times, values, meta=meta)
+
+
+def _programs(parts: Sequence[Trajectory]) -> list[dict[str, Any]]:
+    """Return what each program took that trained some of the seeds, once; older versions recorded none."""
+    every = [run for part in parts for run in part.meta.get("runs", [])]
+    return [run for i, run in enumerate(every) if run not in every[:i]]

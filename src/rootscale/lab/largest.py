@@ -1,8 +1,9 @@
 """How large may the batch be? Branches from checkpoints over a grid of batch sizes, as far as is needed.
 
 From each start (a place in the run of a task, or a checkpoint of a user's loop) batch sizes are tried from the smallest
-up. An arm begins with few seeds and gets more as long as it is undecided (`rootscale.lab.rounds`). An arm that is
-different ends the search: larger batches, which are further away, are not run.
+up. An arm begins with few seeds and gets more as long as it is undecided (`rootscale.lab.rounds`). Its runs are stopped
+on the way when they are clearly different (`rootscale.lab.early`). An arm that is different ends the search: larger
+batches, which are further away, are not run.
 
 Branches of a checkpoint measured the critical batch size of language models in the same way in arXiv 2505.23971.
 """
@@ -10,56 +11,28 @@ Branches of a checkpoint measured the critical batch size of language models in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from rootscale.format import show
-from rootscale.lab.checks import Judge, arm_of, compared_arm, settings_of
-from rootscale.lab.execute import Execute, default_executor, limited
+from rootscale.lab.branches import KAPPAS, Look, Search, loop_look, task_look
+from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
-from rootscale.lab.loop_check import check_loop
 from rootscale.lab.result import Arm, Check
-from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Measure, Setup
-from rootscale.lab.stopping import Deadline
 from rootscale.lab.store import Store
-from rootscale.lab.sweeps import Observer, sweep
+from rootscale.lab.sweeps import Observer
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment
-from rootscale.noise import Advice, advise, noise_at_start
+from rootscale.noise import NOISE_SCALE, Advice, Interval, advice_of_scale, advise, noise_at_start
 from rootscale.tolerance import tolerance_to_json
+from rootscale.trajectory import Trajectory
 
 __all__ = ["KAPPAS", "Branch", "Largest", "Search", "find_largest"]
-
-#: The batch sizes that are tried, over that of the base.
-KAPPAS = (2, 4, 8, 16, 32, 64)
-#: Compares variants with the base at some seeds, until a deadline: the arm of the base, and theirs.
-Look = Callable[[Sequence[Variant], Sequence[int], Deadline], tuple[Arm, list[Arm]]]
-
-
-@dataclass(frozen=True)
-class Search:
-    """How the largest batch is looked for.
-
-    Args:
-        kappas: the batch sizes that are tried, over that of the base.
-        rule: by which they are converted, as text; None is the optimizer's own.
-        rounds: the seeds of an arm, first and most.
-        judge: what makes runs the same.
-    """
-
-    kappas: Sequence[float | Fraction] = KAPPAS
-    rule: str | None = None
-    rounds: Rounds = field(default_factory=lambda: Rounds.of("auto"))
-    judge: Judge = field(default_factory=Judge)
-
-    def __post_init__(self) -> None:
-        if not self.kappas or min(self.kappas) <= 1:
-            raise ValueError(f"the batch sizes must be larger than that of the base; got kappa {list(self.kappas)}")
 
 
 @dataclass(frozen=True)
@@ -71,7 +44,8 @@ class Branch:
         base: the batch size of the base.
         check: the base and the arms that were run, each with the seeds that it needed.
         sizes: the batch size of each arm.
-        advice: what the noise scale at the start allows; None where it was not measured.
+        advice: what the noise scale at the start allows; None where it is not known.
+        unknown: why it is not known.
     """
 
     samples: float
@@ -79,6 +53,7 @@ class Branch:
     check: Check
     sizes: tuple[int, ...]
     advice: Advice | None
+    unknown: str = ""
 
     @property
     def same(self) -> int:
@@ -114,9 +89,15 @@ class Branch:
             "same": self.same,
             "different": self.different,
             "noise_scale_allows": None if self.advice is None else self.advice.batch_size,
+            **({"noise_scale_unknown": self.unknown} if self.unknown else {}),
             "runs": self.runs,
             "arms": [
-                {"batch_size": size, "verdict": arm.verdict, "seeds": arm.trajectory.replicas}
+                {
+                    "batch_size": size,
+                    "verdict": arm.verdict,
+                    "seeds": arm.trajectory.replicas,
+                    "stopped_at": arm.trajectory.meta.get("stopped_at"),
+                }
                 for size, arm in zip(self.sizes, self.check.others, strict=True)
             ],
         }
@@ -176,12 +157,12 @@ def find_largest(
         place = replace(store, folder=store.folder / f"start-{number}")
         if isinstance(task, Loop):
             source = str(start) if start else None
-            look = _loop_look(task, how, source, alignment or Alignment(), execute, place, observe)
+            look = loop_look(task, how, source, alignment or Alignment(), execute, place, observe)
         else:
             if not isinstance(start, int):
                 raise ValueError(f"a start of a Task is a number of samples, got {start!r}; a path is for a Loop")
             how = _fitting(task, how, start, stop, measure or Measure(), observe)
-            look = _task_look(task, how, start, stop, measure or Measure(), setup or Setup(), execute, place, observe)
+            look = task_look(task, how, start, stop, measure or Measure(), setup or Setup(), execute, place, observe)
         branches.append(_branch(task, how, look, place, observe))
     return Largest(tuple(branches))
 
@@ -209,14 +190,15 @@ def _branch(task: Task | Loop, search: Search, look: Look, place: Store, observe
     bases, arms, sizes = list[Arm](), list[Arm](), list[int]()
     for kappa in sorted(Fraction(kappa) for kappa in search.kappas):
         base, (arm,) = search.rounds.run([Variant(kappa, search.rule)], look, observe.note)
-        observe.note(f"{arm.label}: {arm.verdict or 'not judged'} with {arm.trajectory.replicas} seeds")
+        stopped = arm.trajectory.meta.get("stopped_at")
+        where = "" if stopped is None else f", stopped at {show(round(stopped))}"
+        observe.note(f"{arm.label}: {arm.verdict or 'not judged'} with {arm.trajectory.replicas} seeds{where}")
         bases.append(base)
         arms.append(arm)
         sizes.append(int(kappa * size))
         if arm.verdict == "different":
             break
     base = max(bases, key=lambda one: one.trajectory.replicas)
-    noise = noise_at_start(base.trajectory)
     judge = search.judge
     made = {"date": time.strftime("%Y-%m-%d"), "tolerance": tolerance_to_json(judge.tolerance), "level": judge.level}
     made["seeds"] = base.trajectory.meta.get("seeds", [])
@@ -226,41 +208,18 @@ def _branch(task: Task | Loop, search: Search, look: Look, place: Store, observe
     switch = int(base.trajectory.meta.get("switch_at", 0))
     check = Check(task.name, base, tuple(arms), switch, made)
     check.save(place.folder)
-    advice = None if noise is None or task.plan is None else advise(task.plan, noise)
-    return Branch(float(samples), size, check, tuple(sizes), advice)
+    advice, unknown = _advice(task, base.trajectory, size)
+    return Branch(float(samples), size, check, tuple(sizes), advice, unknown)
 
 
-def _task_look(
-    task: Task, search: Search, start: int, stop: int | None, measure: Measure, setup: Setup,
-    execute: Execute | None, place: Store, observe: Observer,
-) -> Look:  # fmt: skip
-    """Return how a task is looked at; all arms are measured on one grid, so that they share the runs of the base."""
-    variants = [Variant(Fraction(kappa), search.rule) for kappa in search.kappas]
-    settings = settings_of(task, variants, start, stop, measure, setup)
-    runs = replace(place, folder=place.folder / "runs")
-
-    def look(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Arm, list[Arm]]:
-        workers = limited(execute or default_executor(setup.device), within)
-        swept = sweep(
-            task, [Variant(), *some], seeds=seeds, settings=settings, store=runs, execute=workers, observe=observe
-        )
-        base = arm_of(task, Variant(), swept.trajectories[Variant()])
-        return base, [compared_arm(task, variant, swept, settings, search.judge) for variant in some]
-
-    return look
-
-
-def _loop_look(
-    loop: Loop, search: Search, start: str | None, alignment: Alignment, execute: Execute | None, place: Store,
-    observe: Observer,
-) -> Look:  # fmt: skip
-    how = replace(alignment, metrics=tuple(search.judge.decide_by or alignment.metrics))
-
-    def look(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Arm, list[Arm]]:
-        found = check_loop(
-            loop, some, seeds, checkpoint=start, alignment=how, judge=search.judge,
-            execute=limited(execute or default_executor("cpu"), within), store=place, observe=observe,
-        )  # fmt: skip
-        return found.base, list(found.others)
-
-    return look
+def _advice(task: Task | Loop, base: Trajectory, size: int) -> tuple[Advice | None, str]:
+    """Return what the noise scale at the start of the base's runs allows; or None and why it is not known."""
+    noise = noise_at_start(base)
+    if noise is not None and task.plan is not None:
+        return advise(task.plan, noise), ""
+    scale = base.meta.get(NOISE_SCALE)
+    if scale is not None:
+        return advice_of_scale(Interval(*scale), size), ""
+    if isinstance(task, Loop):
+        return None, "not logged: log(noise_scale=...), as a NoiseMeter gives it"
+    return None, "not measured"

@@ -16,6 +16,7 @@ import ast
 import hashlib
 import inspect
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -35,7 +36,11 @@ __all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "pars
 
 #: What a training function takes, by name.
 PARAMETERS = ("batch_size", "seed", "log", "convert")
+#: Called with the folder of a run after each row that it logs, and with whether it has ended.
+Logged = Callable[[Path, bool], object]
 _PART, _WHOLE = "log.part.jsonl", "log.jsonl"
+#: Seconds between two signs of life.
+_TELL = 1.0
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,9 @@ class RunLog:
             the same folder: a loop that finds its checkpoint there may go on from it.
     """
 
-    def __init__(self, folder: Path, stop: Stop) -> None:
-        self.folder, self._stop = folder, stop
+    def __init__(self, folder: Path, stop: Stop, tell: Callable[[float], object], logged: Logged | None = None) -> None:
+        self.folder, self._stop, self._tell, self._logged = folder, stop, tell, logged
+        self._told = time.monotonic()
         self._file = (folder / _PART).open("a", encoding="utf-8")
         self._rows = 0
 
@@ -107,10 +113,15 @@ class RunLog:
         self._file.flush()
         self._rows += 1
         self.look()
+        if self._logged is not None:
+            self._logged(self.folder, False)
 
     def look(self) -> None:
-        """Raise what the user or a deadline asked for, when the run is to stop."""
+        """Raise what the user or a deadline asked for, when the run is to stop; and let it be known that it is made."""
         self._stop.end()
+        if time.monotonic() - self._told > _TELL:
+            self._told = time.monotonic()
+            self._tell(0.0)  # how far it is only the loop knows
 
     def finish(self) -> None:
         """Close the log: the run is finished."""
@@ -121,6 +132,8 @@ class RunLog:
                 "lines to {log}"
             )
         (self.folder / _PART).replace(self.folder / _WHOLE)
+        if self._logged is not None:
+            self._logged(self.folder, True)
 
     def close(self) -> None:
         """Close the log of a run that is not finished."""
@@ -134,9 +147,14 @@ def _plain(value: Any) -> Any:
 
 
 def read_log(folder: Path, name: str, seed: int, batch_size: float) -> Log:
-    """Read the log of a finished run."""
-    lines = (folder / _WHOLE).read_text(encoding="utf-8").splitlines()
-    return Log.of_rows(name, [json.loads(line) for line in lines], seed=seed, batch_size=batch_size)
+    """Read the log of a run, or what an unfinished one has logged so far; it has no columns where that is nothing."""
+    lines: list[str] = []
+    for file in (folder / _WHOLE, folder / _PART):
+        if file.exists():
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            break
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be under way
+    return Log.of_rows(name, rows, seed=seed, batch_size=batch_size)
 
 
 @dataclass(frozen=True, eq=False)

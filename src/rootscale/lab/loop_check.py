@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rootscale.files import command_line
 from rootscale.lab.checks import Judge
@@ -20,9 +23,14 @@ from rootscale.lab.result import Arm, Check
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer
 from rootscale.lab.variant import Variant
-from rootscale.logs import Alignment
+from rootscale.logs import Alignment, Log
+from rootscale.noise import NOISE_SCALE
+from rootscale.stats import student_quantile
 
-__all__ = ["check_loop"]
+__all__ = ["check_loop", "with_noise", "with_plan"]
+
+#: The column of a log that holds the noise scale, and that of the lower end of its interval (`rootscale.tracking`).
+_SCALE, _LOW = "noise_scale", "noise_scale_low"
 
 
 def check_loop(
@@ -68,7 +76,8 @@ def check_loop(
         command=store.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
     )
     arms = zip((found.base, *found.others), specs, guards, strict=True)
-    base, *others = [_with_plan(arm, spec, warned) for arm, spec, warned in arms]
+    base, *others = [with_plan(arm, spec, warned) for arm, spec, warned in arms]
+    base = with_noise(base, sides[0])
     made = {**found.made, **environment("cpu"), "seeds": list(seeds)}
     if checkpoint is not None:
         made["checkpoint"] = checkpoint
@@ -86,7 +95,7 @@ def _guards(store: Store, spec: LoopSpec, seeds: Sequence[int]) -> list[str]:
     return list(found)
 
 
-def _with_plan(arm: Arm, spec: LoopSpec, guards: Sequence[str]) -> Arm:
+def with_plan(arm: Arm, spec: LoopSpec, guards: Sequence[str]) -> Arm:
     """Return the arm with its plan and what changed in it, where the loop has a plan."""
     plan = spec.task.plan
     if plan is None:
@@ -96,3 +105,25 @@ def _with_plan(arm: Arm, spec: LoopSpec, guards: Sequence[str]) -> Arm:
     made = plan.convert(spec.batch_size, spec.variant.rule)
     warned = tuple(dict.fromkeys([*made.warnings, *guards]))
     return replace(arm, kind="batch size", plan=made.plan, changes=made.changes.to_dict(), guards=warned)
+
+
+def with_noise(base: Arm, logs: Sequence[Log]) -> Arm:
+    """Return the arm of the base with the noise scale that its runs logged first, with its interval, if they did.
+
+    The lower end is the least of those that were logged; without any, Student's over the runs.
+    """
+    columns = [log.columns for log in logs]
+    first = [float(one[_SCALE].values[0]) for one in columns if _SCALE in one and len(one[_SCALE])]
+    first = [value for value in first if 0 < value < math.inf]
+    if not first:
+        return base
+    lows = [float(one[_LOW].values[0]) for one in columns if _LOW in one and len(one[_LOW])]
+    middle = float(np.median(first))
+    spread = (
+        math.exp(student_quantile(len(first) - 1) * float(np.std(np.log(first), ddof=1)) / math.sqrt(len(first)))
+        if len(first) > 1
+        else 1.0
+    )
+    low = min(lows) if lows else middle / spread
+    meta = {**base.trajectory.meta, NOISE_SCALE: [middle, max(0.0, low), middle * spread]}
+    return replace(base, trajectory=replace(base.trajectory, meta=meta))

@@ -103,7 +103,7 @@ def _jobs(store: Store, spec: LoopSpec, seeds: Sequence[int], observe: Observer)
             f"{spec.label}: the stored runs were made with another {', '.join(outdated)}; they are kept, and new ones "
             "are made"
         )
-    return [_LoopJob(store, store.want(spec, [seed])) for seed in missing]
+    return [_LoopJob(store, store.want(spec, [seed]), observe.logged) for seed in missing]
 
 
 def _logs(store: Store, spec: LoopSpec, seeds: Sequence[int]) -> list[Log]:
@@ -117,6 +117,7 @@ class _LoopJob:
 
     store: Store
     wanted: Wanted
+    logged: Callable[[Path, bool], object] | None = None
 
     @property
     def label(self) -> str:
@@ -130,12 +131,13 @@ class _LoopJob:
             "process": {"host": platform.node(), "pid": os.getpid()},
             **environment("cpu"),
         }
+        tell(0.0)
         with self.store.claim(self.wanted, facts, tell, stop) as place:
             if place is not None:
                 convert = Convert(
                     spec.batch_size, spec.task.batch_size, spec.variant.text, spec.start(seed)
                 )  # fmt: skip
-                _run(spec.task, seed, RunLog(place, stop), convert)
+                _run(spec.task, seed, RunLog(place, stop, tell, self.logged), convert)
                 write_facts(place, self.wanted, {**facts, "status": "finished", "guards": convert.warnings})
         tell(1.0)
 

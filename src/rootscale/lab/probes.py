@@ -14,8 +14,8 @@ from rootscale.lab.task import Task
 
 __all__ = ["STEP_LOSS", "Probes", "gradient_noise"]
 
-#: The gradient's noise is measured in this many batches.
-NOISE_BATCHES = 16
+#: The gradient's noise is measured in this many batches, or in fewer of so many samples: each costs a pass.
+NOISE_BATCHES, NOISE_BATCH, FEWEST_BATCHES = 16, 32, 4
 #: The name of the mean loss of the steps since the last point, as a training loop prints it.
 STEP_LOSS = "train loss (batch)"
 
@@ -71,7 +71,7 @@ def gradient_noise(learner: Learner, x: Tensor, y: Tensor) -> Mapping[str, Tenso
     With batch gradients ``g_k`` of ``b`` samples: ``Tr Sigma = b / (K - 1) sum_k |g_k - g_bar|^2``, and
     ``|g_bar|^2 - Tr Sigma / (K b)`` estimates ``|grad f|^2`` without bias.
     """
-    batches = min(NOISE_BATCHES, len(x))
+    batches = min(NOISE_BATCHES, max(FEWEST_BATCHES, len(x) // NOISE_BATCH), len(x))
     b = len(x) // batches
     total: list[Tensor] = []
     squares: Tensor | float = 0.0

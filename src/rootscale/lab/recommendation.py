@@ -73,9 +73,10 @@ def _safe(arms: Sequence[Arm], check: Check) -> Iterator[str]:
     comparison = arms[0].comparison
     assert comparison is not None
     start = f"switched after {show(check.switch_at)} samples" if check.switch_at else "from the start"
+    start = f"from {check.made['checkpoint']} on" if "checkpoint" in check.made else start
     yield (
         f"{names} {'is' if len(arms) == 1 else 'are'} safe, {start}: the same as {check.base.label} within "
-        f"{tolerance_text(comparison.tolerance)} at all times."
+        f"{tolerance_text(comparison.tolerance)} all along."
     )
 
 
@@ -144,9 +145,11 @@ def _undecided(arm: Arm) -> str:
     assert arm.comparison is not None
     there, needed = min(arm.comparison.seeds), arm.comparison.seeds_needed
     more = "no number of seeds would decide, as its gap lies on the tolerance: take another tolerance"
-    if needed is not None:
+    if needed is not None and arm.kind == "log":
+        more = f"about {needed:,} runs of each side would decide; compare them again when you have them"
+    elif needed is not None:
         more = f"about {needed:,} seeds would decide (--seeds {needed}, or --seeds auto)"
-    return f"{_name(arm)} is undecided with {there} seeds: {more}."
+    return f"{_name(arm)} is undecided with {there} {'runs a side' if arm.kind == 'log' else 'seeds'}: {more}."
 
 
 def _other_rules(arms: Sequence[Arm]) -> Iterator[str]:

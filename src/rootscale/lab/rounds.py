@@ -1,7 +1,8 @@
 """How many seeds a check takes: so many, or more and more until all verdicts are decided.
 
 Adding seeds until a verdict is decided is valid: verdicts hold however often one looks (`rootscale.looks.LOOKS`). A
-variant that is decided gets no more seeds; the base and the others do.
+variant that is decided gets no more seeds; the base and the others do. A gap that lies on the tolerance is not decided
+by any number: none are added where, after the second round, more than the most would be needed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal, TypeVar
 from rootscale.lab.result import Arm
 from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.variant import Variant
+from rootscale.looks import TYPICAL
 
 __all__ = ["FIRST", "MOST", "Rounds"]
 
@@ -67,6 +69,9 @@ class Rounds:
             spent, left = time.monotonic() - begun, [one for one in variants if arms[one].verdict == "undecided"]
             more = self._next(len(seeds), [arms[one] for one in left])
             if more is None:
+                if left and len(seeds) < self.most:
+                    several = f"{len(left)} of {len(variants)} undecided with {len(seeds)} seeds"
+                    note(f"{several}, and not even {self.most} would decide: no more are taken")
                 break
             needed = spent / len(seeds) * (more - len(seeds))
             if needed > deadline.left:
@@ -77,14 +82,24 @@ class Rounds:
             try:
                 swept, found = compare(left, seeds, deadline)
             except UnfinishedError:
+                if not deadline.passed:  # it was not the budget that ended it
+                    raise
                 note(f"the budget was spent before {more} seeds were done; the same command goes on with them")
                 break
         return swept, [arms[variant] for variant in variants]
 
     def _next(self, seeds: int, undecided: Sequence[Arm]) -> int | None:
-        """Return how many seeds to take next: what would decide the first arm, if that is 2 more to twice as many."""
+        """Return how many seeds to take next: what would decide the first arm, if that is 2 more to twice as many.
+
+        It is one of the numbers at which looks may spend more (`rootscale.looks.TYPICAL`).
+
+        None where all are decided, or, from the second round on, where none would be by the most there may be.
+        """
         if not undecided or seeds >= self.most:
             return None
         needs = [arm.comparison.seeds_needed for arm in undecided if arm.comparison is not None]
-        known = [need for need in needs if need is not None]
-        return min(self.most, max(seeds + 2, min([2 * seeds, *known])))
+        known = [need for need in needs if need is not None and need <= self.most]
+        if not known and seeds > len(self.first):
+            return None
+        enough = max(seeds + 2, min([2 * seeds, *known]))
+        return min(self.most, next((number for number in TYPICAL if number >= enough), enough))

@@ -17,6 +17,7 @@ GRADIENT = 3
 #: Points of a run and samples at each of them, from the most to the least, of which the first that fit are taken.
 _LADDER = (
     (40, 2048), (40, 1024), (40, 512), (32, 512), (32, 256), (24, 256), (20, 256), (16, 256), (12, 256), (12, 128),
+    (10, 128),
 )  # fmt: skip
 
 

@@ -54,11 +54,14 @@ class Observer:
         note: called with a sentence for the user; the default is a warning of `logging`.
         measured: called with the folder of a run and the `rootscale.lab.Run` after each of its measurements, in the
             process that makes it. On Ray it has to be picklable.
+        logged: called with the folder of a run of a user's loop after each row that it logs, and with whether it has
+            ended, in the process that makes it.
     """
 
     progress: Callable[[str, int, int, float], object] = _silent
     note: Callable[[str], object] = _log.warning
     measured: Callable[[Path, Run], object] | None = None
+    logged: Callable[[Path, bool], object] | None = None
 
 
 @dataclass(frozen=True)

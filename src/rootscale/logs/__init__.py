@@ -4,8 +4,8 @@ A `Log` is the table that a tool wrote. `as_logs` makes logs of arrays, dicts an
 reads the files of other tools. `align` finds the clock (samples, tokens) and puts all runs on one grid.
 """
 
-from rootscale.logs.alignment import Aligned, Alignment, align
+from rootscale.logs.alignment import Aligned, Alignment, align, reached
 from rootscale.logs.given import as_logs
 from rootscale.logs.record import Log, Series
 
-__all__ = ["Aligned", "Alignment", "Log", "Series", "align", "as_logs"]
+__all__ = ["Aligned", "Alignment", "Log", "Series", "align", "as_logs", "reached"]

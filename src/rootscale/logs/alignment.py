@@ -16,7 +16,7 @@ from rootscale.logs.record import Array, Log
 from rootscale.logs.smoothing import smooth
 from rootscale.trajectory import Trajectory
 
-__all__ = ["NOISY", "Aligned", "Alignment", "align"]
+__all__ = ["NOISY", "Aligned", "Alignment", "align", "reached"]
 
 #: A curve is smoothed where its values scatter by more than this share of its range.
 NOISY = 0.01
@@ -102,6 +102,14 @@ def align(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) ->
         for i, logs in enumerate(sides)
     ]
     return Aligned(tuple(one for one, _ in made), tuple(se for _, se in made), unit, tuple(dict.fromkeys(notes)))
+
+
+def reached(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) -> list[float]:
+    """Return how far the runs of the last side are, on the clock of all: where each was logged last."""
+    how = alignment or Alignment()
+    clocks, metrics = find_clock(sides, how.clock, how.batch_sizes), choose_metrics(sides, how.metrics)
+    pairs = zip(sides[-1], clocks[-1], strict=True)
+    return [min(float(read_curve(log, metric, clock).places[-1]) for metric in metrics) for log, clock in pairs]
 
 
 def _trajectory(

@@ -14,16 +14,21 @@ from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import Final
 from rootscale.paper.stored import finals_of, record_of
 
-__all__ = ["Entry", "entries_of"]
+__all__ = ["Entry", "entries_of", "gathered"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An experiment under some options, and the folder where its results would be."""
+    """An experiment under some options, and the folder where its results would be.
+
+    Args:
+        read: what was read from the folder already, if anything.
+    """
 
     experiment: Experiment
     options: Options
     folder: Path
+    read: Check | None = None
 
     @property
     def title(self) -> str:
@@ -41,12 +46,18 @@ class Entry:
         """Whether runs of it are stored."""
         return (self.folder / "experiment.json").exists()
 
+    @property
+    def figure(self) -> Path:
+        """The figure of its page."""
+        name = "finals.png" if self.experiment.shown.dots else "curves.png"
+        return next((one for one in [self.folder / "seconds.png"] if one.exists()), self.folder / name)
+
     # What is stored is read once, for all figures and tables.
 
     @cached_property
     def check(self) -> Check:
         """The trajectories."""
-        return Check.load(self.folder)
+        return self.read or Check.load(self.folder)
 
     @cached_property
     def record(self) -> Mapping[str, Any]:
@@ -56,7 +67,7 @@ class Entry:
     @cached_property
     def finals(self) -> Sequence[Final]:
         """What they came to."""
-        return finals_of(self.folder)
+        return finals_of(self.folder, self.check)
 
     def stored(self) -> Stored | None:
         """What a reader learns."""
@@ -65,12 +76,12 @@ class Entry:
         if not self.there:
             return None
         seeds = max(final.seeds for final in self.finals)
-        return Stored(self.words(), seeds, self.record["hardware"], self.folder / "curves.png")
+        return Stored(self.words(), seeds, self.record["hardware"], self.figure)
 
-    def words(self) -> str:
-        """What came out, and what there is not yet, with the command that makes it."""
+    def words(self, told: str = "") -> str:
+        """What came out (in the experiment's words or in others), and what there is not yet, with its command."""
         assert self.experiment.words is not None
-        record, words = self.record, self.experiment.words(self.finals)
+        record, words = self.record, told or self.experiment.words(self.finals)
         made = record["options"]
         if made["smoke"]:
             return f"a smoke test on generated data, which says nothing about the claim: {words}"
@@ -96,23 +107,44 @@ class Entry:
         return self.experiment.command(replace(self.options, device="cuda"))
 
 
-def entries_of(results: Path) -> Iterator[Entry]:
-    """Every experiment with its default options, with the further ones it names, and any other that is stored."""
-    known = set()
+def entries_of(results: Path, read: Mapping[Path, Check] | None = None) -> Iterator[Entry]:
+    """Every experiment with its default options, with the further ones it names, and any other that is stored.
+
+    Args:
+        results: the folder of all of them.
+        read: checks that were read already, by their folders.
+    """
+    read, known = read or {}, set()
     for experiment in experiments().values():
         for change in ({}, *experiment.also):
             options = replace(experiment.options(), **change)
-            entry = Entry(experiment, options, results / experiment.folder(options))
-            known.add(entry.folder)
-            yield entry
+            folder = results / experiment.folder(options)
+            known.add(folder)
+            yield Entry(experiment, options, folder, read.get(folder))
     for place in sorted(results.glob("*/experiment.json")):
         if place.parent not in known:
             record = record_of(place.parent)
             given: dict[str, Any] = {
                 name: tuple(x) if isinstance(x, list) else x for name, x in record["options"].items()
             }
-            yield Entry(experiments()[record["name"]], Options(**given), place.parent)
+            yield Entry(experiments()[record["name"]], Options(**given), place.parent, read.get(place.parent))
 
 
 def _values(option: Any) -> str:
     return ", ".join(f"{value:,g}" for value in (option if isinstance(option, list) else [option]))
+
+
+def gathered(runs: Sequence[str]) -> str:
+    """Return names of runs, those that differ in their seed only together.
+
+    >>> gathered(["B = 256, seed 3", "B = 1,024, seed 3", "B = 256, seed 4"])
+    'B = 256, seeds 3, 4; B = 1,024, seed 3'
+    """
+    seeds: dict[str, list[str]] = {}
+    for run in runs:
+        label, _, some = run.rpartition(", seed")
+        seeds.setdefault(label, []).append(some.removeprefix("s").strip())
+    return "; ".join(
+        f"{label}, {'seeds' if len(some) > 1 or ' ' in some[0] else 'seed'} {', '.join(some)}"
+        for label, some in seeds.items()
+    )

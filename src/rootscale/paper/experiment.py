@@ -14,6 +14,7 @@ from rootscale.lab.settings import Measure, Setup
 from rootscale.lab.task import Task
 from rootscale.paper.finals import ACCURACY, MEASURES, Final
 from rootscale.paper.recipes import recipe
+from rootscale.paper.shown import Outcome, Shown
 
 __all__ = [
     "SMOKE",
@@ -127,12 +128,21 @@ Lines = Callable[[Options], tuple[list[Line], Settings]]
 
 @dataclass(frozen=True)
 class Stored:
-    """What a reader learns about stored results: the outcome in words, how many runs of each kind, where, a figure."""
+    """What a reader learns about stored results.
+
+    Args:
+        words: what was measured.
+        seeds: how many runs of each kind.
+        hardware: where.
+        figure: a figure, or a page.
+        outcome: whether they reproduce the paper's claim; None where its figures decide, or nothing does.
+    """
 
     words: str
     seeds: int
     hardware: str
     figure: Path
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,7 @@ class Experiment:
         keep_models: whether the trained models are kept with the runs.
         keeps: the test functions that its results hold; all of them, where empty.
         told: the test function whose gap is told, where several experiments make one table (`group`).
+        shown: how it is drawn and judged.
     """
 
     name: str
@@ -184,6 +195,7 @@ class Experiment:
     keep_models: bool = False
     keeps: tuple[str, ...] = ()
     told: str = ""
+    shown: Shown = Shown()
 
     @property
     def group(self) -> str:
@@ -192,6 +204,11 @@ class Experiment:
         Such an experiment has no page of its own.
         """
         return self.place.partition("/")[0] if "/" in self.place else ""
+
+    @property
+    def drawn(self) -> str:
+        """The test function whose gap is drawn."""
+        return self.shown.function or self.measure
 
     def __post_init__(self) -> None:
         if self.measure not in MEASURES:

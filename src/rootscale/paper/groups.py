@@ -149,6 +149,20 @@ class Group:
             parts.append(f"{form} kept the run in {len(every) - len(lost)} of {len(every)}{text}")
         return f"of the switches to at most 16 times the batch, {'; '.join(parts)}"
 
+    def headline(self, cells: Sequence[Cell]) -> str:
+        """Return which forms keep the run in switches to at most 16 times the batch, or which comes closest."""
+        some = [(cell, one) for cell in cells if not cell.scratch for one in cell.found.values() if one.kappa <= 16]
+        told = {form: [(cell, one) for cell, one in some if one.form == form] for form in self.told}
+        kept = {form: sum(one.keeps(cell.null) for cell, one in every) for form, every in told.items()}
+        if any(kept.values()):
+            first, last = ((form, f"{kept[form]} of {len(told[form])}") for form in (self.told[0], self.told[-1]))
+            counts = f"{first[0]} keep the run in {first[1]} cases, {last[0]} in {last[1]}"
+            return f"Up to 16 times the batch in mid-run: {counts}"
+        worst = {form: max(abs(one.gap) for _, one in every) for form, every in told.items() if every}
+        closest = min(worst, key=lambda form: worst[form])
+        off = f"off by {100 * worst[closest]:.0f} % at most"
+        return f"No rule keeps the run of Muon or Lion as a rerun would; {closest} comes closest, {off}"
+
     def table(self, cells: Sequence[Cell], some: Sequence[str] = ()) -> str:
         """Return the gaps of some forms, or of all, as Markdown: a row for each cell and kappa."""
         forms = list(dict.fromkeys(form for cell in cells for _, form in cell.found if form != NULL))

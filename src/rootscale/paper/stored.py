@@ -17,11 +17,11 @@ from rootscale.lab.checks import arm_of
 from rootscale.lab.group import joined
 from rootscale.lab.result import LOSSES
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import Final, final_values
+from rootscale.paper.finals import SEED_DEVIATION, Final, final_values
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
-__all__ = ["compared", "finals_of", "judge_again", "outcome", "record_of", "refuse_others", "store"]
+__all__ = ["compared", "deviation_of", "finals_of", "judge_again", "outcome", "record_of", "refuse_others", "store"]
 
 
 def refuse_others(out: Path, options: Options) -> None:
@@ -62,7 +62,7 @@ def store(
         missing: the names of those that are not finished.
     """
     command = experiment.command(options)
-    arms = []
+    arms: list[Arm] = []
     for line in lines:
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
         if parts:
@@ -133,17 +133,19 @@ def compared(base: Arm, arm: Arm) -> Arm:
     return replace(arm, comparison=compare(base.trajectory, arm.trajectory, deciding=deciding))
 
 
-def judge_again(folder: Path) -> None:
-    """Write the verdicts on a stored check as the present `rootscale.verdict` gives them; the curves stay."""
-    path = folder / "check.json"
-    record, check = json.loads(path.read_text(encoding="utf-8")), Check.load(folder)
-    others = tuple(compared(check.base, arm) for arm in check.others)
-    for stored, arm in zip(record["arms"][1:], others, strict=True):
+def judge_again(folder: Path) -> Check:
+    """Write the verdicts on a stored check as the present `rootscale.verdict` gives them; return it with them."""
+    path, stored = folder / "check.json", Check.load(folder)
+    check = replace(stored, others=tuple(compared(stored.base, arm) for arm in stored.others))
+    before = path.read_text(encoding="utf-8")
+    record = json.loads(before)
+    for row, arm in zip(record["arms"][1:], check.others, strict=True):
         assert arm.comparison is not None
-        stored |= {"comparison": arm.comparison.to_dict(), "verdict": arm.verdict}
-    record["verdict"] = replace(check, others=others).verdict
-    if json.loads(json.dumps(record)) != json.loads(path.read_text(encoding="utf-8")):
+        row |= {"comparison": arm.comparison.to_dict(), "verdict": arm.verdict}
+    record["verdict"] = check.verdict
+    if json.loads(json.dumps(record)) != json.loads(before):
         write_json(path, record, allow_nan=False)
+    return check
 
 
 def record_of(out: str | Path) -> dict[str, Any]:
@@ -158,10 +160,15 @@ def record_of(out: str | Path) -> dict[str, Any]:
     return record
 
 
-def finals_of(out: str | Path) -> list[Final]:
-    """The table of final values of a folder of results, from the trajectories in it."""
-    check = Check.load(out)
-    return final_values([check.base, *check.others], record_of(out)["test_samples"])
+def finals_of(out: str | Path, check: Check | None = None) -> list[Final]:
+    """The table of final values of a folder of results, from the trajectories in it; ``check`` if they were read."""
+    check = check or Check.load(out)
+    return final_values([check.base, *check.others], deviation_of(record_of(out)))
+
+
+def deviation_of(record: Mapping[str, Any]) -> float | None:
+    """Return the standard deviation over seeds of a final test accuracy; None where it was not measured."""
+    return SEED_DEVIATION if record["name"].startswith("cifar10") and not record["options"]["smoke"] else None
 
 
 def outcome(experiment: Experiment, out: str | Path) -> str:

@@ -143,7 +143,7 @@ def _draw_gaps(axis: Any, gaps: list[tuple[tuple[str, Any], Arm, Gap]], toleranc
     """Draw the gaps with their bands, if they have any, against the tolerance of the verdicts."""
     for (colour, dash), arm, gap in gaps:
         x = words.clock_of_gap(gap, arm.trajectory)
-        for low, high in ((gap.low, gap.high), (gap.gap - gap.margin, gap.gap + gap.margin)):
+        for low, high in ((gap.low, gap.high), (gap.local - gap.margin, gap.local + gap.margin)):
             axis.fill_between(x, 100 * low, 100 * high, color=colour, alpha=0.13, linewidth=0)
         axis.plot(x, 100 * gap.gap, color=colour, linestyle=dash, linewidth=1.4)
     axis.axhline(0, color=SOFT, linewidth=0.7)

@@ -79,9 +79,9 @@ def _meaning(check: Check) -> Html:
         return fill("Nothing yet: $why.", why=words.too_few(check.others or (check.base,)))
     text = (
         "The mean curve of a run is held against that of the base at equal $clock. The distance, as a share of the "
-        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that it is nowhere larger "
-        "than the [[tolerance]]. [[different|Different]]: as sure that somewhere it is. [[undecided|Undecided]]: these "
-        "seeds cannot tell."
+        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that no stretch of "
+        "the run is further off than the [[tolerance]], and no single time than twice it. [[different|Different]]: as "
+        "sure that some time is further off than the tolerance. [[undecided|Undecided]]: these seeds cannot tell."
     )
     return fill(text, clock=words.clock_name(check.base.trajectory), level=words.percent(comparison.level))
 
@@ -99,9 +99,10 @@ def about_bands(check: Check) -> Html:
         return Html(alone if check.others else "")
     return fill(
         "The wide [[band]] holds the true gap at all times and of all test functions that decide at once; the narrow "
-        "one at each time by itself. <b>Different</b>: the wide band leaves the tolerance entirely at some time. "
-        "<b>Same</b>: the narrow band lies within the tolerance at all times. <b>Undecided</b>: neither. A verdict is "
-        "wrong in at most $error of such comparisons$often. $alone",
+        "one, at each time by itself, that averaged over the times around it (a tenth of all on either side). "
+        "<b>Different</b>: the wide band leaves the tolerance entirely at some time. <b>Same</b>: the narrow band lies "
+        "within the tolerance at all times, and no single time is beyond twice it. <b>Undecided</b>: neither. A "
+        "verdict is wrong in at most $error of such comparisons$often. $alone",
         error=words.percent(1 - comparison.level),
         often=""
         if comparison.looks == "once"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.report.plotting import need_matplotlib, plain_axes, save_figure
+from rootscale.report.plotting import LineEnd, label_ends, need_matplotlib, plain_axes, save_figure, symbols
 from rootscale.report.styles import SOFT, line_styles
 from rootscale.trajectory import Trajectory
 
@@ -35,6 +35,15 @@ def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
     if path.suffix != ".png":
         raise ValueError(f"figures are saved as .png, got {path.name!r}; use {path.stem + '.png'!r}")
     return save_figure(figure, path, dpi=150)
+
+
+#: How words are written that the program prints as users type them.
+NAMES = {"sgd": "SGD", "rmsprop": "RMSprop", "adam": "Adam", "gaussian": "Gaussian"}
+
+
+def _named(title: str) -> str:
+    """Return the title of a study as a figure has it."""
+    return symbols(" ".join(NAMES.get(word, word) for word in title.split(" ")))
 
 
 def _spread(trajectory: Trajectory, name: str) -> tuple[Any, Any, Any, Any, Any]:
@@ -79,7 +88,7 @@ def draw_trajectories(
         above, below = axes[:, column]
         for (label, trajectory), style in zip(trajectories.items(), line_styles(len(trajectories)), strict=True):
             _draw_process(axes[:, column], trajectory, base, name, (label, trajectory.times / scale, style))
-        above.set_title((labels or {}).get(name, name), fontsize=10)
+        above.set_title((labels or {}).get(name, symbols(name)), fontsize=10)
         below.set_xlabel(time, fontsize=9)
         if steps is not None:
             label, length = steps
@@ -93,9 +102,9 @@ def draw_trajectories(
     axes[0, 0].set_ylabel(f"mean, band: {spread}", fontsize=9)
     axes[1, 0].set_ylabel(f"minus {base_label}\nband: 95 %, {replicas} replicas", fontsize=9)
     lines, texts = axes[0, 0].get_legend_handles_labels()
-    figure.legend(lines, texts, loc="outside lower center", ncols=len(texts), frameon=False, fontsize=9)
+    figure.legend(lines, map(symbols, texts), loc="outside lower center", ncols=len(texts), frameon=False, fontsize=9)
     if title:
-        figure.suptitle(title, fontsize=11)
+        figure.suptitle(_named(title), fontsize=11)
     return _save(figure, path)
 
 
@@ -139,33 +148,42 @@ def draw_orders(
         largest: points from this ``h`` on were left out of the fits, and are drawn hollow.
         resolved: points below so many standard errors were left out, and are drawn hollow.
     """
-    figure, axes = _figure(1, 1, 8.0, 4.4)
-    axis = axes[0, 0]
+    figure = need_matplotlib().figure.Figure(figsize=(9.0, 4.6), layout="constrained", facecolor="white")
+    axis = figure.subplots()
     every = sorted({h for rows in errors.values() for h, _, _ in rows})
     levels: list[float] = []
+    ends = []
     for (name, rows), (colour, _) in zip(errors.items(), line_styles(len(errors)), strict=True):
         used = [(h, abs(error)) for h, error, se in sorted(rows) if h < largest and abs(error) >= resolved * se]
-        axis.plot([h for h, _ in used], [e for _, e in used], color=colour, linewidth=1)
+        axis.plot([h for h, _ in used], [e for _, e in used], color=colour, linewidth=1.6)
         for h, error, se in rows:
             size, bar = abs(error), 1.96 * se
             axis.errorbar(
-                [h], [size], yerr=[[min(bar, 0.999 * size)], [bar]], fmt="o", color=colour, markersize=5,
+                [h], [size], yerr=[[min(bar, 0.999 * size)], [bar]], fmt="o", color=colour, markersize=6,
                 markerfacecolor=colour if (h, size) in used else "white", elinewidth=1, capsize=2,
             )  # fmt: skip
-        axis.plot([], [], "o-", color=colour, markersize=5, linewidth=1, label=f"{name}: {fits[name]}")
+        h, error, _ = max(rows)
+        ends.append(LineEnd(h, abs(error), f"{symbols(name)}: {fits[name]}", colour))
         levels.extend(e / h for h, e in used)
     if levels:
         # A line of slope 1 below everything that was resolved, to compare with; what is far below it is cut off.
         line = [0.5 * min(levels) * h for h in every]
-        axis.plot(every, line, color=SOFT, linestyle=":", linewidth=1.2, label="order 1")
+        axis.plot(every, line, color=SOFT, linestyle=":", linewidth=1.4)
         axis.set_ylim(0.6 * line[0], 1.8 * max(abs(error) for rows in errors.values() for _, error, _ in rows))
+        ends.append(LineEnd(every[-1], line[-1], "order 1", SOFT))
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(every, [f"1/{round(1 / h)}" if math.isclose(1 / h, round(1 / h)) else f"{h:.3g}" for h in every])
     axis.minorticks_off()
-    axis.set_xlabel(step, fontsize=10)
-    axis.set_ylabel("|weak error|, 95 % bars; hollow: not in the fit", fontsize=9)
-    figure.legend(loc="outside right center", frameon=False, fontsize=9)
+    axis.tick_params(labelsize=10)
+    plain_axes([axis])
+    axis.set_xlabel(step, fontsize=11)
+    axis.set_title(
+        "size of the weak error, with the order of its fall; bars: 95 %; hollow: not in the fit",
+        fontsize=10,
+        loc="left",
+    )
     if title:
-        figure.suptitle(title, fontsize=10)  # over the legend too
+        figure.suptitle(_named(title), fontsize=12, fontweight="bold", x=0.012, ha="left")
+    label_ends(axis, ends, 10.0, 12.0)
     return _save(figure, path)

@@ -29,7 +29,7 @@ from rootscale.report.sections import (
     made_section,
     noise_section,
     numbers_table,
-    plan_section,
+    plans_section,
     run_toggle,
 )
 from rootscale.report.styles import STYLES, style_of
@@ -87,7 +87,7 @@ def render_page(check: Check) -> str:
         bands=about_bands(check),
         numbers=[numbers_table(i, name, check) for i, name in enumerate(words.functions(check))],
         noise=noise_section(check),
-        plans=[plan_section(i, arm) for i, arm in enumerate(check.others, 1)],
+        plans=plans_section(check),
         made=made_section(check),
         promise=PROMISE,
         version=__version__,

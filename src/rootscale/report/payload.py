@@ -57,7 +57,7 @@ def _gap(arm: Arm, name: str) -> dict[str, Any] | None:
     if gap is None:
         return None
     parts = {"x": clock_of_gap(gap, arm.trajectory), "gap": gap.gap, "low": gap.low, "high": gap.high}
-    parts |= {"inner_low": gap.gap - gap.margin, "inner_high": gap.gap + gap.margin}
+    parts |= {"inner_low": gap.local - gap.margin, "inner_high": gap.local + gap.margin}
     bare = () if gap.verdict else ("low", "high", "inner_low", "inner_high")
     return {key: None if key in bare else _finite(part) for key, part in parts.items()}
 

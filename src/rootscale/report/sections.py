@@ -18,7 +18,7 @@ __all__ = [
     "made_section",
     "noise_section",
     "numbers_table",
-    "plan_section",
+    "plans_section",
     "run_toggle",
 ]
 
@@ -74,10 +74,12 @@ def numbers_table(i: int, name: str, check: Check) -> Html:
 
 
 def noise_section(check: Check) -> Html:
+    """The noise scale along the base's runs; nothing where it was not measured."""
     lines = words.noise_dominates(check)
     if not lines:
-        return Html('<p class="empty">The noise scale was not measured.</p>')
+        return Html("")
     return fill(
+        '<section aria-labelledby="noise"><h2 id="noise">Noise scale and batch size</h2>'
         '<figure><div class="plot" id="noise-plot" role="img" aria-label="Noise scale of $base against $clock, with '
         'the batch sizes as horizontal lines; where it lies above them is listed below"></div><figcaption>'
         "The [[noise scale]] Tr&nbsp;Σ&nbsp;/&nbsp;|∇f|² of $base, in samples: median of the seeds, and where "
@@ -86,14 +88,26 @@ def noise_section(check: Check) -> Html:
         "measurement. The "
         "list below is of the times that were compared."
         "</figcaption>"
-        '<ul class="where">$lines</ul></figure>',
+        '<ul class="where">$lines</ul></figure></section>',
         base=check.base.label,
         clock=words.clock_name(check.base.trajectory),
         lines=[fill("<li>$swatch$line</li>", swatch=swatch(arm), line=line) for arm, line in lines],
     )
 
 
-def plan_section(i: int, arm: Arm) -> Html:
+def plans_section(check: Check) -> Html:
+    """What was changed in each run; nothing where all were read from logs, which say nothing of it."""
+    told = [(i, arm) for i, arm in enumerate(check.others, 1) if arm.changes or arm.guards or arm.kind != "log"]
+    if not told:
+        return Html("")
+    return fill(
+        '<section aria-labelledby="plans"><h2 id="plans">What was changed, and why</h2>'
+        '<div class="plans">$plans</div></section>',
+        plans=[_plan(i, arm) for i, arm in told],
+    )
+
+
+def _plan(i: int, arm: Arm) -> Html:
     changes = arm.changes or {}
     rows = []
     for change in changes.get("changes", ()):

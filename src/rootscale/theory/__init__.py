@@ -7,7 +7,7 @@ Make an oracle (`NGOS` of a problem, `NetworkOracle` of a network), a `Chain` on
 from rootscale.theory.cases import case
 from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
 from rootscale.theory.engine import Paths, SaveAt
-from rootscale.theory.equations import AdamState, RMSpropState, SGDState, sde
+from rootscale.theory.equations import sde
 from rootscale.theory.families import FAMILIES, Minibatch
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import NGOS
@@ -15,6 +15,7 @@ from rootscale.theory.orders import fit_order
 from rootscale.theory.problems import cosine, linear, logistic, quadratic
 from rootscale.theory.simulate import run_chain
 from rootscale.theory.solver import solve
+from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState
 from rootscale.theory.weak import weak_error
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RMSpropState",
     "SGDState",
     "SaveAt",
+    "SignumState",
     "case",
     "cosine",
     "discretise",

@@ -17,9 +17,12 @@ from rootscale.hparams import positive
 from rootscale.theory import problems
 from rootscale.theory.discrete import Chain, discretise
 from rootscale.theory.engine import SaveAt
-from rootscale.theory.equations import SDE, SGDSDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
+from rootscale.theory.equations import SDE, SGDSDE, AdamSDE, RMSpropSDE
 from rootscale.theory.families import FAMILIES, AnyFamily, Minibatch
+from rootscale.theory.memory import Memory
 from rootscale.theory.oracle import NGOS
+from rootscale.theory.sign_equations import SignFlowSDE, SignSDE, noise_density
+from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState
 from rootscale.theory_settings import MINIBATCH, OPTIMIZERS, PROBLEMS, Constants, Scale
 
 __all__ = ["NOISES", "STEPS", "Case", "Setting", "case"]
@@ -35,7 +38,7 @@ class Case:
     """An SDE, its initial state ``x0`` (tensors ``[1, d]``, float64) at time ``start``, and how long to run it."""
 
     equation: SDE
-    x0: SGDState | RMSpropState | AdamState
+    x0: SGDState | RMSpropState | AdamState | SignumState
     start: float
     duration: float
 
@@ -51,12 +54,18 @@ class Case:
 
     def chain(self, steps: int) -> Chain:
         """Return the chain that takes ``steps`` steps for the duration."""
-        h = self.duration / steps
-        return discretise(self.equation, h if isinstance(self.equation, SGDSDE) else h**0.5)
+        return discretise(self.equation, (self.duration / steps) ** (1 / self.equation.clock_power))
 
 
 def _equation(scale: Scale, row: Constants, oracle: NGOS) -> SDE:
     """Return the SDE with these constants, in the units of the problem."""
+    if row.memory is not None:
+        memory = Memory(*row.memory)
+        return SignSDE(oracle, scale.sigma0, memory, density=noise_density(oracle, alone=memory.empty))
+    if row.c is not None:
+        if row.mix:
+            noise_density(oracle, alone=False)  # refuses other noise
+        return SignFlowSDE(oracle, scale.sigma0, row.c / scale.duration, row.mix)
     if row.c2 is None:
         return SGDSDE(oracle, scale.sigma0)
     c2, eps0 = row.c2 / scale.duration, row.eps0 * scale.sigma0 * scale.size
@@ -65,14 +74,14 @@ def _equation(scale: Scale, row: Constants, oracle: NGOS) -> SDE:
     return AdamSDE(oracle, scale.sigma0, c1=row.c1 / scale.duration, c2=c2, eps0=eps0)
 
 
-def _state(scale: Scale, row: Constants, theta: float, d: int) -> SGDState | RMSpropState | AdamState:
+def _state(scale: Scale, row: Constants, theta: float, d: int) -> SGDState | RMSpropState | AdamState | SignumState:
     """Return the initial state, in the units of the problem."""
 
     def full(value: float) -> Tensor:
         return torch.full((1, d), value, dtype=torch.double)
 
     if row.u is None:
-        return SGDState(full(theta))
+        return SGDState(full(theta)) if row.m is None else SignumState(full(theta), full(row.m * scale.gradient))
     u = full(row.u * scale.size**2)
     return RMSpropState(full(theta), u) if row.m is None else AdamState(full(theta), full(row.m * scale.gradient), u)
 
@@ -137,7 +146,7 @@ class Setting:
     def chain(self, eta: float) -> Chain:
         """Return the chain at the nearest learning rate whose steps fill the time, and whose batch is whole."""
         made = self.case
-        steps = round(made.duration / positive("eta", eta) ** (1 if isinstance(made.equation, SGDSDE) else 2))
+        steps = round(made.duration / positive("eta", eta) ** made.equation.clock_power)
         if steps < 1:
             raise ValueError(f"a step at eta={eta:g} takes longer than time={made.duration:g}; use a smaller eta")
         batches = (self.noise or PROBLEMS[self.problem].noise) == MINIBATCH

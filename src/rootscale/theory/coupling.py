@@ -15,6 +15,7 @@ from rootscale.theory.discrete import Chain
 from rootscale.theory.engine import State, States
 from rootscale.theory.equations import SDE
 from rootscale.theory.families import Draw
+from rootscale.theory.memory import Memory
 from rootscale.theory.oracle import NGOS
 from rootscale.theory.solver import Levels, Scheme
 
@@ -33,17 +34,26 @@ class Controls:
     (``y1, y2`` the two halves of the increment, ``N`` the running sum of ``du``: the noise in the chain's ``u``).
     Each is summed with the weights 1, ``theta`` and ``cos theta`` of the past, and its own running sum times the next
     ``sqrt(h) y`` once more; every sum with and without fading, since the dynamics forget.
+
+    A sign does not know the size of the noise, so that there ``y`` and ``z`` are divided by ``diag Sigma^(1/2)``. Where
+    the mean of the sign given the past is known, for Gaussian noise, ``sqrt(h)`` (sign - mean) is one more increment.
     """
 
     fades: tuple[float, ...]
     adaptive: bool
     gaussian: bool
     halves: bool
+    memory: Memory | None = None
 
     @property
     def rows(self) -> int:
         """How many increments there are."""
-        return 2 + self.halves + 2 * self.adaptive + (not self.gaussian) * (2 - self.adaptive)
+        return 2 + self.halves + 2 * self.adaptive + (not self.gaussian) * (2 - self.adaptive) + self.signs
+
+    @property
+    def signs(self) -> bool:
+        """Whether the noise of a sign is among them."""
+        return self.gaussian and self.memory is not None
 
     @property
     def size(self) -> int:
@@ -123,11 +133,15 @@ class Coupled:
         return (chain, controls, *others)
 
     def _second(self, k: Tensor, h: float | Tensor, xi: Tensor, x: State, sums: State) -> tuple[State, State]:
-        """Return the second chain, and controls of its own: the noise ``N`` in its ``u``, alone and as it acts."""
+        """Return the second chain, and controls of its own: the noise in its ``u``, or in its signs, as it acts."""
         assert isinstance(self.reference, Chain)
         oracle, theta = self.reference.oracle, x[0]
         gradient, z = oracle.gradient(theta), oracle.noise(theta, xi)
         new = self.reference.step(self.start / self.stride + k, x, gradient + oracle.sigma * z)
+        if self.controls.fades and self.controls.signs:
+            push = h**0.5 * surprise(self.reference, x, gradient, z)
+            weights = (torch.ones_like(theta), theta, torch.cos(theta), sums[0])
+            return new, tuple(total + weight * push for total, weight in zip(sums, weights, strict=True))
         if not (self.controls.fades and self.controls.adaptive):
             return new, sums
         share = self.reference.share
@@ -156,21 +170,36 @@ class Coupled:
             return new, controls
         variance, root = oracle.variance(theta), h**0.5
         y = z if which.gaussian else oracle.noise(theta, draw.brownian)
+        unit = torch.ones_like(variance) if which.memory is None else variance.rsqrt()
+        if which.memory is not None:
+            y, variance = y * unit, torch.ones_like(variance)
         increments, du = [root * y, h * (y * y - variance)], None
         if which.halves:
             middle = len(fine) // 2
             one, two = (sum(some[1:], start=some[0]) for some in (fine[:middle], fine[middle:]))
-            increments.append(h * oracle.noise(theta, one) * oracle.noise(theta, two))
+            increments.append(h * oracle.noise(theta, one) * unit * oracle.noise(theta, two) * unit)
+        if which.signs:
+            increments.append(root * surprise(self.chain, x, gradient, z))
         if which.adaptive:
             share = self.chain.share
             jump = share * (z * z - variance + 2 / oracle.sigma * gradient * z)
             increments += [jump, controls[0] * increments[0]]
             du = (1 - share) * controls[0] + jump
         if not which.gaussian:
+            z = z * unit
             increments.append(root * (z - y))
             if not which.adaptive:
                 increments.append(h * (z * z - variance))
         return new, which.add(controls, h, theta, increments, du)
+
+
+def surprise(chain: Chain, x: State, gradient: Tensor, z: Tensor) -> Tensor:
+    """Return the sign of a chain's next step less its mean given the past, for Gaussian noise ``z``."""
+    oracle, memory = chain.oracle, chain.memory
+    assert memory is not None
+    mean, _ = chain.summed(x, gradient)
+    moved, _ = chain.summed(x, gradient + oracle.sigma * z)
+    return torch.sign(moved) - memory.expected_sign(mean, oracle.sigma * oracle.variance(x[0]).sqrt())
 
 
 def stride_of(chain: Chain, reference: SDE | Chain) -> int:

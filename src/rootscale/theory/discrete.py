@@ -1,8 +1,8 @@
-"""SGD, RMSprop and Adam as discrete chains over an oracle, and the way to their SDEs and back.
+"""SGD, RMSprop, Adam, Signum and Lion as discrete chains over an oracle, and the way to their SDEs and back.
 
 The paper's chains divide by ``sqrt(v_k)``, those of torch by ``sqrt(v_{k+1})``: one number, the lag of ``v``, is the
-whole difference (`FORMS`). A chain's state is a tuple of tensors ``[P, d]``: ``(theta,)``, ``(theta, v)`` or
-``(theta, m, v)``; `Chain.scaled` turns it into the state of the SDE, ``u = v / sigma^2``.
+whole difference (`FORMS`). A chain's state is a tuple of tensors ``[P, d]``: ``(theta,)``, ``(theta, v)``,
+``(theta, m, v)``, or ``(theta, m)`` of a sign; `Chain.scaled` turns it into the state of the SDE, ``u = v / sigma^2``.
 """
 
 from __future__ import annotations
@@ -15,26 +15,41 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from rootscale.hparams import SGD, Adam, AdamW, RMSprop, SDEOptimizer
+from rootscale.hparams import SGD, Adam, AdamW, RMSprop
+from rootscale.records import Lion, SDEOptimizer, Signum
 from rootscale.rules import Rule, get_rule, svag_weights
-from rootscale.theory.equations import SDE, SGDSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
+from rootscale.theory.equations import SDE, SGDSDE, RMSpropSDE
+from rootscale.theory.memory import Memory, memory_of
 from rootscale.theory.oracle import Oracle, svag
+from rootscale.theory.sign_equations import SaturatedSignSDE, SignFlowSDE, SignSDE, is_gaussian
+from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState
 
 __all__ = ["FORMS", "Chain", "Form", "discretise", "rescaled", "svag_chain"]
 
 State = tuple[Tensor, ...]
+SDEState = SGDState | RMSpropState | AdamState | SignumState
 
 
 @dataclass(frozen=True)
 class Form:
-    """Which ``v`` the update of ``theta`` divides by: ``v_{k+1-lag}``."""
+    """How a chain is read.
+
+    Args:
+        name: as in `FORMS`.
+        lag: the update of ``theta`` divides by ``v_{k+1-lag}``.
+        in_time: of Signum and Lion: as ``eta -> 0`` the window of momentum is kept in time, not in steps. The steps are
+            the same; the clock and the SDE are others.
+    """
 
     name: str
     lag: int
+    in_time: bool = False
 
 
-#: The paper's chains (``v_k``) and torch's (``v_{k+1}``).
-FORMS: Mapping[str, Form] = MappingProxyType({"paper": Form("paper", 1), "torch": Form("torch", 0)})
+#: The paper's chains (``v_k``), torch's (``v_{k+1}``), and a sign's with momentum in time.
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {form.name: form for form in (Form("paper", 1), Form("torch", 0), Form("time", 0, in_time=True))}
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,8 @@ class Chain:
                   theta_{k+1} = theta_k - eta mhat_{k+1} / (sqrt(vhat_j + eps_root) + eps),
                   mhat_k = m_k / (1 - beta1^k),     vhat_k = v_k / (1 - beta2^k)
         AdamW     as Adam, with theta_k (1 - eta weight_decay) in the place of theta_k
+        Signum    m_{k+1} = mu m_k + (1 - mu) g_k,   theta_{k+1} = theta_k (1 - eta weight_decay) - eta sign(m_{k+1})
+        Lion      as Signum, with sign(beta1 m_k + (1 - beta1) g_k), and beta2 for mu
 
     In the paper's form Adam's ``vhat_0`` is 0/0. As the paper's own code does, the step ``k = 0`` then leaves ``theta``
     alone and only fills ``m`` and ``v`` (decoupled decay included: nothing moves ``theta``).
@@ -65,22 +82,41 @@ class Chain:
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, SGD) and self.optimizer.momentum:
             raise ValueError(f"chains of SGD have momentum=0, as in the paper; got {self.optimizer.momentum}")
+        if self.form.in_time and (self.memory is None or self.memory.mu == 0):
+            raise ValueError(f"form {self.form.name!r} is for Signum and Lion with momentum, got {self.optimizer}")
 
     @property
     def clock(self) -> float:
-        """The continuous time that a step takes: ``eta^2``, for SGD ``eta``."""
-        return self.optimizer.constants().step
+        """The continuous time that a step takes: ``eta^2``; ``eta`` for SGD and for a sign with momentum in time."""
+        return self.optimizer.eta if self.form.in_time else self.optimizer.constants().step
+
+    @property
+    def memory(self) -> Memory | None:
+        """How gradients are summed before their sign is taken; None where none is taken."""
+        return memory_of(self.optimizer)
+
+    @property
+    def rule(self) -> str | None:
+        """The rule that keeps the SDE, where it is not the optimizer's own."""
+        return "normalized-linear" if self.form.in_time else None
 
     @property
     def moments(self) -> int:
-        """How many moments the state has besides ``theta``: 0 for SGD, 1 for RMSprop, 2 for Adam."""
-        return {SGD: 0, RMSprop: 1, Adam: 2, AdamW: 2}[type(self.optimizer)]
+        """How many moments the state has besides ``theta``: 0 for SGD, 1 for RMSprop and signs, 2 for Adam."""
+        return {SGD: 0, RMSprop: 1, Adam: 2, AdamW: 2, Signum: 1, Lion: 1}[type(self.optimizer)]
+
+    @property
+    def kind(self) -> type[SDEState]:
+        """The kind of state that the SDE has; that of a sign has no momentum unless it is kept in time."""
+        if self.memory is not None:
+            return SignumState if self.form.in_time else SGDState
+        return (SGDState, RMSpropState, AdamState)[self.moments]
 
     @property
     def share(self) -> float:
-        """The weight of the new squared gradient in ``v``: ``1 - beta2``; 1 for SGD, which has no ``v``."""
+        """The weight of the new squared gradient in ``v``: ``1 - beta2``; 1 for those that have no ``v``."""
         optimizer = self.optimizer
-        if isinstance(optimizer, SGD):
+        if isinstance(optimizer, SGD | Signum | Lion):
             return 1.0
         return 1 - (optimizer.beta if isinstance(optimizer, RMSprop) else optimizer.beta2)
 
@@ -95,6 +131,9 @@ class Chain:
         tensor without dimensions it lets one compiled step serve all.
         """
         opt, theta = self.optimizer, x[0]
+        if isinstance(opt, Signum | Lion):
+            summed, m = self.summed(x, g)
+            return theta * (1 - opt.eta * opt.weight_decay) - opt.eta * torch.sign(summed), m
         if opt.weight_decay and not isinstance(opt, AdamW):
             g = g + opt.weight_decay * theta
         if isinstance(opt, SGD):
@@ -112,6 +151,12 @@ class Chain:
         moved = kept - opt.eta * m_hat / (torch.sqrt(v_hat + opt.eps_root) + opt.eps)
         return (moved if self.form.lag == 0 else torch.where(j == 0, theta, moved)), m, new
 
+    def summed(self, x: State, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the sign is taken of, and the new momentum."""
+        memory = self.memory
+        assert memory is not None
+        return (1 - memory.share) * x[1] + memory.share * g, memory.mu * x[1] + (1 - memory.mu) * g
+
     def iterate(
         self, x: State, steps: int, generator: torch.Generator | None = None, start: float = 0
     ) -> Iterator[tuple[float, State]]:
@@ -120,14 +165,18 @@ class Chain:
             x = self.step(start + i, x, self.oracle.sample(x[0], generator))
             yield start + i + 1, x
 
-    def scaled(self, x: State) -> SGDState | RMSpropState | AdamState:
-        """Return the state of the SDE: ``u = v / sigma^2``."""
-        x = (*x[:-1], x[-1] / self.oracle.sigma**2) if self.moments else x
-        return (SGDState._make, RMSpropState._make, AdamState._make)[self.moments](x)
+    def scaled(self, x: State) -> SDEState:
+        """Return the state of the SDE: ``u = v / sigma^2``; momentum that the SDE does not have is left out."""
+        kind = self.kind
+        if kind in (RMSpropState, AdamState):
+            x = (*x[:-1], x[-1] / self.oracle.sigma**2)
+        return kind(*x[: len(kind._fields)])
 
     def unscaled(self, x: State) -> State:
-        """Return the chain's state: ``v = sigma^2 u``."""
-        return (*x[:-1], x[-1] * self.oracle.sigma**2) if self.moments else tuple(x)
+        """Return the chain's state: ``v = sigma^2 u``; momentum that the SDE does not have starts at zero."""
+        if self.kind in (RMSpropState, AdamState):
+            return (*x[:-1], x[-1] * self.oracle.sigma**2)
+        return (*x, *(torch.zeros_like(x[0]) for _ in range(self.moments + 1 - len(x))))
 
 
 def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chain:
@@ -136,10 +185,10 @@ def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chai
     Args:
         chain: the chain at the batch size it has.
         kappa: by how much to multiply the batch size.
-        rule: a rule of `rootscale.rules`; the one that keeps the dynamics unless given. Betas have no floors here, as
-            the SDE knows none.
+        rule: a rule of `rootscale.rules`; the one that keeps the SDE unless given. Betas have no floors here, as the
+            SDE knows none.
     """
-    chosen = get_rule(rule, chain.optimizer.name)
+    chosen = get_rule(chain.rule if rule is None else rule, chain.optimizer.name)
     chosen = chosen.averaged("paper") if chosen.averaging == "floor" else chosen
     optimizer = chosen.convert_record(chain.optimizer, kappa)
     return Chain(optimizer, _at(chain.oracle, chain.oracle.sigma / math.sqrt(kappa)), chain.form)
@@ -151,7 +200,13 @@ def svag_chain(chain: Chain, ell: float) -> Chain:
     A step of ``chain`` takes as long as ``ell^2`` steps of it.
     """
     svag_weights(ell)  # checks ell
-    optimizer = get_rule(None, chain.optimizer.name).convert_record(chain.optimizer, 1 / ell**2)
+    averaged = chain.form.in_time and isinstance(chain.optimizer, Signum)  # over many steps, which makes it Gaussian
+    if chain.memory is not None and not averaged and ell != 1 and not is_gaussian(chain.oracle):
+        raise ValueError(
+            "SVAG keeps the first two moments of the noise, but a sign depends on its density at 0, which SVAG changes "
+            "unless the noise is Gaussian; leave ells out, or use noise gaussian"
+        )
+    optimizer = get_rule(chain.rule, chain.optimizer.name).convert_record(chain.optimizer, 1 / ell**2)
     return Chain(optimizer, svag(chain.oracle, ell), chain.form)
 
 
@@ -174,13 +229,16 @@ def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
         sigma = sigma0 / eta (SGD: sigma0 / sqrt(eta)),   beta_i = 1 - c_i eta^2,   eps = eps0 / eta,
         eps_root = eps_root0 / eta^2,   decoupled weight decay = decay eta
 
-    The oracle is taken at that noise scale. ``eta -> sqrt(kappa) eta`` is therefore the square root scaling rule.
+    The oracle is taken at that noise scale. ``eta -> sqrt(kappa) eta`` is therefore the square root scaling rule. A
+    sign keeps its memory; with momentum in time it has ``1 - mu = c eta`` and ``sigma = sigma0 / sqrt(eta)``.
     """
     oracle = equation.oracle
     if not hasattr(oracle, "at"):
         raise TypeError(
             f"discretise needs an oracle with at(sigma), for other noise scales; got {type(oracle).__name__}"
         )
+    if isinstance(equation, SignSDE | SaturatedSignSDE | SignFlowSDE):
+        return _of_sign(equation, eta)
     if isinstance(equation, SGDSDE):
         if equation.decay:
             raise ValueError("SGD has no decoupled weight decay here; add an L2 term to the oracle with penalised()")
@@ -196,3 +254,21 @@ def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
     if equation.decay:
         return Chain(AdamW(eta, beta1, beta2, eps, eps_root, equation.decay * eta), at, form)
     return Chain(Adam(eta, beta1, beta2, eps, eps_root), at, form)
+
+
+def _of_sign(equation: SignSDE | SaturatedSignSDE | SignFlowSDE, eta: float) -> Chain:
+    """Return the chain of a sign with learning rate ``eta`` that has this SDE."""
+    if isinstance(equation, SignFlowSDE):
+        share, lost = equation.mix * math.sqrt(eta), equation.c * eta
+        if lost >= 1 or share > 1:
+            raise ValueError(f"eta={eta:.6g} gives mu={1 - lost:.6g}; need eta < {1 / equation.c:.6g}")
+        oracle, decay = _at(equation.oracle, equation.sigma0 / math.sqrt(eta)), equation.decay
+        memory, form = Memory(share or lost, 1 - lost), FORMS["time"]
+    else:
+        if isinstance(equation, SaturatedSignSDE) and not math.isclose(equation.eta, eta):
+            raise ValueError(f"this SDE is that of eta={equation.eta:g} alone, got eta={eta:g}")
+        memory = equation.memory if isinstance(equation, SignSDE) else Memory()
+        oracle, decay, form = _at(equation.oracle, equation.sigma0 / eta), equation.decay * eta, FORMS["paper"]
+    if math.isclose(memory.share, 1 - memory.mu):
+        return Chain(Signum(eta, memory.mu, decay), oracle, form)
+    return Chain(Lion(eta, 1 - memory.share, memory.mu, decay), oracle, form)

@@ -1,5 +1,7 @@
 """The SDEs of SGD, RMSprop and Adam, their auxiliary forms, and decoupled weight decay.
 
+Those of optimizers that move by a sign are in `rootscale.theory.sign_equations`; `sde` gives them all.
+
 An SDE is a record of its constants and its oracle. For a state ``x`` (a tuple of tensors ``[P, d]``) at time ``t`` it
 gives ``drift(t, x)`` and the noise increment ``diffusion(t, x, dW)``, so that an Euler-Maruyama step of length ``h`` is
 
@@ -12,42 +14,24 @@ weight decay (``decay``) are not in the paper; they follow from the same limit a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from rootscale.hparams import SGD, Adam, AdamW, RMSprop, SDEOptimizer, positive
+from rootscale.hparams import SGD, Adam, AdamW, RMSprop, positive
+from rootscale.records import Lion, SDEOptimizer, Signum
+from rootscale.theory.memory import memory_of
 from rootscale.theory.oracle import Oracle, penalised
+from rootscale.theory.sign_equations import SaturatedSignSDE, SignFlowSDE, SignSDE, noise_density
+from rootscale.theory.states import AdamState, RMSpropState, SGDState, Time
 
 __all__ = [
     "SDE", "SGDSDE", "AdamSDE", "AdamState", "RMSpropSDE", "RMSpropState", "SGDState", "auxiliary", "gamma", "lowest_u",
     "mu", "sde", "tau",
 ]  # fmt: skip
-
-Time = float | Tensor
-
-
-class SGDState(NamedTuple):
-    """``theta``, as ``[P, d]``."""
-
-    theta: Tensor
-
-
-class RMSpropState(NamedTuple):
-    """``theta`` and ``u = v / sigma^2``, each ``[P, d]``."""
-
-    theta: Tensor
-    u: Tensor
-
-
-class AdamState(NamedTuple):
-    """``theta``, ``m`` and ``u = v / sigma^2``, each ``[P, d]``."""
-
-    theta: Tensor
-    m: Tensor
-    u: Tensor
 
 
 def _plus(x: Tensor, y: Tensor, a: Time) -> Tensor:
@@ -108,6 +92,7 @@ class SGDSDE:
     oracle: Oracle
     sigma0: float
     decay: float = 0.0
+    clock_power: ClassVar[int] = 1
 
     def drift(self, t: Time, x: SGDState) -> SGDState:
         """Return the factor of ``dt``."""
@@ -148,6 +133,7 @@ class RMSpropSDE:
     eps_root0: float = 0.0
     decay: float = 0.0
     u_min: float | None = None
+    clock_power: ClassVar[int] = 2
 
     def preconditioner(self, u: Tensor) -> Tensor:
         """Return ``P``, by coordinate."""
@@ -203,6 +189,7 @@ class AdamSDE:
     eps_root0: float = 0.0
     decay: float = 0.0
     u_min: float | None = None
+    clock_power: ClassVar[int] = 2
 
     def rate(self, t: Time, u: Tensor) -> Tensor:
         """Return ``sqrt(gamma2) / gamma1 P^-1``, by coordinate: what ``-m dt`` is multiplied by."""
@@ -235,7 +222,8 @@ class AdamSDE:
         return AdamState(theta, m, (variance - x.u).mul_(self.c2 * h))
 
 
-SDE = SGDSDE | RMSpropSDE | AdamSDE
+#: Every SDE. A step of its chain takes the time ``eta^clock_power``.
+SDE = SGDSDE | RMSpropSDE | AdamSDE | SignSDE | SaturatedSignSDE | SignFlowSDE
 _Adaptive = TypeVar("_Adaptive", RMSpropSDE, AdamSDE)
 
 
@@ -253,15 +241,25 @@ def auxiliary(equation: _Adaptive, u_min: float) -> _Adaptive:
     return replace(equation, u_min=positive("u_min", u_min))
 
 
-def sde(optimizer: SDEOptimizer, oracle: Oracle) -> SDE:
+def sde(optimizer: SDEOptimizer, oracle: Oracle, *, in_time: bool = False) -> SDE:
     """Return the SDE that this optimizer follows on this oracle; ``oracle.sigma`` takes the place of ``1 / sqrt(B)``.
 
+    Args:
+        optimizer: the hyperparameters.
+        oracle: gives ``grad f`` and ``Sigma``.
+        in_time: of Signum and Lion: keep the window of momentum in time and not in steps as ``eta -> 0``.
+
     Raises:
-        ValueError: momentum SGD, or Adam with ``beta1 = 0``, which have no SDE here.
+        ValueError: momentum SGD, or Adam with ``beta1 = 0``, which have no SDE here; a sign of noise that is not
+            Gaussian.
     """
     if not oracle.sigma > 0:
         raise ValueError(f"an SDE needs an oracle with sigma > 0, got sigma={oracle.sigma}")
     constants = optimizer.constants(1 / oracle.sigma**2)
+    if isinstance(optimizer, Signum | Lion):
+        return _of_sign(optimizer, oracle, in_time)
+    if in_time:
+        raise ValueError(f"in_time is a choice of Signum and Lion; {optimizer.name} has one SDE")
     if isinstance(optimizer, SGD):
         if optimizer.momentum:
             raise ValueError(f"the SDE of SGD is given for momentum=0, got momentum={optimizer.momentum}")
@@ -281,3 +279,19 @@ def sde(optimizer: SDEOptimizer, oracle: Oracle) -> SDE:
     return AdamSDE(
         penalised(oracle, l2), constants.sigma0, constants.c1, constants.c2, constants.eps0, constants.eps_root0, decay
     )
+
+
+def _of_sign(optimizer: Signum | Lion, oracle: Oracle, in_time: bool) -> SDE:
+    """Return the SDE of an optimizer that moves by a sign."""
+    eta, memory = optimizer.eta, memory_of(optimizer)
+    assert memory is not None
+    if not in_time:
+        density = noise_density(oracle, alone=memory.empty)
+        return SignSDE(oracle, oracle.sigma * eta, memory, optimizer.weight_decay / eta, density)
+    if memory.mu == 0:
+        raise ValueError("a window in time needs momentum: mu > 0 (Lion: beta2 > 0), got 0")
+    mix = 0.0  # momentum averages over many steps, which makes its noise Gaussian; what Lion adds is of one step
+    if isinstance(optimizer, Lion):
+        noise_density(oracle, alone=False)  # refuses other noise
+        mix = memory.share / math.sqrt(eta)
+    return SignFlowSDE(oracle, oracle.sigma * math.sqrt(eta), (1 - memory.mu) / eta, mix, optimizer.weight_decay)

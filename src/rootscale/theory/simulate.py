@@ -69,9 +69,10 @@ def run_chain(
             f"run_chain needs an oracle with normals and drawn(theta, w), as NGOS and NetworkOracle have them; "
             f"{type(oracle).__name__} has none (Chain.iterate takes any oracle)"
         )
-    if len(x0) != chain.moments + 1:
+    parts = len(chain.kind._fields)
+    if len(x0) != parts:
         raise ValueError(
-            f"x0 must be a state of the SDE of {chain.optimizer.name} with {chain.moments + 1} parts, got "
+            f"x0 must be a state of the SDE of {chain.optimizer.name} with {parts} parts, got "
             f"{type(x0).__name__} with {len(x0)}"
         )
     functions = save.functions_of(x0)

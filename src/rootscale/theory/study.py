@@ -39,11 +39,12 @@ class Against:
             name = self.rule if isinstance(self.rule, str) else self.rule.name
             raise ValueError(f"rule {name!r} needs a second batch size to convert to; give a kappa above 1, e.g. 4")
 
-    def words(self, optimizer: str) -> str:
+    def words(self, chain: Chain) -> str:
         """Return what it is, for a title."""
         if self.kappa == 1:
             return "its SDE"
-        return f"{self.kappa} times the batch size (rule {get_rule(self.rule, optimizer).name!r})"
+        rule = get_rule(chain.rule if self.rule is None else self.rule, chain.optimizer.name)
+        return f"{self.kappa} times the batch size (rule {rule.name!r})"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Orders:
     @property
     def title(self) -> str:
         """What was measured, in a line."""
-        what = self.against.words(self.setting.optimizer)
+        what = self.against.words(self.chains[0])
         return f"{'SVAG, ' if self.ells else ''}{self.setting}: weak error against {what}"
 
 

@@ -55,7 +55,7 @@ class WeakError:
     """Weak errors of several chains: for each, a `Trajectory` of ``E phi(chain) - E phi(reference)`` with s.e.
 
     Args:
-        h: the clock of each chain: ``eta^2``, for SGD ``eta``; for SVAG ``eta^2 / ell^2``.
+        h: the clock of each chain: ``eta^2``, for SGD and momentum in time ``eta``; for SVAG ``eta^2 / ell^2``.
         errors: for each chain the estimated error at each time, by test function.
     """
 
@@ -86,7 +86,7 @@ class WeakError:
 
 def weak_error(
     chains: Chain | Sequence[Chain],
-    reference: SDE | Chain | Sequence[Chain],
+    reference: SDE | Chain | Sequence[SDE | Chain],
     x0: State,
     save: SaveAt,
     *,
@@ -108,7 +108,8 @@ def weak_error(
 
     Args:
         chains: the chains, of any step sizes; see `discretise`, `svag_chain`, `rescaled`. Their oracles must be `NGOS`.
-        reference: the SDE; or for each chain a second chain at ``kappa`` times the batch size, ``kappa`` whole.
+        reference: the SDE; or for each chain a second chain at ``kappa`` times the batch size, ``kappa`` whole, or an
+            SDE of its own.
         x0: where all of them start: a state of the SDE, of tensors ``[1, d]`` or ``[P, d]``.
         save: which test functions to compare, and when: whole steps of every chain after the start. The start is Adam's
             step counter too, ``k = start / h``; Adam needs ``start > 0``.
@@ -157,10 +158,11 @@ def _scheme(chain: Chain, reference: SDE | Chain, x0: State, start: float, schem
     """Return the scheme to solve the SDE with, after checks of the chain and of the scheme."""
     if not isinstance(chain.oracle, NGOS):
         raise TypeError(f"weak_error needs chains over an NGOS, whose noise can be coupled, got {chain.oracle!r:.80}")
+    parts = len(chain.kind._fields)
     if chain.moments == 2 and not start > 0:
         raise ValueError(f"Adam's SDE needs start > 0 (its normalization is 0/0 at t = 0), got start={start}")
-    if len(x0) != chain.moments + 1:
-        raise ValueError(f"x0 must be a state of the chain's SDE with {chain.moments + 1} parts, got {len(x0)}")
+    if len(x0) != parts:
+        raise ValueError(f"x0 must be a state of the chain's SDE with {parts} parts, got {len(x0)}")
     if scheme is None:
         scheme = "heun-richardson" if chain.moments == 2 else "richardson"
     how = scheme if isinstance(scheme, Scheme) else SCHEMES[scheme]
@@ -195,7 +197,7 @@ class _Pair:
         stride, gaussian = stride_of(chain, reference), chain.oracle.family == FAMILIES["gaussian"]
         fades = (0.0, 2.0 / (save.times[-1] - save.start)) if self.controls else ()
         halves = not isinstance(reference, Chain) and self.scheme.draws > 1
-        sums = Controls(fades, chain.moments > 0, gaussian, halves)
+        sums = Controls(fades, "u" in chain.kind._fields, gaussian, halves, chain.memory)
         coupled = Coupled(chain, reference, self.scheme, stride, save.start / chain.clock, sums)
         functions = save.functions_of(x0)
         raw = drive(

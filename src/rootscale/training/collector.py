@@ -81,7 +81,7 @@ class Collector:
         self.seen: dict[str, Seen] = {}
         #: By parameter, the sums that the backward of the last `forward` gave.
         self.found: dict[Tensor, Sums] = {}
-        #: By weight, where a backward may stop that finds the sum of its gradients on the way.
+        #: By parameter, where a backward may stop that finds the sum of its gradients on the way.
         self.edges: dict[Tensor, GradientEdge] = {}
         self._calls: Counter[str] = Counter()
         self._samples: int | None = None
@@ -161,9 +161,10 @@ class Collector:
                     self.found[parameter] = one
 
         output.register_hook(back)  # type: ignore[no-untyped-call]
-        weight = layer._parameters.get("weight")
-        if weight is not None and weight.requires_grad and sums_gradients(layer, output, wanted.second):
-            self.edges[weight] = get_gradient_edge(output)
+        for key in sums_gradients(layer, output, wanted.second):
+            parameter = layer._parameters.get(key)
+            if parameter is not None and parameter.requires_grad:
+                self.edges[parameter] = get_gradient_edge(output)
 
 
 def _uses(total: Tensor) -> Counter[Any]:

@@ -25,7 +25,7 @@ __all__ = ["LAYERS", "Sums", "Wanted", "add_sums", "dense_sums", "layer_sums", "
 
 #: How many numbers a temporary tensor may have: on a CPU it should fit into a cache.
 ROOM = {"cpu": 2**18}
-ROOM_ELSEWHERE = 2**24
+ROOM_ELSEWHERE = 2**26
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +93,15 @@ def dense_sums(gradients: Tensor, wanted: Wanted) -> Sums:
     """Return the sums of explicit per-sample gradients, ``[samples, ...]``, which are overwritten."""
     first = gradients.sum(0)
     weighted = tuple(torch.einsum("s,s...->...", w, gradients) for w in wanted.weights)
+    if not wanted.second:  # one reduction, and no squares in memory
+        norms = (
+            torch.linalg.vector_norm(gradients.reshape(len(gradients), -1), dim=1).square() if wanted.norms else None
+        )
+        return Sums(norms, None, first, weighted)
     squares = gradients.mul_(gradients)  # square_ has no rule for vmap
     return Sums(
         squares.reshape(len(squares), -1).sum(1) if wanted.norms else None,
-        squares.sum(0) if wanted.second else None,
+        squares.sum(0),
         first,
         weighted,
     )
@@ -254,15 +259,17 @@ def layer_sums(layer: nn.Module) -> LayerSums | None:
     return next((f for kind, f in LAYERS.items() if getattr(type(layer), "forward", None) is kind.forward), None)
 
 
-def sums_gradients(layer: Any, output: Tensor, second: bool) -> bool:
-    """Return whether the row of a layer finds ``sum_s g_s`` of the weight on the way, so that autograd need not."""
+def sums_gradients(layer: Any, output: Tensor, second: bool) -> tuple[str, ...]:
+    """Return the parameters whose ``sum_s g_s`` the row of a layer finds on the way, so that autograd need not."""
     if isinstance(layer, nn.Linear):
         positions = math.prod(output.shape[1:-1])
-        return _gradients_are_cheaper(layer.in_features, layer.out_features, positions, second)
+        cheaper = _gradients_are_cheaper(layer.in_features, layer.out_features, positions, second)
+        return ("weight", "bias") if cheaper else () if output.dim() == 2 else ("bias",)
     if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         inputs, outputs = layer.weight[0].numel(), layer.out_channels // layer.groups
-        return _gradients_are_cheaper(inputs, outputs, math.prod(output.shape[2:]), second)
-    return False
+        cheaper = _gradients_are_cheaper(inputs, outputs, math.prod(output.shape[2:]), second)
+        return ("weight", "bias") if cheaper else ("bias",)
+    return () if isinstance(layer, nn.Embedding) else ("weight", "bias")
 
 
 def own_dimensions(layer: Any) -> int:

@@ -72,6 +72,7 @@ class Adapter:
 _KINDS: Mapping[str, Mapping[object, str]] = MappingProxyType(
     {
         "use_muon": {True: "muon", False: "adamw"},
+        "use_fallback": {True: "adamw", False: "muon"},
         "kind": {"muon": "muon", "adamw": "adamw"},
         "algorithm": {"muon": "muon", "adamw": "adamw", "lion": "lion"},
     }
@@ -138,9 +139,19 @@ _BNB_SGD: Mapping[str, Fields] = MappingProxyType(
 )
 _FUSED = Spelling("FusedAdam", _values("adamw"), FAMILIES["adamw"].torch.state, group_state={"step": "step"})
 _ADAMS = MappingProxyType({"adam": _FUSED, "adamw": _FUSED})  # the step counter is in the state, or in the group
-_MUONS = MappingProxyType(
-    {"muon": Spelling("Muon", _values("muon", beta2="beta2"), FAMILIES["muon"].torch.state), "adamw": _FUSED}
+_SUM_OR_AVERAGE = (
+    "it is not known whether its momentum averages gradients, (1 - mu) g, or sums them, and that matters where the "
+    "rule changes mu: register(cls, like='muon') if it averages them, register(cls, like='muon', sums=True) if it "
+    "sums them, or take the rule 'normalized-sqrt', which keeps mu"
 )
+_MUON = Spelling(
+    "Muon", _values("muon", beta2="beta2", wd="weight_decay"), FAMILIES["muon"].torch.state,
+    foreign=("exp_avg", "moment1"),
+)  # fmt: skip
+_MUONS = MappingProxyType({"muon": _MUON, "adamw": _FUSED})
+_ANY_MUONS = MappingProxyType({"muon": replace(_MUON, unsure=_SUM_OR_AVERAGE), "adamw": _FUSED})
+#: Packages whose Muon is known to average gradients.
+_AVERAGING = ("muon", "nanochat", "timm", "pytorch_optimizer")
 _ROWS = {"exp_avg_sq_row": "row", "exp_avg_sq_col": "column", "exp_avg_sq": "v", "exp_avg": "m", "step": "step"}
 _FREE = {"r": 0, "weight_lr_power": 2}
 _OWN_RATE = "its relative step has constants of its own, which cannot be converted; give lr and relative_step=False"
@@ -214,11 +225,14 @@ LIBRARIES: tuple[Adapter, ...] = (
     Adapter(_named("SOAP"), "soap", needs=("lr", "betas", "precondition_frequency", "shampoo_beta"),
             requires={"normalize_grads": False, "normalize_gradient": False}, why="its steps are normalised"),
     # Muon: alone, or with Adam in other groups of the same optimizer
+    *(Adapter(_named("Muon", "DistMuon"), "muon", _MUONS, package, kind=kind_of_group) for package in _AVERAGING),
     Adapter(
-        _named(
-            "Muon", "SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam", "MuonAdamW", "DistMuonAdamW",
-        ),
+        _named("SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam", "MuonAdamW", "DistMuonAdamW"),
         "muon", _MUONS, kind=kind_of_group,
+    ),
+    Adapter(
+        _named("Muon", "DistMuon"), "muon", _ANY_MUONS, needs=("lr", "momentum"), kind=kind_of_group,
+        requires={"adamw_betas": None}, why="it leaves some parameters of a group to Adam; give those an AdamW",
     ),
     Adapter(_named("Lion"), "lion", needs=("lr", "betas")),
     Adapter(_named("Signum"), "signum", needs=("lr", "momentum")),

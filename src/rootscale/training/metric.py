@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rootscale.optimizers import FAMILIES
 from rootscale.training.adapters import family_of
 
 __all__ = ["Metric", "bias_correction"]
-
-#: The families whose update is divided by ``sqrt(v) + eps`` and nothing else.
-DIVIDES_BY_V = ("adam", "adamw", "nadam", "rmsprop", "rmsprop-momentum", "microbatchadam")
 
 
 class Metric:
@@ -33,10 +31,11 @@ class Metric:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         family = family_of(optimizer)
         key = family.torch.state_name("v")
-        if key is None or family.name not in DIVIDES_BY_V:
+        if key is None or not family.elementwise:
+            known = ", ".join(row.name for row in FAMILIES.values() if row.elementwise)
             raise TypeError(
                 f"expected Adam, AdamW or RMSprop, which divide by sqrt(v), got {type(optimizer).__name__} "
-                f"({family.name}); known are {', '.join(DIVIDES_BY_V)}"
+                f"({family.name}); known are {known}"
             )
         if key in family.torch.codes or "step" not in family.torch.state:
             raise TypeError(

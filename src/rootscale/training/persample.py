@@ -13,17 +13,18 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from rootscale.hparams import positive
-from rootscale.noise import Interval, Noise
+from rootscale.noise import Noise
 from rootscale.training.collector import Collector, mixing_layers, random_layers, sample_gradients, wide
 from rootscale.training.layers import Sums, Wanted, add_sums, dense_sums
 from rootscale.training.metric import Metric
+from rootscale.training.noise_moments import add_moments, moments_of, read_numbers, squared_norms
 
 __all__ = ["ExactNoise", "exact_noise"]
 
@@ -95,13 +96,15 @@ _DEPENDENT = (
 
 def _verify(audit: _Audit, x: tuple[Tensor, ...], y: Tensor, norms: Tensor) -> None:
     """Check that the sample with the largest gradient has the same norm alone as in the batch."""
-    i = int(norms.argmax())
-    total = _total(audit.loss, audit.model(*(part[i : i + 1] for part in x)), y[i : i + 1], 1)
+    i = norms.argmax().unsqueeze(0)  # stays on its device: a number that is read waits for all work on a GPU
+    total = _total(audit.loss, audit.model(*(part.index_select(0, i) for part in x)), y.index_select(0, i), 1)
     parameters = list(audit.named.values())
     gradients: list[Tensor | None] = list(torch.autograd.grad(total, parameters, allow_unused=True))
-    square = math.fsum(float(wide(_dense(g)).square().sum()) for g in gradients if g is not None)
-    if not math.isclose(square, float(norms[i]), rel_tol=_tolerance(parameters)):
-        raise ValueError(f"sample {i} has |gradient|^2 = {square:.6g} alone and {float(norms[i]):.6g}{_DEPENDENT}")
+    squares = squared_norms([wide(_dense(g)) for g in gradients if g is not None])
+    *alone, together = read_numbers([*squares, norms.index_select(0, i)[0]])
+    square = math.fsum(alone)
+    if not math.isclose(square, together, rel_tol=_tolerance(parameters)):
+        raise ValueError(f"sample {int(i)} has |gradient|^2 = {square:.6g} alone and {together:.6g}{_DEPENDENT}")
 
 
 def _tolerance(parameters: Iterable[Tensor]) -> float:
@@ -134,28 +137,6 @@ class ExactNoise(Noise):
 
     def _source(self) -> str:
         return f"exact on {self.samples} samples"
-
-
-class _Moments(NamedTuple):
-    """Of some coordinates: ``Tr Sigma``, ``|grad f|^2``, how many have a gradient, in how many noise dominates."""
-
-    trace: float
-    gradient: float
-    alive: int
-    dominated: int
-
-    def noise(self, size: float | None) -> dict[str, Any]:
-        scale = self.trace / self.gradient if self.gradient > 0 else math.inf
-        values = {"trace": self.trace, "gradient": self.gradient, "scale": scale}
-        found: dict[str, Any] = {name: Interval(x, x, x) for name, x in values.items()}
-        if size is not None and self.alive:
-            part = self.dominated / self.alive
-            found.update(share=Interval(part, part, part), batch_size=size)
-        return {"steps": 0, **found}
-
-
-def _add(parts: list[_Moments]) -> _Moments:
-    return _Moments(*(sum(column) for column in zip(*parts, strict=True))) if parts else _Moments(0.0, 0.0, 0, 0)
 
 
 @torch.enable_grad()
@@ -222,15 +203,15 @@ def _result(
     found: dict[str, Sums], samples: int, size: float | None, groups: list[list[str]], roots: dict[str, Tensor]
 ) -> ExactNoise:
     """Return the noise of all parameters, of each, of the groups of names, and in the metric of ``roots`` if any."""
-    parts = {name: _moments(one, samples, size) for name, one in found.items()}
-    scaled = [_moments(found[name], samples, size, root) for name, root in roots.items()]
+    parts = dict(zip(found, moments_of(list(found.values()), samples, size), strict=True))
+    scaled = moments_of([found[name] for name in roots], samples, size, list(roots.values()))
     return ExactNoise(
-        **_add(list(parts.values())).noise(size),
+        **add_moments(list(parts.values())).noise(size),
         samples=samples,
         norms=_norms(found.values()),
         parameters={name: Noise(**part.noise(size)) for name, part in parts.items()},
-        groups=tuple(Noise(**_add([parts[name] for name in group]).noise(size)) for group in groups),
-        preconditioned=Noise(**_add(scaled).noise(size)) if scaled else None,
+        groups=tuple(Noise(**add_moments([parts[name] for name in group]).noise(size)) for group in groups),
+        preconditioned=Noise(**add_moments(scaled).noise(size)) if scaled else None,
     )
 
 
@@ -284,7 +265,7 @@ def _pass(audit: _Audit, collector: Collector, x: tuple[Tensor, ...], y: Tensor)
     once = collector.once(total)
     edges = {p: edge for p, edge in collector.edges.items() if p in once}  # only to have the backward come by
     plain = [p for p in audit.named.values() if p not in edges]
-    inputs: list[Any] = [*plain, *edges.values()]
+    inputs: list[Any] = [*plain, *dict.fromkeys(edges.values())]
     gradients: list[Tensor | None] = list(torch.autograd.grad(total, inputs, allow_unused=True))
     given = dict(zip(plain, gradients, strict=False))
     sums: dict[str, Sums] = {}
@@ -314,19 +295,3 @@ def _explicit(audit: _Audit, firsts: dict[str, Tensor], x: tuple[Tensor, ...], y
         if error > _tolerance(audit.named.values()) ** 2:
             raise ValueError(f"the gradients of {name}, sample by sample, do not add up to the one{_DEPENDENT}")
     return {name: one._replace(first=firsts[name]) for name, one in found.items()}
-
-
-def _moments(found: Sums, samples: int, size: float | None, root: Tensor | None = None) -> _Moments:
-    """Return the moments of one parameter; in the metric of ``root`` if given."""
-    assert found.first is not None
-    assert found.norms is not None
-    square = (found.first / samples).square()
-    if found.second is None:
-        gradient = float(square.sum())
-        return _Moments(float(found.norms.sum()) / samples - gradient, gradient, 0, 0)
-    variance = (found.second / samples - square).clamp_(min=0)  # below 0 by rounding only
-    alive = found.second > 0
-    dominated = 0 if size is None else int((alive & (variance > size * square)).sum())
-    if root is not None:
-        square, variance = square / root.square(), variance / root.square()
-    return _Moments(float(variance.sum()), float(square.sum()), int(alive.sum()), dominated)

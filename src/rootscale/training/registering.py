@@ -11,7 +11,7 @@ import torch
 
 from rootscale.degrees import Exponents
 from rootscale.hparams import Optimizer
-from rootscale.optimizers import FAMILIES, Family, Spelling, add_family, family
+from rootscale.optimizers import Family, Spelling, add_family, family
 from rootscale.rules import RULES, Rule, add_rule
 from rootscale.spelling import Fields
 from rootscale.training.adapters import add_adapter
@@ -29,6 +29,7 @@ def register(
     cls: type[torch.optim.Optimizer],
     like: str | None = None,
     *,
+    sums: bool = False,
     values: Mapping[str, Quantity] | None = None,
     state: Mapping[str, Quantity] | None = None,
     exponents: Exponents | None = None,
@@ -43,6 +44,7 @@ def register(
     Args:
         cls: the class; it counts with the ``step`` that it has now.
         like: the family whose update it makes, under torch's names. Nothing else is needed then.
+        sums: with ``like="muon"`` or ``"signum"``: whether its momentum sums gradients, ``b = mu b + g``.
         values: otherwise the hyperparameters of a group, each with its unit (``rootscale units`` lists the keys) or
             with a power of kappa.
         state: what it keeps for a parameter, in the same way.
@@ -65,8 +67,13 @@ def register(
     if like is not None:
         if values or state or exponents:
             raise ValueError("like takes a whole row; leave values, state and exponents out, or leave like out")
-        add_adapter(Adapter(cls, family(like).name))
-        return FAMILIES[like]
+        row = family(like)
+        if sums and "m_sum" not in row.state.values():
+            raise ValueError(f"sums is for momentum that is normalised, of muon and signum; got like={like!r}")
+        add_adapter(Adapter(cls, row.name, row.torch.summing() if sums else None))
+        return row
+    if sums:
+        raise ValueError("sums needs like='muon' or like='signum'")
     if not values or "lr" not in values:
         raise ValueError("register needs like=, or values= with at least {'lr': 'eta'}")
     name = name or cls.__name__.lower()

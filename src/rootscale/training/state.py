@@ -59,6 +59,7 @@ def scaled_state(optimizer: Any, family: Family, rule: Rule, kappa: float) -> It
     """
     owners = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
     averages = [group_averages(group, family, rule, kappa) for group in optimizer.param_groups]
+    _check_known(optimizer, family, averages)
     for name, unit in family.torch_state_units().items():
         held: dict[float, tuple[list[Tensor], list[int]]] = {}
         for parameter, state in optimizer.state.items():
@@ -76,6 +77,20 @@ def scaled_state(optimizer: Any, family: Family, rule: Rule, kappa: float) -> It
             change = Change(f"factor of {name}{which}", 1.0, factor, row, note=plural(tensors, "tensor"))
             if not (family.name == "rmsprop-centered" and unit == "v"):  # `centered_edits` has those
                 yield Scaled(name, tuple(tensors), factor, change)
+
+
+def _check_known(optimizer: Any, family: Family, averages: Sequence[Sequence[dict[str, float]]]) -> None:
+    """Refuse state of which something is not known, or that belongs to another family."""
+    for state in optimizer.state.values():
+        for name in family.torch.foreign:
+            if name in state:
+                raise TypeError(
+                    f"a group of {family.name} has parameters with {name}, which are another optimizer's; give those a "
+                    "group or an optimizer of their own"
+                )
+    changes = any(before.get("mu") != after.get("mu") for before, after in averages)
+    if family.torch.unsure and changes and optimizer.state:
+        raise ValueError(family.torch.unsure)
 
 
 _INDEXED = re.compile(r"(?P<name>.+)\[(?P<index>\d+)\]")

@@ -48,8 +48,8 @@ def check_live(args: Any) -> Reading:
         ValueError: it cannot; the message names the argument.
     """
     reading = read_arguments(args)
-    if not reading.row.torch_state:
-        usable = [name for name, row in reading.format.optimizers.items() if row.torch_state]
+    if not reading.row.live:
+        usable = [name for name, row in reading.format.optimizers.items() if row.live]
         raise ValueError(
             f"optim={reading.source['optim']!r} keeps its state in a form of its own, which is not converted: only its "
             f"arguments can be, for a run from the start; the state can be of {', '.join(usable)}"

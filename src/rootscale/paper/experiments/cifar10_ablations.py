@@ -24,6 +24,7 @@ from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
+from rootscale.paper.shown import CONTRADICTED, UNDECIDED, Dot, Outcome, Planned, Shown
 from rootscale.rules import rule_text
 
 #: What each rule can scale besides the learning rate.
@@ -78,6 +79,74 @@ def words(finals: Sequence[Final]) -> str:
     return "largest gap of the train loss over its range (and of the final test accuracy). " + ". ".join(parts)
 
 
+def dots(finals: Sequence[Final]) -> list[Dot]:
+    """Return what every rule loses, the whole rule first and the others by what they lose at the smallest batch."""
+    made = [
+        Dot(
+            _symbols(final.label.partition("; ")[2]),
+            f"B = {final.batch_size:,}",
+            final.accuracy,
+            final.curve("train loss"),
+        )
+        for final in finals[1:]
+    ]
+    first = {dot.row: dot.end.gap for dot in reversed(made)}
+    return sorted(made, key=lambda dot: -float("-inf" if first[dot.row] is None else first[dot.row] or 0.0))
+
+
+def _symbols(label: str) -> str:
+    """Return the name of a rule as figures write it.
+
+    >>> _symbols("sqrt: eta, eps, beta1")
+    'square root: η, ε, β₁'
+    """
+    for name, symbol in (("sqrt", "square root"), ("eta, ", "η, "), ("eps", "ε"), ("beta1", "β₁"), ("beta2", "β₂")):
+        label = label.replace(name, symbol)
+    return label.replace(": eta", ": η").replace("square root: η, ε, β₁, β₂", "the whole rule: η, ε, β₁, β₂")
+
+
+def _at(finals: Sequence[Final], size: int) -> dict[str, Final]:
+    return {final.label.partition("; ")[2]: final for final in finals[1:] if final.batch_size == size}
+
+
+def headline(finals: Sequence[Final]) -> str:
+    """Return what the whole rule, the learning rate alone and the best linear rule come to at the smallest batch."""
+    size = min((final.batch_size for final in finals[1:]), default=0)
+    here, times = _at(finals, size), size // finals[0].batch_size
+    if not {WHOLE, "sqrt: eta", NAMED[1]} <= set(here):
+        return "Subsets of the rule, and linear rules"
+    ends = [here[label].accuracy.gap for label in (WHOLE, "sqrt: eta", NAMED[1])]
+    whole, rate, linear = (f"{100 * (end or 0):+.1f}" for end in ends)
+    return (
+        f"{times} times the batch: {whole} points under the whole rule, {rate} with η alone, {linear} with all linear"
+    )
+
+
+def brief(finals: Sequence[Final]) -> str:
+    """Return what the whole rule, the paper's others and the learning rate alone come to."""
+    parts = []
+    for size in sorted({final.batch_size for final in finals[1:]}):
+        here = _at(finals, size)
+        told = [label for label in (WHOLE, *NAMED, "sqrt: eta") if label in here]
+        texts = [f"{_symbols(label)} {_words('', here[label]).strip()}" for label in told]
+        parts.append(f"B = {size:,}: {', '.join(texts)}")
+    return f"largest gap of the train loss over its range, and final test accuracy less the base's. {'. '.join(parts)}"
+
+
+def judge(finals: Sequence[Final]) -> Outcome:
+    """Return "contradicted" where a rule ends closer to the base than the whole one, by more than twice the error."""
+    for size in {final.batch_size for final in finals[1:]}:
+        here = _at(finals, size)
+        ends = {label: final.accuracy for label, final in here.items() if final.accuracy.gap is not None}
+        whole = ends.get(WHOLE)
+        for end in ends.values():
+            if whole is not None and whole.gap is not None and end.gap is not None and end.gap_se is not None:
+                closer = abs(whole.gap) - abs(end.gap)
+                if closer > 2 * end.gap_se:
+                    return CONTRADICTED
+    return UNDECIDED
+
+
 def _gap(final: Final) -> float:
     found = final.curve("train loss")
     return float("inf") if found is None else abs(found.gap)
@@ -100,5 +169,13 @@ EXPERIMENTS = [
         words=words,
         models=("resnet56",),
         smoke={"batch_sizes": (1024,)},
+        shown=Shown(
+            headline,
+            dots=dots,
+            brief=brief,
+            judge=judge,
+            differs="VGG-16 (the paper has ResNet)",
+            decided_by=Planned({"recipe": "authors", "epochs": 500, "batch_sizes": (8192,)}, 34),
+        ),
     )
 ]

@@ -31,6 +31,7 @@ from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Lines, Options
 from rootscale.paper.finals import Final, accuracies, format_curve
 from rootscale.paper.parts import BASE, TITLES, cifar10_task, place_of, settings_for, size_of
+from rootscale.paper.shown import CONTRADICTED, REPRODUCED, UNDECIDED, Outcome, Shown
 
 FUNCTIONS = ("train loss", "test accuracy", "gradient norm", "Tr Sigma")
 
@@ -67,6 +68,20 @@ def words(finals: Sequence[Final]) -> str:
     )
 
 
+def judge(finals: Sequence[Final]) -> Outcome:
+    """Return what the check's verdicts say of the claim."""
+    verdicts = {final.verdict for final in finals[1:]}
+    return CONTRADICTED if "different" in verdicts else REPRODUCED if verdicts == {"same"} else UNDECIDED
+
+
+def headline(name: str, function: str, finals: Sequence[Final]) -> str:
+    """Return how far SVAG with the largest ell departs, and the verdict."""
+    last = finals[-1]
+    verdict = f"{last.verdict} with {last.seeds} seeds" if last.verdict else "one seed"
+    label, title = last.label.replace("SVAG, ", "SVAG with "), function.replace("test", "validation")
+    return f"{name}, {label}: largest gap of the {title} {format_curve(last, function)} of its range, {verdict}"
+
+
 def _experiment(optimizer: str, defaults: Options, warm: bool = False) -> Experiment:
     make: Lines = partial(lines, optimizer, warm)
     return Experiment(
@@ -80,6 +95,13 @@ def _experiment(optimizer: str, defaults: Options, warm: bool = False) -> Experi
         words=words,
         models=("resnet56",),
         smoke={"epochs": 4 if warm else 1, "ells": (1.0, 2.0)},
+        shown=Shown(
+            partial(headline, TITLES[optimizer], "train loss"),
+            "train loss",
+            judge=judge,
+            differs="VGG-16, epochs 30 to 32 (the paper: ResNet, ℓ up to 8)" if warm else "VGG-16, epochs 0 to 2",
+            stands_for="" if warm else f"cifar10-svag-{optimizer}-warm",
+        ),
     )
 
 

@@ -25,11 +25,12 @@ from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import Final, format_curve
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, place_of, settings_for, size_of
+from rootscale.paper.shown import Shown, tell_ends
 from rootscale.rules import rule_text
 
 #: Shares of the run at which the batch size changes.
 SWITCHES = (Fraction(40, 100), Fraction(55, 100), Fraction(70, 100))
-CONVERTED = "everything converted"
+CONVERTED, RATE_ONLY = "everything converted", "learning rate only"
 
 
 def lines(options: Options) -> tuple[list[Line], Settings]:
@@ -54,7 +55,7 @@ def lines(options: Options) -> tuple[list[Line], Settings]:
         Line(f"B = {sizes[0]:,} kept", task),
         Line(f"{arrow}, {CONVERTED}", task, Variant(to, own)),
         Line(f"{arrow}, hyperparameters only", task, Variant(to, rule_text(left_out=("v", "step_counter", *left)))),
-        Line(f"{arrow}, learning rate only", task, Variant(to, rule="sqrt-eta")),
+        Line(f"{arrow}, {RATE_ONLY}", task, Variant(to, rule="sqrt-eta")),
         Line(f"{arrow}, state zeroed", task, Variant(to, own, zero_state=True)),
         Line(f"{arrow}, BatchNorm left alone", task, Variant(to, "without batchnorm")),
         Line(f"ramp {' → '.join(f'{size:,}' for size in sizes)}", task, Variant(kappa(ramp[0]), own, ramp=stages)),
@@ -65,6 +66,16 @@ def words(finals: Sequence[Final]) -> str:
     """The largest gap of the test loss to the run that keeps its batch size."""
     parts = [f"{final.label.split(', ', 1)[-1]} {format_curve(final, 'test loss')}" for final in finals[1:]]
     return "largest gap of the test loss to the kept batch, over that curve's range: " + "; ".join(parts)
+
+
+def headline(finals: Sequence[Final]) -> str:
+    """Return what the whole conversion and that of the learning rate alone come to."""
+    found = {final.label.partition(", ")[2]: final.accuracy for final in finals[1:]}
+    if not {CONVERTED, RATE_ONLY} <= set(found):
+        return "A change of batch size in mid-run"
+    times = finals[1].batch_size // finals[0].batch_size
+    ends = {"with everything converted the run": found[CONVERTED], "with the learning rate alone": found[RATE_ONLY]}
+    return f"{times} times the batch in mid-run: {tell_ends(ends)}"
 
 
 EXPERIMENTS = [
@@ -80,5 +91,6 @@ EXPERIMENTS = [
         words=words,
         models=("resnet56",),
         smoke={"epochs": 16, "batch_sizes": (1024, 4096, 8192)},
+        shown=Shown(headline, "test loss"),
     )
 ]

@@ -14,16 +14,18 @@ Cost. About 4 minutes on one H200 with one seed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import hypot
 
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.finals import ACCURACY, End, Final, accuracies, format_gap
+from rootscale.paper.finals import ACCURACY, Final, accuracies, difference, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
+from rootscale.paper.shown import CONTRADICTED, Dot, Outcome, Planned, Shown, judge_ends, tell_ends
 from rootscale.rules import rule_text
 
 #: The forms of Adam, and the factors by which they change the recipe.
 FORMS: dict[str, tuple[str, ...]] = {"v_{k+1} (torch)": (), "v_k (paper)": ("v_k",)}
+#: How figures write them.
+FORM_TITLES = {"v_{k+1} (torch)": "$v_{k+1}$ (torch)", "v_k (paper)": "$v_k$ (paper)"}
 
 
 def lines(options: Options) -> tuple[list[Line], Settings]:
@@ -52,11 +54,54 @@ def words(finals: Sequence[Final]) -> str:
         return text
     text += f"; v_k less v_{{k+1}}: {format_gap(ACCURACY, base.accuracy)}"
     largest = max(paper, key=lambda final: final.batch_size)
-    there, here = base.accuracy, largest.accuracy
-    if largest is base or there.value is None or here.value is None or there.se is None or here.se is None:
+    if largest is base:
         return text
-    gap = End(gap=here.value - there.value, gap_se=hypot(there.se, here.se))
-    return f"{text}; under v_k, B = {largest.batch_size:,} less B = {base.batch_size:,}: {format_gap(ACCURACY, gap)}"
+    gap = format_gap(ACCURACY, difference(base, largest))
+    return f"{text}; under v_k, B = {largest.batch_size:,} less B = {base.batch_size:,}: {gap}"
+
+
+def dots(finals: Sequence[Final]) -> list[Dot]:
+    """Return what both forms lose at larger batches, each against its own base."""
+    bases = {_form(final): final for final in finals if final.batch_size == finals[0].batch_size}
+    return [
+        Dot(FORM_TITLES.get(form, form), f"B = {final.batch_size:,}", difference(bases[form], final))
+        for final in finals
+        for form in [_form(final)]
+        if form in bases and final is not bases[form]
+    ]
+
+
+def _form(final: Final) -> str:
+    return final.label.partition(", ")[0]
+
+
+def _paper(finals: Sequence[Final]) -> list[Final]:
+    """Return the runs of the paper's form, the smallest batch first."""
+    return sorted((final for final in finals if _form(final) == "v_k (paper)"), key=lambda final: final.batch_size)
+
+
+def headline(finals: Sequence[Final]) -> str:
+    """Return what the paper's form costs, and what it loses at the largest batch."""
+    base, *others = _paper(finals)
+    ends = {"$v_k$ instead of $v_{k+1}$": base.accuracy}
+    for final in others[-1:]:
+        ends[f"{final.batch_size // base.batch_size} times the batch under it"] = difference(base, final)
+    return tell_ends(ends)
+
+
+def brief(finals: Sequence[Final]) -> str:
+    """Return what the paper's form costs, and what it loses at larger batches."""
+    base, *others = _paper(finals)
+    parts = [f"B = {final.batch_size:,} {format_gap(ACCURACY, difference(base, final))}" for final in others]
+    cost = format_gap(ACCURACY, base.accuracy)
+    return f"v_k less v_{{k+1}} {cost}; under v_k, less B = {base.batch_size:,}: {', '.join(parts)}"
+
+
+def judge(finals: Sequence[Final]) -> Outcome:
+    """Return whether the paper's form costs about a point, and keeps its accuracy within 3."""
+    base, *others = _paper(finals)
+    found = judge_ends([difference(base, final) for final in others], 0.03)
+    return CONTRADICTED if CONTRADICTED in (found, judge_ends([base.accuracy], 0.02)) else found
 
 
 EXPERIMENTS = [
@@ -71,5 +116,13 @@ EXPERIMENTS = [
         words=words,
         models=("resnet56",),
         smoke={"batch_sizes": (256, 1024)},
+        shown=Shown(
+            headline,
+            limit=0.03,
+            dots=dots,
+            brief=brief,
+            judge=judge,
+            decided_by=Planned({"recipe": "authors", "epochs": 500, "batch_sizes": (256, 8192)}, 12),
+        ),
     )
 ]

@@ -218,5 +218,5 @@ EXPERIMENTS = [
     for scratch in (False, True)
     for betas in BETAS
     for problem in PROBLEMS
-    if not (scratch and problem in ("convnet-ema", "gpt-kappa") or (problem == "convnet-ema" and betas != "999"))
+    if not ((scratch and problem in ("convnet-ema", "gpt-kappa")) or (problem == "convnet-ema" and betas != "999"))
 ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from rootscale.paper.language import GLUE
 
-__all__ = ["PAPER", "best", "page", "spreads", "uncertainty"]
+__all__ = ["MAJORITY", "PAPER", "at_chance", "best", "page", "spreads"]
 
 #: By batch size of the pre-training and task: a score, and its standard error over seeds (None for one seed).
 Table = dict[int, dict[str, tuple[float, float | None]]]
@@ -21,6 +21,18 @@ PAPER: dict[int, dict[str, float]] = {
     4096: dict(zip(GLUE, (0.581, 0.921, 0.778, 0.869, 0.875, 0.839, 0.892, 0.675), strict=True)),
     8192: dict(zip(GLUE, (0.626, 0.929, 0.778, 0.884, 0.877, math.nan, 0.9, 0.675), strict=True)),
 }
+
+
+#: Scores of one answer for all, the most frequent of the dev set; correlations with it are 0.
+MAJORITY = {"CoLA": 0.0, "SST-2": 0.509, "MRPC": 0.812, "STS-B": 0.0, "RTE": 0.527}
+#: A model has learned something where it is so much above that score.
+LEARNED = 0.1
+
+
+def at_chance(table: Table) -> list[str]:
+    """Return the tasks on which no model is clearly above one answer for all."""
+    tops = {task: max(row[task][0] for row in table.values() if task in row) for row in table.values() for task in row}
+    return [task for task, top in tops.items() if task in MAJORITY and top < MAJORITY[task] + LEARNED]
 
 
 def best(record: dict[str, Any]) -> Table:
@@ -52,11 +64,19 @@ def page(record: dict[str, Any]) -> str:
     for size, values in PAPER.items():
         cells = ["-" if math.isnan(values[task]) else f"{values[task]:.3f}" for task in tasks]
         lines.append(f"| the paper, {size:,} | {' | '.join(cells)} |")
+    cells = [f"{MAJORITY[task]:.3f}" if task in MAJORITY else "-" for task in tasks]
+    lines.append(f"| one answer for all | {' | '.join(cells)} |")
+    chance = at_chance(table)
     spread = ", ".join(f"{task} {value:.3f}" for task, value in spreads(table).items())
     lines += [
         "",
         f"Best of the grid on the dev sets ({', '.join(f'{task}: {GLUE[task].metric}' for task in tasks)}).",
-        *uncertainty(record, table),
+        *(["One seed: what a rerun would change is not known."] if record["seeds"] == 1 else []),
+        *(
+            [f"**At chance:** {', '.join(chance)}. There the models have learned nothing that could differ."]
+            if chance
+            else []
+        ),
         f"Largest difference between pre-training batch sizes: {spread or 'not known yet'}.",
         f"Validation log-perplexity after pre-training: {', '.join(_pretraining_words(record)) or 'not known yet'}.",
         f"{record['model']}, pre-trained on {record['text']} over {record['pretraining']['options']['epochs']:g} "
@@ -66,23 +86,6 @@ def page(record: dict[str, Any]) -> str:
         + ("." if record["complete"] else "; not finished."),
     ]
     return "\n".join(lines) + "\n"
-
-
-def uncertainty(record: dict[str, Any], table: Table) -> list[str]:
-    """Where there is one seed: that there is no standard error, and what the dev sets alone make of one.
-
-    An accuracy p on n samples has the standard error ``sqrt(p (1 - p) / n)``; the other scores have no such formula.
-    """
-    if record["seeds"] > 1:
-        return []
-    parts = []
-    for task, samples in record["dev"].items():
-        values = [row[task][0] for row in table.values() if task in row]
-        if GLUE[task].metric == "accuracy" and values:
-            p = float(np.mean(values))
-            parts.append(f"± {math.sqrt(p * (1 - p) / samples):.3f} ({task}, {samples:,} samples)")
-    alone = f"; of an accuracy, the dev set alone makes about {', '.join(parts)}" if parts else ""
-    return [f"One seed: no standard error{alone}."]
 
 
 def _pretraining_words(record: dict[str, Any]) -> Iterator[str]:

@@ -29,24 +29,47 @@ Cost. From 0.4 million tokens a second on one H200, which `rootscale reproduce -
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from rootscale.paper.experiment import Experiment, Lines, Options
-from rootscale.paper.experiments.language_runs import Setting, gaps, scaling, svag, switch
+from rootscale.paper.experiments import cifar10_svag
+from rootscale.paper.experiments.language_runs import CLAIMED, Setting, gaps, headline, judge, scaling, svag, switch
+from rootscale.paper.shown import Shown
 
 #: The appendix's eps at batch size 1,024.
 EPS = 2e-8
 SMALL = Setting("enwik8", reference=8, eta=2e-4)
 TABLE = Setting("enwik8")
+#: How much higher a loss, in nats, still counts as kept after a switch: the margin of results/PROTOCOL.md.
+MARGIN = 0.01
 
 
 def _experiment(name: str, title: str, minutes: float, lines: Lines, defaults: Options, **smoke: object) -> Experiment:
     """Return an experiment; its claim goes by what its lines are."""
-    claim, source = CLAIMS[lines.func]  # type: ignore[attr-defined]
+    kind = lines.func  # type: ignore[attr-defined]
+    claim, source = CLAIMS[kind]
     return Experiment(
         name, title, claim, source, minutes, defaults, lines, gaps, ("gpt-6", "gpt-4"),
         smoke={"eps": defaults.eps, **smoke}, measure="test loss",
+        shown=replace(SHOWN[kind], differs=DIFFERS.get(name, ""), stands_for=STANDS_FOR.get(name, "")),
     )  # fmt: skip
+
+
+#: How each kind of lines is drawn and judged.
+SHOWN = {
+    scaling: Shown(partial(headline, "GPT"), "test loss", CLAIMED, judge=judge),
+    switch: Shown(partial(headline, "GPT"), "test loss", MARGIN, "the margin of the protocol"),
+    svag: Shown(partial(cifar10_svag.headline, "GPT", "test loss"), "test loss", judge=cifar10_svag.judge),
+}
+_COPY = "a small copy: enwik8's bytes, about 1 % of the samples"
+#: What of the paper's setting an experiment is not like.
+DIFFERS = {
+    "gpt-enwik8": f"{_COPY}, B = 8 to 128, with values that are not the paper's",
+    "gpt-table": f"{_COPY}, the paper's values carried down to B = 64 by the rule",
+    "gpt-svag": f"{_COPY}, 1/32 of an epoch, one seed",
+}
+STANDS_FOR = {"gpt-enwik8": "gpt-wikitext", "gpt-table": "gpt-wikitext"}
 
 
 #: Claim and source of each kind of lines.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -14,6 +14,7 @@ from rootscale.paper.experiment import Line, Options
 from rootscale.paper.finals import Final, format_curve, format_end, format_gap
 from rootscale.paper.language import Pretraining, gpt, micro_batch
 from rootscale.paper.parts import settings_for
+from rootscale.paper.shown import Outcome, judge_ends
 from rootscale.paper.text import Tokens, chain, corpus, from_text, tokenise
 from rootscale.plan import Plan
 
@@ -192,9 +193,45 @@ def gaps(finals: Sequence[Final]) -> str:
     return text + "; largest gap on the way, over the range of the base's curve: " + ", ".join(parts) if parts else text
 
 
+def under_the_rule(finals: Sequence[Final]) -> list[Final]:
+    """Return the lines under the whole rule, without the base and SVAG."""
+    return [final for final in finals[1:] if not final.label.endswith(OFF_RULE) and not final.label.startswith("SVAG")]
+
+
+def judge(finals: Sequence[Final]) -> Outcome:
+    """Return whether the log-perplexities under the rule are as close as in the paper; one seed decides nothing."""
+    return judge_ends([final.end("test loss") for final in under_the_rule(finals)], CLAIMED)
+
+
+def headline(net: str, finals: Sequence[Final]) -> str:
+    """Return where lines under the rule and the learning rate alone end: of all batch sizes, or of a switch."""
+    base = finals[0].batch_size
+    if finals[0].label.endswith("kept"):
+        told = {"converted, it ends": "everything converted", "with the learning rate alone": OFF_RULE[0]}
+        ends = {text: final for text, label in told.items() for final in finals if final.label.endswith(label)}
+        return f"{net}, {finals[1].batch_size // base} times the batch in mid-run: {_ends(ends)}"
+    ends = {f"{final.batch_size // base} times the batch": final for final in under_the_rule(finals)}
+    for final in finals:
+        if final.label.endswith(OFF_RULE[0]):
+            ends["the learning rate alone"] = final
+    return f"{net}, validation loss: {_ends(ends)}"
+
+
+def _ends(finals: Mapping[str, Final]) -> str:
+    """Return how much higher or lower lines end, the unit once."""
+    parts = []
+    for i, (text, final) in enumerate(finals.items()):
+        gap = final.end("test loss").gap
+        unit = "" if i else " nats"
+        parts.append(
+            f"{text} diverges" if gap is None else f"{text} {abs(gap):.3f}{unit} {'higher' if gap > 0 else 'lower'}"
+        )
+    return ", ".join(parts)
+
+
 def claim(finals: Sequence[Final]) -> str:
     """Return whether the log-perplexities under the rule are as close as in the paper; nothing for SVAG."""
-    ruled = [final for final in finals[1:] if not final.label.endswith(OFF_RULE) and not final.label.startswith("SVAG")]
+    ruled = under_the_rule(finals)
     if not ruled:
         return ""
     known = [(abs(gap), final.label) for final in ruled if (gap := final.end("test loss").gap) is not None]

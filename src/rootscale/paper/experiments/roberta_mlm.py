@@ -22,8 +22,10 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from rootscale.paper.experiment import Experiment, Options
+from rootscale.paper.experiments import cifar10_svag
 from rootscale.paper.experiments import language_runs as base
 from rootscale.paper.language import roberta
+from rootscale.paper.shown import Planned, Shown
 from rootscale.paper.text import Tokens, chain, from_text
 
 #: The appendix's eps at batch size 1,024.
@@ -56,6 +58,14 @@ EXPERIMENTS = [
         smoke={"batch_sizes": (1024, 2048), "epochs": 3, "points": 2},
         measure="test loss",
         keep_models=True,  # for glue
+        shown=Shown(
+            partial(base.headline, "RoBERTa"),
+            "test loss",
+            base.CLAIMED,
+            judge=base.judge,
+            differs="a small copy: 6 layers, enwik8, values that are not the paper's (its 16 GB of text are not there)",
+            decided_by=Planned({"batch_sizes": (32, 64, 256), "epochs": 8}, 28),
+        ),
     ),
     Experiment(
         name="roberta-svag",
@@ -69,5 +79,11 @@ EXPERIMENTS = [
         models=("roberta-large", "roberta-base"),
         smoke={"batch_sizes": (1024,), "epochs": 2, "ells": (1.0, 2.0)},
         measure="test loss",
+        shown=Shown(
+            partial(cifar10_svag.headline, "RoBERTa", "test loss"),
+            "test loss",
+            judge=cifar10_svag.judge,
+            differs="a small copy: 6 layers, enwik8, 1/4 epoch",
+        ),
     ),
 ]

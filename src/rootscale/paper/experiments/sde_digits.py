@@ -40,7 +40,7 @@ from rootscale import __version__
 from rootscale.files import command_line, whole
 from rootscale.gap import gaps
 from rootscale.hparams import Adam
-from rootscale.report.orders import draw_trajectories
+from rootscale.paper.figures.sde_figure import draw_sde
 from rootscale.report.plotting import need_matplotlib
 from rootscale.theory import (
     FORMS,
@@ -166,20 +166,23 @@ class Process:
 
     label: str
     run: Callable[[Setup, int], Trajectory]
-    drawn: bool = True
+    drawn: str = ""
 
 
-#: What is compared; every row has seeds of its own. The rows that are not drawn are controls: how large the errors are
-#: that the comparison makes itself (other seeds, a coarser solver), and what it finds if the process is another one.
+#: What is compared, with what the figure calls it; every row has seeds of its own. The last four are controls: how
+#: large the errors are that the comparison makes itself (other seeds, a coarser solver), and what it finds if the
+#: process is another one.
 PROCESSES = {
-    "adam": Process("discrete Adam", chain_process(1)),
-    "svag-2": Process("SVAG ℓ = 2", chain_process(2)),
-    "svag-4": Process("SVAG ℓ = 4", chain_process(4)),
-    "sde": Process("SDE (Euler–Maruyama, h = η²/2)", sde_process(2)),
-    "adam-again": Process("discrete Adam, other seeds", chain_process(1), drawn=False),
-    "sde-coarse": Process("SDE (Euler–Maruyama, h = η²)", sde_process(1), drawn=False),
-    "adam-4x": Process("discrete Adam at 4 B, the rule", scaled_process(4, "sqrt"), drawn=False),
-    "adam-4x-kept": Process("discrete Adam at 4 B, hyperparameters kept", scaled_process(4, "none"), drawn=False),
+    "adam": Process("discrete Adam", chain_process(1), "Adam"),
+    "svag-2": Process("SVAG ℓ = 2", chain_process(2), "SVAG, ℓ = 2"),
+    "svag-4": Process("SVAG ℓ = 4", chain_process(4), "SVAG, ℓ = 4"),
+    "sde": Process("SDE (Euler–Maruyama, h = η²/2)", sde_process(2), "the SDE"),
+    "adam-again": Process("discrete Adam, other seeds", chain_process(1)),
+    "sde-coarse": Process("SDE (Euler–Maruyama, h = η²)", sde_process(1)),
+    "adam-4x": Process("discrete Adam at 4 B, the rule", scaled_process(4, "sqrt"), "4 B, the rule"),
+    "adam-4x-kept": Process(
+        "discrete Adam at 4 B, hyperparameters kept", scaled_process(4, "none"), "4 B, nothing converted"
+    ),
 }
 
 
@@ -198,6 +201,12 @@ def compared(base: Trajectory, other: Trajectory) -> dict[str, Any]:
             "at_the_end": [float(f"{end.mean[-1]:.5g}"), float(f"{end.se[-1]:.2g}")],
         }
     return out
+
+
+def draw_stored(out: Path) -> None:
+    """Draw the figure of the trajectories that are stored in a folder of results."""
+    drawn = {process.drawn: out / "digits" / f"{key}.npz" for key, process in PROCESSES.items() if process.drawn}
+    draw_sde({label: Trajectory.load(path) for label, path in drawn.items()}, out / "digits.png")
 
 
 def hardware(device: str) -> str:
@@ -270,16 +279,7 @@ def main(argv: list[str] | None = None) -> int:
 
     if args.only_run:
         return 0
-    drawn = {process.label: results[key] for key, process in PROCESSES.items() if process.drawn}
-    draw_trajectories(
-        drawn,
-        args.out / "digits.png",
-        title=f"Adam and its SDE on digits (MLP 64-32-10, B = {args.batch_size}, {args.replicas} replicas, one start)",
-        labels=LABELS,
-        time="continuous time $t = k\\eta^2$  [$10^{-3}$]",
-        scale=1e-3,
-        steps=("steps of Adam", chain.clock),
-    )
+    draw_stored(args.out)
     record = {
         "claim": (__doc__ or "").split("\n\n")[1],
         "settings": settings,

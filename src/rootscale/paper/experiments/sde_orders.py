@@ -61,6 +61,8 @@ from rootscale.theory.orders import Order
 from rootscale.theory.weak import WeakError
 
 Lines = Iterator[str]
+#: What makes the lines of a section of ``paths`` and a seed, how many paths, and its title.
+Sections = Mapping[str, tuple[Callable[[int, int], Lines], int, str]]
 ADAM_ROWS = ("eta", "beta1", "beta2", "eps")
 
 
@@ -225,7 +227,7 @@ def signal(paths: int, seed: int) -> Lines:
         yield f"| {eta} | " + " | ".join(cells) + " |"
 
 
-SECTIONS: Mapping[str, tuple[Callable[[int, int], Lines], int, str]] = {
+SECTIONS: Sections = {
     "orders": (orders, 20_000, "Orders of SGD, RMSprop and Adam"),
     "svag": (svag, 20_000, "SVAG"),
     "rule": (rule, 20_000, "The scaling rule: B against kappa B"),
@@ -238,31 +240,37 @@ SECTIONS: Mapping[str, tuple[Callable[[int, int], Lines], int, str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    run_sections("sde_orders", SECTIONS, __doc__, argv)
+
+
+def run_sections(program: str, sections: Sections, description: str | None, argv: Sequence[str] | None) -> None:
+    """Run a program of this folder that measures some sections and writes a file for each."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/theory"))
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--only", nargs="+", choices=sections, default=list(sections))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)  # small tensors
     folder = arguments.out / "orders"
     folder.mkdir(parents=True, exist_ok=True)
     for name in arguments.only:
-        make, paths, title = SECTIONS[name]
+        make, paths, title = sections[name]
         started = time.monotonic()
         lines = list(make(paths, arguments.seed))
         made = (
-            f"`python -m rootscale.paper.experiments.sde_orders --only {name} --seed {arguments.seed}`: "
-            f"{paths:,} paths a chain, "
+            f"`python -m rootscale.paper.experiments.{program} --only {name} --seed {arguments.seed}`: "
+            f"{f'{paths:,} paths a chain' if paths else 'a calculation'}, "
             f"{time.monotonic() - started:.0f} s on one core of {processor()}; rootscale {__version__}, "
             f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}."
         )
         notes = (
-            "h is the clock of a chain (eta^2; eta for SGD; divided by ell^2 for SVAG). Errors are estimate ± one "
-            "standard error, orders ± half a 95 % interval, from h < 0.1 and errors of at least 5 standard errors; "
-            "* the points do not follow one power yet."
+            "h is the clock of a chain (eta^2; eta for SGD and momentum in time; divided by ell^2 for SVAG). Errors "
+            "are estimate ± one standard error, orders ± half a 95 % interval, from h < 0.1 and errors of at least 5 "
+            "standard errors; * the points do not follow one power yet."
         )
+        about = [f"# {title}", "", made, *(["", notes] if paths else [])]
         with whole(folder / f"{name}.md") as temporary:
-            temporary.write_text("\n".join([f"# {title}", "", made, "", notes, *lines, ""]))
+            temporary.write_text("\n".join([*about, *lines, ""]))
         print("\n".join(lines), flush=True)
         print(f"-> {folder / name}.md ({shlex.join(sys.argv)})", flush=True)
 

@@ -41,7 +41,7 @@ from rootscale.schedule import Schedule
 from rootscale.training import BatchSchedule
 from rootscale.trajectory import Trajectory
 
-__all__ = ["ARMS", "EXPERIMENTS", "GROWN", "MARGIN", "RATES", "RECIPES", "TRIED", "grown", "sooner_plan"]
+__all__ = ["ARMS", "EXPERIMENTS", "GROWN", "MARGIN", "RATES", "RECIPES", "TRIED", "TRIED_LONG", "grown", "sooner_plan"]
 
 #: Nats by which a final loss may exceed the base's.
 MARGIN = 0.01
@@ -49,9 +49,11 @@ MARGIN = 0.01
 TRIED: Mapping[int, tuple[float, ...]] = MappingProxyType(
     {8: (2e-4, 4e-4, 8e-4, 1.6e-3), 128: (5e-4, 1e-3, 2e-3, 4e-3), 512: (1e-3, 2e-3, 4e-3, 8e-3)}
 )
-RATES: Mapping[int, float] = MappingProxyType({8: 4e-4, 128: 2e-3, 512: 2e-3})
+#: Those that are tried over the whole length of a run, as an eighth has too few steps of a large batch.
+TRIED_LONG: Mapping[int, tuple[float, ...]] = MappingProxyType({128: (5e-4, 1e-3, 2e-3), 512: (5e-4, 1e-3, 2e-3, 4e-3)})
+RATES: Mapping[int, float] = MappingProxyType({8: 0.0004, 128: 0.001, 512: 0.001})
 #: Samples from which on the batch has grown to a size, as the noise of the base's runs said.
-GROWN: tuple[tuple[int, int], ...] = ((0, 8), (49152, 16), (98304, 32), (147456, 64), (196608, 128))
+GROWN: tuple[tuple[int, int], ...] = ((0, 8), (43648, 16), (54656, 32), (98304, 64), (174720, 128))
 WARMUP = Fraction(1, 20)
 #: Points of a run whose noise is taken together, as a window of steps is.
 WINDOW = 3
@@ -148,12 +150,14 @@ class Arm:
         short: for the axis of a figure.
         make: makes task and variant, from the base's task, the options, and the smallest and largest batch.
         micro: whether a batch is accumulated in parts of the smallest one.
+        timed_as: the label of an arm with the same steps, whose seconds it has where it never ran alone.
     """
 
     label: str
     short: str
     make: Callable[[Task, Options, int, int], tuple[Task, Variant]]
     micro: bool = False
+    timed_as: str = ""
 
 
 def _kept(task: Task, options: Options, size: int, most: int) -> tuple[Task, Variant]:
@@ -188,6 +192,7 @@ ARMS = (
         "grown by the noise, learning rate only",
         "grown by the noise,\nlearning rate only",
         partial(_by_noise, rule="sqrt-eta"),
+        timed_as="grown by the noise, converted",
     ),
     Arm("B = 128 from the start, tuned", "large batch,\nlearning rate tuned", _large),
 )
@@ -211,8 +216,8 @@ def _marek(task: Task, options: Options, size: int, most: int, lower: float = 1.
 
 #: A recipe for a large batch, and what becomes of it on one GPU; the first is the base.
 RECIPES = (
-    Arm("B = 512, accumulated", "B = 512,\n64 micro-batches of 8", _kept, micro=True),
     Arm("B = 512, at once", "B = 512\nat once", _kept),
+    Arm("B = 512, accumulated", "B = 512,\n64 micro-batches of 8", _kept, micro=True),
     Arm("B = 8, converted", "B = 8,\nconverted", _converted),
     Arm("B = 8, Marek et al., learning rate / 3", "B = 8, Marek et al.,\nlr / 3", partial(_marek, lower=MAREK)),
     Arm("B = 8, Marek et al., learning rate kept", "B = 8, Marek et al.,\nlr kept", _marek),
@@ -226,7 +231,7 @@ def _lines(arms: Sequence[Arm], down: bool, options: Options) -> tuple[list[Line
     task = _task("one-gpu" if down else "sooner", options, most if down else size)
     settings = settings_for(options, task.plan, [size, most], eval_samples=1024)
     plain = replace(settings, measure=replace(settings.measure, noise=False))
-    made = []
+    made: list[Line] = []
     for arm in arms:
         setup = setup_for(options, size) if arm.micro else None
         measure = settings.measure if not (down or made) else None
@@ -234,10 +239,10 @@ def _lines(arms: Sequence[Arm], down: bool, options: Options) -> tuple[list[Line
     return made, plain
 
 
-def _tries(options: Options) -> tuple[list[Line], Settings]:
-    """Return every learning rate at every batch size; the base's best first."""
+def _tries(table: Mapping[int, tuple[float, ...]], options: Options) -> tuple[list[Line], Settings]:
+    """Return every learning rate at every batch size of the options; the best of the smallest first."""
     sizes = sizes_of(options)
-    tried = {sizes[0]: (5e-3, 1e-2)} if options.smoke else TRIED
+    tried = {sizes[0]: (5e-3, 1e-2)} if options.smoke else {size: table[size] for size in sizes}
     rates = [(size, rate) for size, some in tried.items() for rate in some]
     first = (sizes[0], RATES.get(sizes[0]))
     rates.sort(key=lambda row: row != first)
@@ -273,25 +278,13 @@ def _best(finals: Sequence[Final]) -> str:
 _MORE = {"measure": "test loss", "keeps": (*KEEPS, "Tr Sigma"), "models": ("gpt-4", "gpt")}
 EXPERIMENTS = [
     Experiment(
-        name="sooner-lr",
-        title="The same model, sooner: learning rates at each batch size",
-        claim="Not in the paper. Which of some learning rates is the best over an eighth of the tokens",
-        source="nothing",
-        minutes=1,
-        defaults=Options(epochs=49152 / 703125, batch_sizes=(8, 128, 512), model="gpt-6", points=2),
-        lines=_tries,
-        words=_best,
-        smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
-        **_MORE,  # type: ignore[arg-type]
-    ),
-    Experiment(
         name="sooner",
         title="The same model, sooner",
         claim="Not in the paper. A batch that grows with the measured noise, everything converted, ends at the same "
         f"loss (within {MARGIN:g}) in fewer steps and seconds",
         source="section 5, with a batch size that changes",
         minutes=8,
-        defaults=Options(epochs=393216 / 703125, batch_sizes=(8, 128), seeds=4, model="gpt-6", points=24),
+        defaults=Options(epochs=262144 / 703124, batch_sizes=(8, 128), seeds=4, model="gpt-6", points=24),
         lines=partial(_lines, ARMS, False),
         words=_told,
         smoke={"epochs": 4, "batch_sizes": (1024, 4096)},
@@ -304,10 +297,37 @@ EXPERIMENTS = [
         f"at the same loss (within {MARGIN:g}) or a lower one",
         source="section 5, with kappa = 1/64",
         minutes=6,
-        defaults=Options(epochs=262144 / 703125, batch_sizes=(8, 512), seeds=4, model="gpt-6", points=16),
+        defaults=Options(epochs=262144 / 703124, batch_sizes=(8, 512), seeds=4, model="gpt-6", points=16),
         lines=partial(_lines, RECIPES, True),
         words=_told,
         smoke={"epochs": 4, "batch_sizes": (1024, 4096)},
         **_MORE,  # type: ignore[arg-type]
+    ),
+    Experiment(
+        name="sooner-lr",
+        title="The same model, sooner: learning rates at each batch size",
+        claim="Not in the paper. Which of some learning rates is the best over an eighth of the tokens",
+        source="a choice that is made first",
+        minutes=1,
+        defaults=Options(epochs=49152 / 703124, batch_sizes=(8, 128, 512), model="gpt-6", points=2),
+        lines=partial(_tries, TRIED),
+        words=_best,
+        smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
+        **_MORE,  # type: ignore[arg-type]
+    ),
+    *(
+        Experiment(
+            name=f"{name}-lr",
+            title=f"The same model, sooner: learning rates at B = {size}, over the whole run",
+            claim="Not in the paper. Which of some learning rates is the best for a large batch",
+            source="a choice that is made first",
+            minutes=1,
+            defaults=Options(epochs=samples / 703124, batch_sizes=(size,), model="gpt-6", points=2),
+            lines=partial(_tries, TRIED_LONG),
+            words=_best,
+            smoke={"epochs": 2, "batch_sizes": (1024,)},
+            **_MORE,  # type: ignore[arg-type]
+        )
+        for name, size, samples in (("sooner-large", 128, 262144), ("one-gpu", 512, 262144))
     ),
 ]

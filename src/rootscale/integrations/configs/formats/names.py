@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from rootscale.integrations.configs.formats.row import OptimizerRow, Refusal, When, optimizer
 
-__all__ = ["CLASSES", "LIVE", "TRAINER", "class_refusals", "class_rows"]
+__all__ = ["CLASSES", "LIVE", "NO_MOMENTUM", "TRAINER", "class_refusals", "class_rows"]
 
 #: Names of the Trainer, with the family and the library that makes the optimizer.
 TRAINER: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -35,7 +35,8 @@ TRAINER: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 #: The libraries whose optimizers a live run can be converted with: their state is known to `rootscale.training`.
-LIVE = ("torch",)
+LIVE = ("torch", "torchao", "bitsandbytes")
+NO_MOMENTUM = "RMSprop with momentum or centered is converted live, by rescale_, and not in files; switch it off"
 
 #: Classes by their path in lower case: the family, and the weight decay that the class takes if none is given.
 CLASSES: Mapping[str, tuple[str, float]] = MappingProxyType(
@@ -84,8 +85,7 @@ def class_refusals(path: str, table: str) -> tuple[Refusal, ...]:
         table: of its arguments.
     """
     rmsprop = When(path, ("torch.optim.rmsprop", "rmsprop"))
-    no_rule = "RMSprop with momentum or centered follows no known SDE, so no rule keeps its dynamics; switch it off"
     return (
-        *(Refusal(f"{table}.{name}", no_rule, (None, False, 0), rmsprop) for name in ("momentum", "centered")),
+        *(Refusal(f"{table}.{name}", NO_MOMENTUM, (None, False, 0), rmsprop) for name in ("momentum", "centered")),
         Refusal(f"{table}.decoupled_weight_decay", "name AdamW instead, which is the same"),
     )

@@ -111,14 +111,14 @@ class OptimizerRow:
         fields: its hyperparameters.
         switch: ``(path, value, family)``: with this value there, it is of that other family.
         not_in_files: why it cannot be converted in a file, though live arguments can be; empty if it can.
-        torch_state: whether its state is that of a torch optimizer, which a live conversion needs.
+        live: whether the state of a live run can be converted: it is known to `rootscale.training`.
     """
 
     family: str
     fields: tuple[Field, ...]
     switch: tuple[str, Any, str] | None = None
     not_in_files: str = ""
-    torch_state: bool = True
+    live: bool = True
 
 
 def optimizer(family: str, held: Mapping[str, str | tuple[str, float | None]], **options: Any) -> OptimizerRow:

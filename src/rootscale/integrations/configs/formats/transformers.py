@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rootscale.changes import Change
-from rootscale.integrations.configs.formats.names import LIVE, TRAINER
+from rootscale.integrations.configs.formats.names import LIVE, NO_MOMENTUM, TRAINER
 from rootscale.integrations.configs.formats.row import (
     Field,
     Refusal,
@@ -49,7 +49,7 @@ _ROWS = {
     "lion": optimizer("lion", {name: path for name, path in _ADAMW.items() if name != "eps"}),
 }
 #: The values of ``optim``.
-_OPTIMIZERS = {name: replace(_ROWS[family], torch_state=library in LIVE) for name, (family, library) in TRAINER.items()}
+_OPTIMIZERS = {name: replace(_ROWS[family], live=library in LIVE) for name, (family, library) in TRAINER.items()}
 
 _MIN_LR = Field(f"{_KWARGS}.min_lr", "min_eta")
 _PLATEAU = ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown")
@@ -84,7 +84,6 @@ _FIELDS = (
     Field("ref_model_sync_steps", "intervals", 512, when=(When("sync_ref_model"),)),  # of TRL
 )
 _RMSPROP = When("optim", ("rmsprop",))
-_NO_RULE = "RMSprop with momentum or centered follows no known SDE, so no rule keeps its dynamics; switch it off"
 _REFUSALS = (
     Refusal(
         "auto_find_batch_size",
@@ -99,8 +98,8 @@ _REFUSALS = (
         "a script without a Trainer makes its own optimizer and schedule, whose options are not these",
         matching="no_trainer",
     ),
-    Refusal(f"{_TEXT}.momentum", _NO_RULE, (None, 0), _RMSPROP),
-    Refusal(f"{_TEXT}.centered", _NO_RULE, (None, False, 0, "false", "no"), _RMSPROP),
+    Refusal(f"{_TEXT}.momentum", NO_MOMENTUM, (None, 0), _RMSPROP),
+    Refusal(f"{_TEXT}.centered", NO_MOMENTUM, (None, False, 0, "false", "no"), _RMSPROP),
 )
 #: What only live arguments have done already.
 LIVE_REFUSALS = (

@@ -1,0 +1,75 @@
+"""What pages show: code that parses and imports what there is, and commands with options that exist."""
+
+import ast
+import importlib
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+import pytest
+import registry
+
+from rootscale import __version__, cli
+from rootscale.integrations.configs import FORMATS
+from rootscale.optimizers import FAMILIES
+from rootscale.paper.stored import finals_of
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Libraries that need not be installed where the pages are tested.
+OPTIONAL = ("optax", "ray", "lightning", "transformers", "accelerate")
+
+
+def blocks(page, language):
+    """The blocks of code of a language, without the indentation of lists."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(text) for _, text in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_without_prompts_parses_and_imports_what_there_is(page):
+    for text in blocks(page, "python"):
+        if ">>> " in text:
+            continue  # doctest runs it
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "rootscale":
+                if any(name in node.module for name in OPTIONAL):
+                    continue
+                module = importlib.import_module(node.module)
+                assert not [alias.name for alias in node.names if not hasattr(module, alias.name)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_have_options_that_exist(page):
+    parsers = cli._parser()._subparsers._group_actions[0].choices
+    for text in blocks(page, "console"):
+        for line in re.findall(r"^\$ (?:\S+=\S+ )*rootscale (.*)$", text.replace("\\\n", " "), re.MULTILINE):
+            command, *words = shlex.split(line.partition(" # ")[0].replace("wait;", ""), comments=True)
+            if command not in parsers:
+                assert command.startswith("-"), line
+                continue
+            options = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
+            own = options if "--" not in words else set()
+            assert own <= set(parsers[command]._option_string_actions), line
+
+
+def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
+    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert heads[:2] == ["Unreleased", __version__]
+    text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    assert f"{len(FAMILIES)} families" in text
+    assert f"{len(FORMATS)} kinds of configuration files" in text
+
+
+def test_the_accuracies_on_the_start_page_are_those_of_the_results():
+    text = " ".join((ROOT / "docs" / "README.md").read_text(encoding="utf-8").split())
+    finals = {final.label: -100 * final.accuracy.gap for final in finals_of(ROOT / "results" / "cifar10-switch")[1:]}
+    converted, rate = (finals[f"256 → 4,096, {name}"] for name in ("everything converted", "learning rate only"))
+    assert f"everything converted it ends {converted:.1f} points of accuracy below" in text
+    assert f"which is what most tools change, {rate:.1f} points" in text
+
+
+def test_the_table_of_optimizers_is_that_of_the_registry():
+    page = registry.PAGE.read_text(encoding="utf-8")
+    assert page == registry.with_summary(page), "python website/registry.py writes it anew"
