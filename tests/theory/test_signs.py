@@ -222,6 +222,18 @@ def test_the_measured_weak_error_is_the_exact_one(setting):
         assert abs(error) > 8 * se
 
 
+def test_a_sign_that_hardly_ever_flips_is_no_control():
+    """At 16 times the batch, with the learning rate kept, one path in thousands moves up: no coefficient fits that."""
+    made = case("signsgd")
+    base = made.chain(64)
+    other = rescaled(base, 16, "none")
+    errors = weak_error(base, other, made.x0, made.save, paths=Paths(1000))
+    there = expectations(other, 4)
+    for name, value in expectations(base, 64).items():
+        (error,), (se,) = errors.at(name)
+        assert abs(error - (value - there[name])) < 4 * se
+
+
 def test_the_square_root_rule_keeps_signsgd_up_to_eta_squared_and_others_do_not():
     made = case("signsgd")
 

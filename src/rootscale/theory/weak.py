@@ -255,15 +255,17 @@ def _regressed(values: Array, tests: int) -> tuple[Array, Array, Array]:
     The other columns, the controls, have mean zero.
 
     Coefficients come from the other half of the paths (even and odd ones), so that they do not know the noise that
-    they are multiplied with, and nothing is biased.
+    they are multiplied with, and nothing is biased. A control that is made of events too rare for half of the paths
+    has no coefficient.
     """
     means, variances, plain = [], [], []
+    reach = np.abs(values[:, tests:]).max(0)
     folds = [values[fold::2] for fold in (0, 1)]
     for fold, other in ((folds[0], folds[1]), (folds[1], folds[0])):
         centered = other - other.mean(0)
         controls = centered[:, tests:]
         size = np.sqrt((controls**2).mean(0))
-        scale = np.where(size > 0, size, 1.0)
+        scale = np.where((size > 0) & (reach <= size * math.sqrt(len(other))), size, np.inf)
         values_of, vectors = np.linalg.eigh(controls.T @ controls / np.outer(scale, scale) / len(other))
         keep = values_of > 1e-9  # what other controls repeat, or what is always zero, is left out, not inverted
         basis = vectors[:, keep] / scale[:, None]
