@@ -205,6 +205,11 @@ class Experiment:
         """
         return self.place.partition("/")[0] if "/" in self.place else ""
 
+    @property
+    def drawn(self) -> str:
+        """The test function whose gap is drawn."""
+        return self.shown.function or self.measure
+
     def __post_init__(self) -> None:
         if self.measure not in MEASURES:
             raise ValueError(f"the measure of {self.name} must be one of {', '.join(MEASURES)}, got {self.measure!r}")

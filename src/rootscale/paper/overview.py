@@ -19,13 +19,13 @@ from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
 from rootscale.paper.groups import GROUPS, Group, cells_of
 from rootscale.paper.pages import row
 
-__all__ = ["overview"]
+__all__ = ["Claim", "claims_of", "outcome_tables"]
 
 #: How the claim of an experiment begins that the paper does not have.
 BEYOND = "Not in the paper"
 
 
-def overview(results: Path) -> str:
+def outcome_tables(results: Path) -> str:
     """Return the tables in Markdown."""
     entries = list(entries_of(results))
     lines = [
@@ -144,20 +144,17 @@ def _measured(entry: Entry) -> str:
     assert found is not None
     if not entry.there or entry.record["options"]["smoke"]:
         return found.words
-    shown, finals = entry.experiment.shown, entry.finals
+    shown, finals, function = entry.experiment.shown, entry.finals, entry.experiment.drawn
     if shown.brief is not None:
         text = shown.brief(finals)
     elif shown.limit is None:
-        gaps = [f"{label} {format_curve(final, shown.function)}" for label, final in _named(finals)]
+        gaps = [f"{label} {format_curve(final, function)}" for label, final in _named(finals)]
         verdicts = sorted({final.verdict for final in finals[1:] if final.verdict})
-        text = f"largest gap of the {shown.function}, of its range: {', '.join(gaps)}"
+        text = f"largest gap of the {function}, of its range: {', '.join(gaps)}"
         text += f"; verdict of the check: {' or '.join(verdicts)}" if verdicts else ""
     else:
-        unit = "points of test accuracy" if shown.function == ACCURACY else "nats of validation loss"
-        gaps = [
-            f"{label} {_short(format_gap(shown.function, final.end(shown.function)))}"
-            for label, final in _named(finals)
-        ]
+        unit = "points of test accuracy" if function == ACCURACY else "nats of validation loss"
+        gaps = [f"{label} {_short(format_gap(function, final.end(function)))}" for label, final in _named(finals)]
         text = f"{unit} less the base's: {', '.join(gaps)}"
     missing = len(entry.record["missing"])
     runs = f"{missing} {'runs' if missing > 1 else 'run'}"

@@ -24,10 +24,10 @@ from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiments.glue_page import page as glue_page
 from rootscale.paper.experiments.sde_digits import draw_stored
 from rootscale.paper.figures import draw_curves, draw_dots, draw_group, draw_noise, draw_switch
+from rootscale.paper.figures.bars import draw_headline
 from rootscale.paper.groups import GROUPS, cells_of
 from rootscale.paper.headline import HEADLINES, ways_of
-from rootscale.paper.figures.bars import draw_headline
-from rootscale.paper.overview import overview
+from rootscale.paper.overview import outcome_tables
 from rootscale.paper.pages import dominated_words, page
 from rootscale.paper.stored import judge_again
 
@@ -95,7 +95,7 @@ def build(results: Path, pages: Path | None, only: Sequence[str] = ()) -> None:
         text += f"\n{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    write(place, f"{before}{BEGIN}\n{overview(results)}{dominated_words(scaling)}{END}{after}")
+    write(place, f"{before}{BEGIN}\n{outcome_tables(results)}{dominated_words(scaling)}{END}{after}")
     print(f"{place}: {len(there)} experiments")
 
 

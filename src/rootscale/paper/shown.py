@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rootscale.gap import Largest
-from rootscale.paper.finals import ACCURACY, End, Final
+from rootscale.paper.finals import End, Final
 
 __all__ = ["CONTRADICTED", "REPRODUCED", "UNDECIDED", "Dot", "Outcome", "Planned", "Shown", "judge_ends", "tell_ends"]
 
@@ -48,7 +48,7 @@ class Shown:
 
     Args:
         headline: returns the finding as a sentence, which is the title of the figure.
-        function: the test function whose gap to the base is drawn.
+        function: the test function whose gap to the base is drawn; empty for the measure of the experiment.
         limit: how far it may be off, in its own unit; None draws the gap as a share of the base curve's range, with
             the check's tolerance.
         limited_by: what says so.
@@ -61,7 +61,7 @@ class Shown:
     """
 
     headline: Callable[[Sequence[Final]], str] | None = None
-    function: str = ACCURACY
+    function: str = ""
     limit: float | None = None
     limited_by: str = "the paper's claim"
     dots: Callable[[Sequence[Final]], Sequence[Dot]] | None = None

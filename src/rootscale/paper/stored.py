@@ -62,7 +62,7 @@ def store(
         missing: the names of those that are not finished.
     """
     command = experiment.command(options)
-    arms = []
+    arms: list[Arm] = []
     for line in lines:
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
         if parts:

@@ -6,6 +6,7 @@ On a GPU a number that is read waits for all work before it. So whatever is read
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -52,11 +53,11 @@ def moments_of(found: list[Sums], samples: int, size: float | None, roots: list[
         norms, gradients = numbers[: len(found)], numbers[len(found) :]
         pairs = [(norm / samples, gradient / samples**2) for norm, gradient in zip(norms, gradients, strict=True)]
         return [Moments(norm - gradient, gradient, 0, 0) for norm, gradient in pairs]
-    metric = roots or [None] * len(found)
+    metric: Sequence[Tensor | None] = roots or [None] * len(found)
     parts = [_coordinates(one, samples, size, root) for one, root in zip(found, metric, strict=True)]
     numbers = read_numbers([number for floats, _ in parts for number in floats])
     counts = torch.stack([count for _, integers in parts for count in integers]).tolist()
-    return [Moments(*numbers[2 * i : 2 * i + 2], *counts[2 * i : 2 * i + 2]) for i in range(len(parts))]
+    return [Moments(numbers[i], numbers[i + 1], counts[i], counts[i + 1]) for i in range(0, 2 * len(parts), 2)]
 
 
 def read_numbers(numbers: list[Tensor]) -> list[float]:

@@ -11,7 +11,7 @@ import torch
 
 from rootscale.degrees import Exponents
 from rootscale.hparams import Optimizer
-from rootscale.optimizers import FAMILIES, Family, Spelling, add_family, family
+from rootscale.optimizers import Family, Spelling, add_family, family
 from rootscale.rules import RULES, Rule, add_rule
 from rootscale.spelling import Fields
 from rootscale.training.adapters import add_adapter

@@ -100,7 +100,7 @@ def _bars(entry: Entry) -> str:
 
 def _points(entry: Entry) -> bool:
     """Return whether the gap is drawn in points of test accuracy."""
-    return entry.experiment.shown.function == ACCURACY and entry.experiment.shown.limit is not None
+    return entry.experiment.drawn == ACCURACY and entry.experiment.shown.limit is not None
 
 
 def _base_text(check: Check) -> str:
@@ -112,7 +112,7 @@ def _base_text(check: Check) -> str:
 
 def _drawn_gap(entry: Entry) -> Any:
     """Return a function that gives the gap of a line as it is drawn, with its places."""
-    name, factor = entry.experiment.shown.function, _factor(entry)
+    name, factor = entry.experiment.drawn, _factor(entry)
 
     def drawn(line: _Line) -> tuple[Array, Array]:
         gap = _gap(line.arm, name)
@@ -127,7 +127,7 @@ def _factor(entry: Entry) -> Any:
     """Return what turns a gap, which is a share of the range, into what is drawn: points, nats or percent."""
     if entry.experiment.shown.limit is None:
         return lambda gap: 100.0
-    return lambda gap: gap.range * (100.0 if entry.experiment.shown.function == ACCURACY else 1.0)
+    return lambda gap: gap.range * (100.0 if entry.experiment.drawn == ACCURACY else 1.0)
 
 
 def _gap(arm: Arm, name: str) -> Gap | None:
@@ -136,11 +136,13 @@ def _gap(arm: Arm, name: str) -> Gap | None:
 
 def _draw_gaps(axis: Any, entry: Entry, lines: list[_Line]) -> None:
     shown, factor, drawn = entry.experiment.shown, _factor(entry), _drawn_gap(entry)
-    accuracy = shown.function == ACCURACY
-    title = shown.function.replace("test loss", "validation loss") if _language(entry) else shown.function
+    accuracy = entry.experiment.drawn == ACCURACY
+    title = (
+        entry.experiment.drawn.replace("test loss", "validation loss") if _language(entry) else entry.experiment.drawn
+    )
     base = f"the {text} run" if (text := _base_text(entry.check)) == "discrete" else text
     unit = "% of its range" if shown.limit is None else "points" if accuracy else "nats"
-    share = words.tolerance(entry.check, shown.function) or 0.0
+    share = words.tolerance(entry.check, entry.experiment.drawn) or 0.0
     limit = 100 * share if shown.limit is None else shown.limit * (100 if accuracy else 1)
     claimed = "the tolerance" if shown.limit is None else shown.limited_by
     strip = f" (grey: {claimed}, ± {limit:g})" if limit else ""
@@ -149,7 +151,7 @@ def _draw_gaps(axis: Any, entry: Entry, lines: list[_Line]) -> None:
     axis.axhline(0, color=lines[0].colour, linewidth=1.6)
     levels = [np.array([-1.6 * limit, 1.6 * limit])]
     for line in lines[1:]:
-        gap = _gap(line.arm, shown.function)
+        gap = _gap(line.arm, entry.experiment.drawn)
         if gap is None:
             continue
         x, y = drawn(line)
