@@ -138,7 +138,8 @@ def _smaller(arm: Arm, own: Sequence[Arm]) -> Iterator[str]:
     excess = max(abs(gap.largest.gap) / arm.comparison.limit(gap) for gap in arm.comparison.decisive)
     if kappa > 1 and 1 < excess < math.inf:
         size = float(arm.plan.batch_size.total) / kappa * (1 + (kappa - 1) / excess)
-        yield f"try {few_digits(size, 2)}, as the error of larger steps grows in proportion to them"
+        whole = math.floor(float(f"{size:.2g}"))
+        yield f"try {show(whole)}, as the error of larger steps grows in proportion to them"
 
 
 def _undecided(arm: Arm) -> str:
