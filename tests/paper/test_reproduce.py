@@ -419,8 +419,8 @@ def test_svag_starts_at_the_beginning_or_after_the_warm_up(optimizer, cifar10):
 
 def test_unfinished_ablations_tell_what_there_is():
     runs = [arm("B = 256", [0.9]), arm("B = 2,048; sqrt: eta", [0.8], size=2048, loss=[1.5])]
-    words = experiments()["cifar10-ablations"].words(final_values(runs, 100))
-    assert words.endswith(". B = 2,048: sqrt: eta 50 % (-10.0 ± 5.0 points)")
+    words = experiments()["cifar10-ablations"].words(final_values(runs, SEED_DEVIATION))
+    assert words.endswith(". B = 2,048: sqrt: eta 50 % (-10.0 ± 0.7 points)")
 
 
 def test_ablations_tell_the_rank_of_the_rule_the_papers_others_and_the_ends():
@@ -433,8 +433,8 @@ def test_ablations_tell_the_rank_of_the_rule_the_papers_others_and_the_ends():
         "linear: eta, beta1, beta2": 1.4,
     }
     others = [arm(f"B = 2,048; {label}", [0.9], size=2048, loss=[loss]) for label, loss in losses.items()]
-    words = experiments()["cifar10-ablations"].words(final_values([arm("B = 256", [0.9]), *others], 100))
-    same = "(+0.0 ± 4.2 points)"
+    words = experiments()["cifar10-ablations"].words(final_values([arm("B = 256", [0.9]), *others], SEED_DEVIATION))
+    same = "(+0.0 ± 0.7 points)"
     assert words.partition("B = 2,048: ")[2] == (
         f"the whole rule sqrt: eta, eps, beta1, beta2 20 % {same}, 2 of 6; sqrt: eta, eps, beta1 30 % {same}; "
         f"linear: eta, beta1, beta2 40 % {same}; best of the others: linear: eta, beta1 10 % {same}; "
@@ -446,18 +446,17 @@ def test_the_papers_form_of_adam_is_compared_with_torchs_and_with_itself():
     sizes = {"B = 256": (256, 0.88, 0.87), "B = 4,096": (4096, 0.86, 0.84)}
     runs = [arm(f"v_{{k+1}} (torch), {label}", [torchs], size=size) for label, (size, torchs, _) in sizes.items()]
     words = experiments()["cifar10-vk"].words
-    assert words(final_values(runs, SEED_DEVIATION)).endswith("B = 4,096: 86.00 ± 0.35 %")
+    assert words(final_values(runs, SEED_DEVIATION)).endswith("B = 4,096: 86.00 ± 0.50 %")
     runs += [arm(f"v_k (paper), {label}", [papers], size=size) for label, (size, _, papers) in sizes.items()]
     told = words(final_values(runs, SEED_DEVIATION)).partition("; ")[2]
-    assert told == "v_k less v_{k+1}: -1.0 ± 0.5 points; under v_k, B = 4,096 less B = 256: -3.0 ± 0.5 points"
-    assert words(final_values(runs[:3], 10_000)).endswith("; v_k less v_{k+1}: -1.0 ± 0.5 points")
+    assert told == "v_k less v_{k+1}: -1.0 ± 0.7 points; under v_k, B = 4,096 less B = 256: -3.0 ± 0.7 points"
+    assert words(final_values(runs[:3], SEED_DEVIATION)).endswith("; v_k less v_{k+1}: -1.0 ± 0.7 points")
 
 
 def test_svag_that_has_only_begun_tells_what_there_is():
     words = experiments()["cifar10-svag-adam-warm"].words
-    assert (
-        words(final_values([arm("discrete (ℓ = 1)", [0.5])], 100)) == "test accuracy discrete (ℓ = 1): 50.00 ± 5.00 %"
-    )
+    told = words(final_values([arm("discrete (ℓ = 1)", [0.5])], SEED_DEVIATION))
+    assert told == "test accuracy discrete (ℓ = 1): 50.00 ± 0.50 %"
 
 
 def test_ablations_scale_what_their_name_says_and_batchnorm_always(cifar10):
