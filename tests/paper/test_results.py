@@ -19,7 +19,11 @@ from rootscale.report.payload import make_payload
 
 RESULTS = Path(__file__).parents[2] / "results"
 CHECKS = sorted(path.parent for path in RESULTS.rglob("check.json"))
-ENTRIES = [entry for entry in entries_of(RESULTS) if entry.there and not entry.experiment.group]
+ENTRIES = [
+    entry
+    for entry in entries_of(RESULTS)
+    if entry.there and not entry.experiment.group and entry.experiment.name not in HEADLINES
+]
 NAMES = {str(folder.relative_to(RESULTS)): folder for folder in CHECKS}
 #: Published numbers that once disagreed: folder, run, the train loss's largest gap.
 ONCE_DISAGREED = {
