@@ -17,6 +17,7 @@ from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.figures.canvas import short_labels
 from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
 from rootscale.paper.groups import GROUPS, Group, cells_of
+from rootscale.paper.headline import HEADLINES, ways_of
 from rootscale.paper.pages import row
 
 __all__ = ["Claim", "claims_of", "outcome_tables"]
@@ -145,7 +146,10 @@ def _measured(entry: Entry) -> str:
     if not entry.there or entry.record["options"]["smoke"]:
         return found.words
     shown, finals, function = entry.experiment.shown, entry.finals, entry.experiment.drawn
-    if shown.brief is not None:
+    headline = HEADLINES.get(entry.experiment.name)
+    if headline is not None:
+        text = headline.words(ways_of(entry, headline.arms))
+    elif shown.brief is not None:
         text = shown.brief(finals)
     elif shown.limit is None:
         gaps = [f"{label} {format_curve(final, function)}" for label, final in _named(finals)]

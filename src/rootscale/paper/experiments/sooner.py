@@ -36,6 +36,7 @@ from rootscale.paper.experiments.language_runs import sizes_of
 from rootscale.paper.experiments.switch_lines import KEEPS, gpt_task
 from rootscale.paper.finals import Final, format_end, format_gap
 from rootscale.paper.parts import settings_for, setup_for
+from rootscale.paper.shown import Shown
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Schedule
 from rootscale.training import BatchSchedule
@@ -312,6 +313,7 @@ EXPERIMENTS = [
         defaults=Options(epochs=49152 / 703124, batch_sizes=(8, 128, 512), model="gpt-6", points=2),
         lines=partial(_tries, TRIED),
         words=_best,
+        shown=Shown(brief=_best),
         smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
         **_MORE,  # type: ignore[arg-type]
     ),
@@ -325,6 +327,7 @@ EXPERIMENTS = [
             defaults=Options(epochs=samples / 703124, batch_sizes=(size,), model="gpt-6", points=2),
             lines=partial(_tries, TRIED_LONG),
             words=_best,
+            shown=Shown(brief=_best),
             smoke={"epochs": 2, "batch_sizes": (1024,)},
             **_MORE,  # type: ignore[arg-type]
         )
