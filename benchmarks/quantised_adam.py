@@ -63,7 +63,7 @@ def task_of(name: str) -> Task:
     )
 
 
-def measured(name: str, seeds: int) -> dict[str, dict[str, dict[str, float]]]:
+def measured(name: str, seeds: int, store: Path | None) -> dict[str, dict[str, dict[str, float]]]:
     """Return the largest gaps by kappa and by what is done, each against the run of its own kind that was kept."""
     settings = Settings(
         grid=grid(SAMPLES, 40, SWITCH, [4, 64]), switch_at=SWITCH, measure=Measure(noise=False, eval_samples=1437)
@@ -71,8 +71,9 @@ def measured(name: str, seeds: int) -> dict[str, dict[str, dict[str, float]]]:
     arms = {(kappa, label): Variant(Fraction(kappa), rule) for kappa in KAPPAS for label, rule in RULES.items()}
     null = Variant(other_samples=True)
     runs = sweep(
-        task_of(name), [Variant(), null, *arms.values()], seeds=range(seeds), settings=settings, execute=Here(seeds)
-    ).trajectories
+        task_of(name), [Variant(), null, *arms.values()], seeds=range(seeds), settings=settings, execute=Here(seeds),
+        store=store,
+    ).trajectories  # fmt: skip
     base = runs[Variant()]
 
     def largest(variant: Variant) -> dict[str, float]:
@@ -89,10 +90,11 @@ def main() -> None:
     """Run, and save the gaps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--store", type=Path, help="the folder of the runs, which are resumed from there")
     parser.add_argument("--out", type=Path, default=Path("results/optimizers/quantised.json"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found = {kind: measured(name, args.seeds) for kind, name in track(BITS.items())}
+    found = {kind: measured(name, args.seeds, args.store) for kind, name in track(BITS.items())}
     made = {"command": f"python benchmarks/quantised_adam.py --seeds {args.seeds}", **environment("cpu")}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(args.out, {"gaps": found, "seeds": args.seeds, "bitsandbytes": version("bitsandbytes"), **made})

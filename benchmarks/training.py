@@ -190,11 +190,11 @@ def main() -> None:
         "exact_noise": ratios["MNIST net: vmap(grad)", "MNIST net: exact_noise"],
         "adam_vk": ratios["paper's Adam", "torch Adam"],
         "rmsprop_vk": ratios["paper's RMSprop", "torch RMSprop"],
-        "sample_clock_adamw": ratios["sample clock", "torch AdamW, fused"],
     }
     if small:
         shown |= ensemble(5)
     print(" ".join(f"{name}={value:.2f}" for name, value in shown.items()))
+    print(f"sample_clock_adamw={ratios['sample clock', 'torch AdamW, fused']:.2f} (of torch fused)")
 
 
 if __name__ == "__main__":

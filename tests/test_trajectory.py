@@ -146,3 +146,13 @@ def test_a_damaged_file_is_named_wherever_it_is_damaged(tmp_path):
             told.append(str(error))
     assert len(told) > 20
     assert all("run.npz is not a saved trajectory, or is damaged: " in text for text in told)
+
+
+def test_runs_of_ones_own_are_paired_by_their_seeds() -> None:
+    runs = Trajectory.of_runs([10, 20], {"loss": [[1.0, 0.5], [0.8, 0.4]]}, seeds=[3, 7])
+    assert runs.meta == {"samples": [10, 20], "seeds": [3, 7]}
+    assert Trajectory.of_runs([10, 20], {"loss": [[1.0, 0.5]]}).meta["seeds"] == [0]
+    with pytest.raises(ValueError, match="one seed for each of the 2 runs, got 3"):
+        Trajectory.of_runs([10, 20], {"loss": [[1.0, 0.5], [0.8, 0.4]]}, seeds=[1, 2, 3])
+    with pytest.raises(ValueError, match=r"values\['loss'\] must have 2 dimensions"):
+        Trajectory.of_runs([10, 20], {"loss": [1.0, 0.5]})

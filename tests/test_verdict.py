@@ -234,10 +234,10 @@ def test_scatter_that_is_new_at_every_time_is_averaged_away_and_scatter_that_las
         verdicts = []
         for _ in range(20):
             base, _ = pair(rng, 8)
-            noise = 0.08 * SCALES["loss"] * rng.standard_normal(shape)
+            noise = 0.05 * SCALES["loss"] * rng.standard_normal(shape)
             verdicts.append(compare(base, with_values(base, loss=base.values["loss"] + noise), ["loss"], resamples=400))
         found[name] = [one.verdict for one in verdicts].count("same")
-    assert found["new"] > 15 > 5 > found["lasting"], found
+    assert found["new"] > 14 > 7 > found["lasting"], found
 
 
 def test_a_run_is_averaged_over_the_times_before_it_diverged() -> None:
@@ -452,7 +452,7 @@ def test_more_divergence_on_one_side_prevents_the_same() -> None:
     assert result.diverged == (2, 0)
     assert {gap.verdict for gap in result.gaps.values()} == {"same"}
     assert result.verdict == "undecided"
-    assert result.seeds_needed == 40  # 10 of 40 against 0: p = 0.001; 8 of 32: 0.005, and a look may spend 0.004
+    assert result.seeds_needed == 32  # 8 of 32 against 0: p = 0.005; 6 of 24: 0.02, and a look may spend 0.008
     assert compare(base, diverge(other, 2), looks="once").seeds_needed == 24  # 6 of 24: p = 0.02; 4 of 16: 0.10
     assert "2 of 8 runs of the other and 0 of 8 of the base diverged" in result.notes[0]
 
@@ -683,7 +683,7 @@ def test_a_comparison_as_text_has_a_line_for_each_function() -> None:
         row = next(line for line in text.splitlines() if line.strip().startswith(name))
         assert str(gap) in row
         assert str(gap).startswith(f"{name}: {gap.verdict}")
-        assert f"largest gap {100 * gap.largest.gap:+.1f} % of" in row
+        assert f"largest gap {100 * gap.judged.gap:+.1f} % of" in row
         assert str(gap.seeds_needed or "") in row
 
 

@@ -1,13 +1,14 @@
-"""Docstrings as the reference needs them: examples as blocks of code, each argument with a line of its own."""
+"""Docstrings as the reference needs them: examples as blocks of code, a line for each argument."""
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
 import griffe
 
-__all__ = ["Docstrings", "apart", "fenced"]
+__all__ = ["Docstrings", "apart", "default_of", "fenced"]
 
 #: Names that share a line, and what it says of them, over as many lines as are indented further.
 _TOGETHER = re.compile(r"^( +)(\*{0,2}\w+)((?:, \*{0,2}\w+)+): (.*(?:\n\1 +\S.*)*)", re.M)
@@ -49,10 +50,23 @@ def apart(text: str) -> str:
     return head + mark + _TOGETHER.sub(one, rest)
 
 
+def default_of(code: str) -> str | None:
+    """Return the default of a record's field, which is declared by its unit; None where it has none.
+
+    >>> default_of("quantity('momentum', default=0.0)"), default_of("quantity('eta', 'lr')")
+    ('0.0', None)
+    """
+    call = ast.parse(code, mode="eval").body
+    keywords = call.keywords if isinstance(call, ast.Call) else []
+    return next((ast.unparse(one.value) for one in keywords if one.arg == "default"), None)
+
+
 class Docstrings(griffe.Extension):  # type: ignore[misc,unused-ignore]
-    """Change every docstring that the reference shows."""
+    """Change every docstring that the reference shows, and the defaults of records' fields."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Change the docstring of one object."""
         if obj.docstring:
             obj.docstring.value = fenced(apart(obj.docstring.value))
+        if isinstance(obj, griffe.Attribute) and str(obj.value).startswith("quantity("):
+            obj.value = default_of(str(obj.value))

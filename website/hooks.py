@@ -40,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     uris = [file.src_uri for file in files if file.inclusion is not InclusionLevel.EXCLUDED]
     nav = list(config.nav or [])
     named = set(_named(nav))
-    config.nav = _arranged(nav, sorted(uri for uri in uris if uri not in named), set(uris))
+    config.nav = _arranged(nav, sorted(uri for uri in uris if uri not in named))
     return files
 
 
@@ -75,7 +75,7 @@ def _matches(uri: str, pattern: str) -> bool:
     return deep and fnmatch.fnmatch(uri, pattern.replace("**/", "*"))
 
 
-def _arranged(items: list[Any], others: list[str], known: set[str]) -> list[Any]:
+def _arranged(items: list[Any], others: list[str]) -> list[Any]:
     """Return a navigation with patterns replaced by the pages that match and stand nowhere else; empty parts vanish.
 
     A page is taken by the first pattern that matches.
@@ -84,7 +84,7 @@ def _arranged(items: list[Any], others: list[str], known: set[str]) -> list[Any]
     for item in items:
         title, value = next(iter(item.items())) if isinstance(item, dict) else (None, item)
         if isinstance(value, list):
-            value = _arranged(value, others, known)
+            value = _arranged(value, others)
         elif "*" in value:
             found = [uri for uri in others if _matches(uri, value)]
             others[:] = [uri for uri in others if uri not in found]
@@ -92,8 +92,6 @@ def _arranged(items: list[Any], others: list[str], known: set[str]) -> list[Any]
             if title is None:
                 arranged += value
                 continue
-        elif value.startswith(places.AWAITED) and value not in known:
-            continue
         if value:
             arranged.append(value if title is None else {title: value})
     return arranged

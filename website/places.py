@@ -15,8 +15,8 @@ __all__ = ["REPOSITORY", "ROOT", "rewrite_links", "show_sources", "targets", "to
 ROOT = Path(__file__).parents[1]
 #: Files of the root that are pages of the site; README.md is not one, docs/README.md is the start page.
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "README.md"}
-#: Parts of the site that may be missing.
-AWAITED = ("tutorials/", "calculator/")
+#: Pages that may be missing: a tutorial's page is there when its script has been run.
+AWAITED = ("tutorials/",)
 #: The scheme of links to files that are not on the site, until they are shown.
 REPOSITORY = "repository:"
 #: Code, which is left alone, or the target of a link; code spans of a link's text are passed over with it.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import places
 from reference_cli import plain
+from registry import TOYS, measured_in, table, toy_gap
 
 from rootscale.averagings import AVERAGINGS
 from rootscale.optimizers import FAMILIES
@@ -21,13 +20,6 @@ STATUS = (
     "**theorem**: proven in a paper. **derived**: follows by a calculation. **measured**: an experiment of ours "
     "decides. **heuristic**: known to leave something out."
 )
-KAPPAS = (4, 16)
-
-
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table in Markdown."""
-    lines: list[tuple[str, ...]] = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def units() -> str:
@@ -81,15 +73,14 @@ def converted(rule: Rule) -> tuple[tuple[str, ...], Sequence[tuple[str, ...]]]:
 
 def optimizers() -> str:
     """Return the page of optimizers: rule, status, measured gap, and what becomes of each value."""
-    path = places.ROOT / "results" / "optimizers" / "toys.json"
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(TOYS.read_text(encoding="utf-8"))
     rows = [
         (
             f"[{row.name}](#{row.name})",
             f"[{row.rules[0]}](rules.md#{row.rules[0]})",
             row.status,
-            gaps(found.get(row.name, {}), row.rules[0]),
-            trained(row),
+            toy_gap(row, found.get(row.name, {})),
+            measured_in(row, "../../results"),
         )
         for row in FAMILIES.values()
     ]
@@ -104,20 +95,6 @@ def optimizers() -> str:
         + "\n\n".join("\n".join(section(row)) for row in FAMILIES.values())
         + "\n"
     )
-
-
-def gaps(found: dict[str, Any], rule: str) -> str:
-    """Return the larger gap of a rule on the toy problems, for each kappa; empty where nothing was measured."""
-    sizes = [
-        [abs(gap[rule]["gap"]) for key, gap in found.items() if key.endswith(f"kappa={kappa}") and rule in gap]
-        for kappa in KAPPAS
-    ]
-    return " / ".join(f"{max(size):.2f}" if size else "none" for size in sizes) if any(sizes) else ""
-
-
-def trained(row: Family) -> str:
-    """Return a link to the runs in which a family's rule was measured."""
-    return f"[{row.measured}](../../results/{row.measured}/README.md)" if row.measured else ""
 
 
 def section(row: Family) -> Iterator[str]:

@@ -6,8 +6,9 @@ a code cell (what follows on the line describes its picture), ``# %% [markdown]`
 is run and not shown: it holds the text to its numbers.
 
 Of each script this makes ``NN-name.md``, a page of plain Markdown with what the code printed and drew, which GitHub and
-the site show alike, and ``NN-name.ipynb``, the same cells as a notebook to run. The page ends in digests of the script
-and of itself, so that `stale` sees a page that belongs to another text.
+the site show alike, and ``NN-name.ipynb``, the same cells as a notebook to run. The page ends in digests of the script,
+of its code and of itself: `stale` sees a page that belongs to another text. Where only words have changed, nothing is
+run, and the page keeps what its code gave.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
 WIDTH, DPI = 100, 110
 _MARK = re.compile(r"^# %%(.*)$", re.MULTILINE)
-_DIGESTS = re.compile(r"<!-- make tutorials: (\w+) (\w+) -->\n$")
+_DIGESTS = re.compile(r"<!-- make tutorials: (\w+) (\w+) (\w+) -->\n$")
+_PRINTED = re.compile(r"\n\n```text\n(.*?)\n```(?=\n\n)", re.DOTALL)
+_DRAWN = re.compile(r"\n\n!\[.*?\]\(images/(.+?)\)")
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,8 @@ def _cell(head: str, source: str, start: int, end: int) -> Cell:
     if head.startswith("[markdown]"):
         return Cell("markdown", "", re.sub(r"^# ?", "", text, flags=re.MULTILINE), line)
     lines = text.splitlines()
-    if lines and all(one.startswith("# !") for one in lines):
-        return Cell("console", head, "\n".join(one.removeprefix("# !") for one in lines), line)
+    if lines and lines[0].startswith("# !") and all(one.startswith(("# !", "#  ")) for one in lines):
+        return Cell("console", head, re.sub(r"^# !?", "", text, flags=re.MULTILINE), line)
     return Cell("check" if head == 'tags=["check"]' else "python", head, text, line)
 
 
@@ -91,7 +94,6 @@ def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    pyplot.show = lambda: None
     space: dict[str, Any] = {"__name__": "__main__"}
     before = ""
     for cell in cells:
@@ -159,10 +161,9 @@ def render_page(given: list[tuple[Cell, Output]], name: str) -> tuple[str, dict[
             continue
         shown = "\n".join(line.rstrip() for line in output.text.strip("\n").splitlines())
         if cell.kind == "console":
-            command = re.sub(r"^(?=\S)", "$ ", cell.text, flags=re.MULTILINE)  # what goes on is indented
-            parts.append(f"```console\n{command}\n{shown}\n```")
+            parts.append(f"{_opening(cell)}{shown}\n```")
         else:
-            parts.append(f"```python\n{cell.text}\n```")
+            parts.append(_opening(cell))
             parts += [f"```text\n{shown}\n```"] if shown else []
         for picture in output.pictures:
             pictures[f"{name}-{len(pictures) + 1}.png"] = picture
@@ -170,9 +171,35 @@ def render_page(given: list[tuple[Cell, Output]], name: str) -> tuple[str, dict[
     return "\n\n".join(parts) + "\n\n", pictures
 
 
+def _opening(cell: Cell) -> str:
+    """Return how a page shows the code of a cell: a block, which the output of commands still has to end."""
+    if cell.kind == "python":
+        return f"```python\n{cell.text}\n```"
+    commands = re.sub(r"^(?=\S)", "$ ", cell.text, flags=re.MULTILINE)  # a line that goes on is indented
+    return f"```console\n{commands}\n"
+
+
+def read_outputs(page: str, cells: list[Cell], images: Path) -> list[tuple[Cell, Output]]:
+    """Return the cells with what a page, which was made of the same code, says that they gave."""
+    found, at = [], 0
+    for cell in cells:
+        text, pictures = "", []
+        if cell.kind in ("python", "console"):
+            at = page.index(_opening(cell), at) + len(_opening(cell))
+            if cell.kind == "console":
+                text, at = page[at : page.index("\n```\n\n", at)], page.index("\n```\n\n", at) + 4
+            elif printed := _PRINTED.match(page, at):
+                text, at = printed[1], printed.end()
+            while drawn := _DRAWN.match(page, at):
+                pictures.append((images / drawn[1]).read_bytes())
+                at = drawn.end()
+        found.append((cell, Output(text, tuple(pictures))))
+    return found
+
+
 def make_notebook(cells: list[Cell]) -> str:
     """Return the cells as a notebook without outputs; Jupyter's format is JSON."""
-    made = []
+    made: list[dict[str, Any]] = []
     for cell in cells:
         if cell.kind == "check":
             continue
@@ -199,6 +226,11 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def digest_code(cells: list[Cell]) -> str:
+    """Return the digest of all that is run."""
+    return digest("\n".join(f"{cell.kind} {cell.text}" for cell in cells if cell.kind != "markdown"))
+
+
 def stale(script: Path) -> str:
     """Return why the page or the notebook of a script does not belong to it; empty where both do."""
     page, notebook, source = script.with_suffix(".md"), script.with_suffix(".ipynb"), script.read_text("utf-8")
@@ -208,7 +240,7 @@ def stale(script: Path) -> str:
     found = _DIGESTS.search(text)
     if not found or found[1] != digest(source):
         return f"{page.name} was made of another text"
-    if found[2] != digest(text[: found.start()]):
+    if found[3] != digest(text[: found.start()]):
         return f"{page.name} was changed by hand: change {script.name} instead"
     if notebook.read_text("utf-8") != make_notebook(read_cells(source)):
         return f"{notebook.name} was made of another text"
@@ -222,6 +254,7 @@ def run_script(script: Path) -> list[tuple[Cell, Output]]:
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("default")
+        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")  # plt.show() is for notebooks
         warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}: {message}")
         os.chdir(folder)
         try:
@@ -230,36 +263,51 @@ def run_script(script: Path) -> list[tuple[Cell, Output]]:
             os.chdir(here)
 
 
-def make_tutorial(script: Path) -> None:
-    """Run a script and write its page, pictures and notebook; nothing is written where it fails."""
-    source, images = script.read_text("utf-8"), script.parent / "images"
-    page, pictures = render_page(run_script(script), script.stem)
+def make_tutorial(script: Path, run: bool = True) -> bool:
+    """Write the page, pictures and notebook of a script; nothing is written where it fails.
+
+    Args:
+        script: of the tutorial.
+        run: whether to run it also where only words have changed.
+
+    Returns:
+        Whether it was run.
+    """
+    source, images, old = script.read_text("utf-8"), script.parent / "images", script.with_suffix(".md")
+    cells = read_cells(source)
+    before = old.read_text("utf-8") if old.exists() else ""
+    made = _DIGESTS.search(before)
+    run = run or made is None or made[2] != digest_code(cells) or made[3] != digest(before[: made.start()])
+    given = run_script(script) if run else read_outputs(before, cells, images)
+    page, pictures = render_page(given, script.stem)
     images.mkdir(exist_ok=True)
-    for old in images.glob(f"{script.stem}-*.png"):
-        old.unlink()
-    for name, picture in pictures.items():
-        (images / name).write_bytes(picture)
-    script.with_suffix(".ipynb").write_text(make_notebook(read_cells(source)), "utf-8")
-    script.with_suffix(".md").write_text(f"{page}<!-- make tutorials: {digest(source)} {digest(page)} -->\n", "utf-8")
+    for picture in images.glob(f"{script.stem}-*.png"):
+        picture.unlink()
+    for name, content in pictures.items():
+        (images / name).write_bytes(content)
+    script.with_suffix(".ipynb").write_text(make_notebook(cells), "utf-8")
+    digests = f"{digest(source)} {digest_code(cells)} {digest(page)}"
+    old.write_text(f"{page}<!-- make tutorials: {digests} -->\n", "utf-8")
+    return run
 
 
 def main() -> int:
     """Make the tutorials that are stale, each in a process of its own; with ``--all`` or names, those."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 01-switch, or its number")
-    parser.add_argument("--all", action="store_true", help="also those whose pages are up to date")
+    parser.add_argument("--all", action="store_true", help="run also those whose code has not changed")
     args = parser.parse_args()
     sys.path[:] = [os.path.abspath(entry) if entry else entry for entry in sys.path]  # they run elsewhere
     asked = [script for script in scripts() if any(script.stem.startswith(name) for name in args.names)]
     if len(asked) == 1:
         started = time.perf_counter()
-        make_tutorial(asked[0])
+        run = make_tutorial(asked[0], args.all)
         wall, core = time.perf_counter() - started, time.process_time()
-        print(f"{asked[0].stem}: {wall:.0f} s, {core:.0f} s of a core", flush=True)
+        print(f"{asked[0].stem}: " + (f"{wall:.0f} s, {core:.0f} s of a core" if run else "new words"), flush=True)
         return 0
     for script in asked or scripts():
-        if asked or args.all or stale(script):
-            subprocess.run([sys.executable, __file__, script.stem], check=True)
+        if args.all or stale(script):
+            subprocess.run([sys.executable, __file__, script.stem, *["--all"][: args.all]], check=True)
         else:
             print(f"{script.stem}: up to date")
     return 0

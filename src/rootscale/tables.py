@@ -24,7 +24,7 @@ from rootscale.plan import Plan
 from rootscale.rules import RULES, Rule
 from rootscale.schedule import SHAPES, WARMUPS, Schedule
 from rootscale.snippets import SHAPE_CODE, TEMPLATES
-from rootscale.units import TABLE, UNITS, Form, Unit
+from rootscale.units import STEADY, TABLE, UNITS, Form, Unit
 
 __all__ = ["calculator_tables", "rules_data", "units_data"]
 
@@ -81,6 +81,7 @@ def calculator_tables() -> dict[str, Any]:
         "warmups": list(WARMUPS),
         "averagings": {name: row.text for name, row in AVERAGINGS.items()},
         "floors": _floors(),
+        "steady": _form(STEADY),
         "rules": rules,
         "units": units,
         "rows": [json.loads(row) for row in rows],
@@ -105,7 +106,7 @@ def _unit(unit: Unit) -> dict[str, Any]:
 
 
 def _form(form: Form) -> dict[str, Any]:
-    exponent = {"exponent": str(form.exponent)} if form.kind in ("power", "shortened", "window") else {}
+    exponent = {"exponent": str(form.exponent)} if form.kind in ("power", "shortened", "window", "summed") else {}
     return {"text": form.text, "kind": form.kind, **exponent, **({} if form.floor is None else {"floor": form.floor})}
 
 

@@ -47,7 +47,7 @@ class Scale:
 _BALANCED = ([[0.2, 0.2], [0.2, 0.2], [0.2, -0.2], [0.2, -0.2]], [0.0, 1.0, 0.0, 1.0])
 PROBLEMS: Mapping[str, Scale] = MappingProxyType(
     {
-        "cosine": Scale((1,), theta0={"signsgd": 3.0, "signum": 3.0, "lion": 3.0}),
+        "cosine": Scale((1,), theta0={"signsgd": 3.0, "signum": 5.0, "lion": 5.0}),
         "quadratic": Scale(([1.0],)),
         "linear": Scale(([1.0],)),
         "logistic": Scale(_BALANCED, MINIBATCH, 0.05, 0.1, 0.02, 0.8, {"rmsprop": 4.0}),

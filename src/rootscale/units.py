@@ -153,7 +153,7 @@ def _steady(value: Number, kappa: Number, free: Number | None = None) -> Number:
 
 
 #: The weight of the past down to a floor that follows kappa; measured in results/floors, and no rule's default.
-STEADY = Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", _steady, floor=0.9)
+STEADY = Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", _steady, floor=0.9, kind="steady")
 
 
 def stops(form: Form, before: Number, after: Number, kappa: Number) -> bool:
@@ -187,9 +187,11 @@ def summed(exponent: Fraction) -> Form:
     """
 
     def apply(value: Number, kappa: Number, before: Number, after: Number) -> Number:
-        return float(value) * float(kappa) ** float(exponent) * (1 - float(before)) / (1 - float(after))
+        factor: float = float(kappa) ** float(exponent)
+        return float(value) * factor * (1 - float(before)) / (1 - float(after))
 
-    return Form(f"x * kappa^({exponent}) * (1 - mu) / (1 - mu')", apply, follows="mu")
+    text = f"x * kappa^({exponent}) * (1 - mu) / (1 - mu')"
+    return Form(text, apply, follows="mu", kind="summed", exponent=exponent)
 
 
 KEPT = Form("x", lambda value, kappa: value, kind="kept")

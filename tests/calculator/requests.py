@@ -93,7 +93,7 @@ def make_request(rng, optimizers):
     if rng.random() < 0.2:
         plan["noise_scale"] = rng.choice((100, 389.5, 20_000))
     rule = rng.choice([None, None, *optimizers[name]["rules"], rng.choice(list(RULES))])
-    averaging = rng.choice(["floor", *AVERAGINGS, "floor:0.7,0.95", "floor:0.8,0.9"])
+    averaging = rng.choice(["floor", *AVERAGINGS, "floor:0.7,0.95", "floor:kappa,0.9"])
     return whole({"plan": plan, "to": to, "rule": rule, "averaging": averaging})
 
 

@@ -117,8 +117,8 @@ def test_random_plans_are_converted_as_in_python(opened):
 @needs_browser
 def test_every_kind_of_form_is_known_to_the_page(opened):
     kinds = set(opened.run("ROOTSCALE.rows.map((row) => row.form.kind)"))
-    # The first moment follows the weight of its average: it is state, which no plan has.
-    assert kinds - set(opened.run("Object.keys(FORMS)")) == {"moment"}
+    # What follows the weight of an average is state, which no plan has.
+    assert kinds - set(opened.run("Object.keys(FORMS)")) == {"moment", "summed"}
 
 
 @needs_browser

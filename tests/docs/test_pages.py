@@ -8,10 +8,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import registry
 
 from rootscale import __version__, cli
 from rootscale.integrations.configs import FORMATS
 from rootscale.optimizers import FAMILIES
+from rootscale.paper.stored import finals_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,3 +60,16 @@ def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
     text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
     assert f"{len(FAMILIES)} families" in text
     assert f"{len(FORMATS)} kinds of configuration files" in text
+
+
+def test_the_accuracies_on_the_start_page_are_those_of_the_results():
+    text = " ".join((ROOT / "docs" / "README.md").read_text(encoding="utf-8").split())
+    finals = {final.label: -100 * final.accuracy.gap for final in finals_of(ROOT / "results" / "cifar10-switch")[1:]}
+    converted, rate = (finals[f"256 → 4,096, {name}"] for name in ("everything converted", "learning rate only"))
+    assert f"everything converted it ends {converted:.1f} points of accuracy below" in text
+    assert f"which is what most tools change, {rate:.1f} points" in text
+
+
+def test_the_table_of_optimizers_is_that_of_the_registry():
+    page = registry.PAGE.read_text(encoding="utf-8")
+    assert page == registry.with_summary(page), "python website/registry.py writes it anew"

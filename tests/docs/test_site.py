@@ -11,6 +11,8 @@ import generated
 import places
 import pytest
 import reference_cli
+from docs.screenshots import PHONE, open_page
+from report.browser import CHROMIUM, DESKTOP, Browser
 
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import RULES
@@ -113,7 +115,7 @@ def test_links_of_the_pages_work_on_github_too():
         f"{page.relative_to(ROOT)}: {path}"
         for page in pages
         for path in places.targets(page.read_text(encoding="utf-8"))
-        if not (page.parent / path).exists() and not path.removeprefix("../").startswith(places.AWAITED)
+        if not (page.parent / path).exists() and page.parent.name != "tutorials"
     ]
     assert not dead, "\n".join(dead)
 
@@ -132,6 +134,43 @@ def test_the_reference_has_every_command_option_unit_rule_and_optimizer():
     for family in FAMILIES.values():
         assert f"\n## {family.name}\n" in made["reference/optimizers.md"]
         assert f"](rules.md#{family.rules[0]}) | {family.status} | " in made["reference/optimizers.md"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on the PATH (apt-get install chromium)")
+    with Browser() as browser:
+        yield browser
+
+
+def test_search_works_from_the_disk(browser, site):
+    browser.look(DESKTOP)
+    open_page(browser, site / "index.html")
+    browser.run("""(() => { const field = document.querySelector("[data-md-component=search-query]");
+        field.focus(); field.value = "adamax"; field.dispatchEvent(new Event("keyup", {bubbles: true}));
+        field.dispatchEvent(new Event("input", {bubbles: true})); })()""")
+    found = "[...document.querySelectorAll('.md-search-result__link')].map((one) => one.getAttribute('href'))"
+    browser.wait(f"{found}.some((link) => link.includes('optimizers.html'))")
+    assert not browser.problems
+
+
+@pytest.mark.parametrize("page", ["index", "cases/more-gpus", "reference/optimizers", "reference/cli", "results/index"])
+def test_pages_fit_on_a_phone(page, browser, site):
+    browser.look(PHONE)
+    open_page(browser, site / f"{page}.html")
+    assert browser.run("document.documentElement.scrollWidth") <= PHONE[0]
+    assert not browser.problems
+
+
+def test_the_colours_follow_the_system(browser, site):
+    grounds = []
+    for dark in (False, True):
+        browser.look(DESKTOP, dark)
+        open_page(browser, site / "index.html")
+        grounds.append(browser.run("getComputedStyle(document.body).backgroundColor"))
+    assert grounds[0] == "rgb(255, 255, 255)"
+    assert grounds[1] != grounds[0]
 
 
 #: Mistakes of a page, each with what the build says of it.

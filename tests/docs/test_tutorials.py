@@ -119,6 +119,22 @@ def test_a_page_of_another_text_is_noticed(script):
     assert tutorials.stale(script) == "images/01-mine-1.png is missing, or is left from before"
 
 
+def test_other_words_keep_what_the_code_gave_and_other_code_is_run(script):
+    assert tutorials.make_tutorial(script)
+    first = page(script)
+    script.write_text(SCRIPT.replace("# # Title", "# # Other title").replace("Two points", "Points"))
+    assert not tutorials.make_tutorial(script, run=False)
+    assert page(script).partition("<!--")[0] == first.partition("<!--")[0].replace("# Title", "# Other title").replace(
+        "Two points", "Points"
+    )
+    assert not tutorials.stale(script)
+    script.write_text(SCRIPT.replace("assert plt", "assert plt.plot"))
+    assert tutorials.make_tutorial(script, run=False)
+    script.with_suffix(".md").write_text(page(script).replace("printed\n2", "printed\n3"))
+    assert tutorials.make_tutorial(script, run=False)
+    assert "printed\n2" in page(script)
+
+
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
@@ -131,7 +147,7 @@ def test_a_tutorial_that_fails_writes_nothing_and_says_where(script, cell, why):
     script.write_text(SCRIPT + cell)
     with pytest.raises((RuntimeError, ZeroDivisionError), match=why) as failed:
         tutorials.make_tutorial(script)
-    assert "in the cell at line 22 of 01-mine.py" in "".join(failed.value.__notes__)
+    assert "in the cell at line 21 of 01-mine.py" in "".join(failed.value.__notes__)
     assert list(script.parent.iterdir()) == [script]
 
 

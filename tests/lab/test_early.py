@@ -100,6 +100,7 @@ def test_the_noise_scale_that_a_loop_logs_is_compared_with_the_answer(tmp_path) 
 
 def test_a_loop_is_stopped_on_the_way_and_the_rest_of_its_seeds_is_not_run(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("rootscale.lab.early.EVERY", 0.0)
+    monkeypatch.setattr("rootscale.lab.early.SHARE", 1e9)
     (branch,) = find_largest(logging(), Search(kappas=(4,)), store=Store(tmp_path), execute=Here()).branches
     (arm,) = branch.check.others
     assert arm.verdict == "different"

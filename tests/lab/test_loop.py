@@ -417,3 +417,54 @@ def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, 
 def test_a_search_needs_larger_batches():
     with pytest.raises(ValueError, match="must be larger than that of the base"):
         Search(kappas=(0.5, 2))
+
+
+# -- Ctrl-C
+
+
+OWN = """
+import argparse, json, math, os, signal, sys
+from pathlib import Path
+
+MADE = Path(__file__).with_name("made.txt")
+
+
+def made(seed, whom):
+    with MADE.open("a") as file:
+        file.write(f"{seed} ")
+    if MADE.read_text() == "0 1 ":  # the second run, the first time
+        os.kill(whom, signal.SIGINT)
+
+
+def train(batch_size, seed, log, convert):
+    made(seed, os.getpid())
+    for samples in range(8, 801, 8):
+        log(samples=samples, loss=math.exp(-samples / 200) + 1e-3 * math.sin(seed))
+
+
+if __name__ == "__main__":
+    size, seed, path = sys.argv[1:]
+    made(seed, os.getppid())
+    rows = [{"samples": n, "loss": math.exp(-n / 200) + 1e-3 * math.sin(int(seed))} for n in range(8, 801, 8)]
+    if MADE.read_text() == "0 1 ":
+        import time
+
+        time.sleep(5)  # until it is ended
+    Path(path).write_text("".join(json.dumps(row) + chr(10) for row in rows))
+"""
+
+
+@pytest.mark.parametrize("kind", ["function", "command"])
+def test_ctrl_c_says_where_the_runs_are_and_the_command_that_goes_on_with_them(tmp_path, capsys, monkeypatch, kind):
+    script, out = tmp_path / "own.py", tmp_path / "kept"
+    script.write_text(OWN)
+    command = ["--command", f"{sys.executable} {script} {{batch_size}} {{seed}} {{log}}"]
+    words = ["check", *([f"{script}:train"] if kind == "function" else command), "--batch-size", "4", "--to", "8"]
+    words += ["--seeds", "3", "--workers", "1", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["rootscale", *words])
+    assert main(words) == 130
+    said = capsys.readouterr().err
+    assert f"interrupted: the runs so far are in {out / 'runs'}; this resumes them:\n  rootscale check " in said
+    assert main(words) == 0
+    made = (tmp_path / "made.txt").read_text().split()
+    assert made == ["0", "1", "1", "2", "0", "1", "2"]  # the first is not made again

@@ -3,10 +3,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from report.fixtures import FUNCTIONS, few, make_check, unjudged, with_text
 
-from rootscale.report import draw_figures
+from rootscale.report import draw_curves, draw_figures
+from rootscale.report.styles import STYLES
+from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
 
@@ -72,3 +75,18 @@ def test_names_that_look_alike_get_files_of_their_own(tmp_path):
     }))  # fmt: skip
     written = draw_figures(replace(check, base=base, others=(), warm=None), tmp_path, ["png"])
     assert [path.name for path in written] == ["a-b.png", "a-b-2.png"]
+
+
+def test_curves_are_drawn_on_axes_of_ones_own():
+    axes = Figure().subplots()
+    runs = {
+        name: Trajectory.of_runs([1000, 2000], {"loss": [[level, 0.5], [level, 0.3]]})
+        for name, level in (("kept", 1.0), ("$B = 64$", 2.0))
+    }
+    draw_curves(axes, runs, "loss")
+    assert [line.get_color() for line in axes.lines] == [style.colour for style in STYLES[:2]]
+    assert axes.lines[1].get_ydata().tolist() == [2.0, 0.4]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["kept", r"\$B = 64\$"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("samples seen", "loss")
+    with pytest.raises(ValueError, match="at least one set of runs to draw, got none"):
+        draw_curves(axes, {}, "loss")

@@ -203,7 +203,7 @@ def test_all_sections_are_there_in_order(plain):
 def test_the_page_says_what_was_compared_and_what_same_means(plain):
     told = plain.text[plain.text.index("How to read this") :]
     assert "B = 4 is the run as it is, the base. It was made with 16 seeds. Each of the 4 runs below is changed" in told
-    assert "we are 95 % sure that it is nowhere larger than the tolerance" in told
+    assert "we are 95 % sure that no stretch of the run is further off than the tolerance" in told
 
 
 def test_terms_are_explained_and_those_of_users_are_text():

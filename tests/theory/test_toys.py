@@ -16,7 +16,7 @@ LONG = Setting(replicas=2048, before=160, after=800)
 BOUNDS = {"adamax": (0.16, 0.25)}
 SHORT_MEMORY = (0.08, 0.2)  # momentum is kept in steps, and grows in samples
 BOUNDS |= dict.fromkeys(("lars", "rmsprop-momentum", "sgd", "muon", "muon without Nesterov"), SHORT_MEMORY)
-BOUNDS |= dict.fromkeys(("lion", "signum"), (0.1, 0.25))
+BOUNDS |= dict.fromkeys(("lion", "signum"), (0.1, 0.3))
 
 
 def wrong_rules(name):

@@ -8,9 +8,12 @@ import pytest
 import torch
 from live import ADAM, Average, net, plain, train
 from torch import nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim.lr_scheduler import LinearLR, StepLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from rootscale import ScalingWarning
 from rootscale.training import rescale_, restore_, track_
 from rootscale.training.markers import units_of
 
@@ -360,3 +363,66 @@ def test_a_program_without_rootscale_loads_it_and_does_not_go_on_in_other_units(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "run.pt")], check=True, capture_output=True, text=True
     )
     assert "call rootscale.training.restore_(optimizer, scheduler=scheduler, ...)" in found.stdout
+
+
+# ---- torch.distributed.checkpoint, which loads only keys that a fresh state has
+
+
+def normed():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
+
+
+def stepped(model, optimizer, steps=2):
+    for seed in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
+        optimizer.step()
+
+
+def through_dcp(model, optimizer, fresh, folder):
+    """Save a run, and load it into fresh objects."""
+    states = get_state_dict(model, optimizer)
+    dcp.save(dict(zip("mo", states, strict=True)), checkpoint_id=folder, no_dist=True)
+    held = dict(zip("mo", get_state_dict(*fresh), strict=True))
+    dcp.load(held, checkpoint_id=folder, no_dist=True)
+    set_state_dict(*fresh, model_state_dict=held["m"], optim_state_dict=held["o"])
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_tracked_run_keeps_the_betas_without_floors_in_a_distributed_checkpoint(tmp_path):
+    model, optimizer = normed()
+    track_(optimizer, 16)
+    stepped(model, optimizer)
+    rescale_(optimizer, 16, model=model)
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.9)  # stopped by their floors
+    fresh = normed()
+    track_(fresh[1], 16)
+    through_dcp(model, optimizer, fresh, tmp_path / "dcp")
+    restore_(fresh[1], model=fresh[0])
+    group = fresh[1].param_groups[0]
+    assert (group["rootscale_beta1"], group["rootscale_beta2"]) == pytest.approx((-0.6, 0.2))
+    rescale_(fresh[1], 1 / 16, model=fresh[0])
+    assert group["betas"] == pytest.approx((0.9, 0.95))  # the way back leads to the first betas
+    assert (group["rootscale_beta1"], group["rootscale_beta2"]) == (None, None)
+    stepped(*fresh)
+
+
+def test_a_tracked_run_follows_betas_that_somebody_changes():
+    """The keys are there from the start, and say nothing before a floor stops an average."""
+    _, optimizer = normed()
+    track_(optimizer, 16)
+    optimizer.param_groups[0]["betas"] = (0.98, 0.999)
+    rescale_(optimizer, 4)
+    assert optimizer.param_groups[0]["betas"] == pytest.approx((0.92, 0.996))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_saving_units_that_a_distributed_checkpoint_would_lose_warns(tmp_path):
+    model, optimizer = normed()
+    stepped(model, optimizer)
+    rescale_(optimizer, 4, model=model)
+    optimizer.state_dict()  # an ordinary save keeps them
+    with pytest.warns(ScalingWarning, match=r"together with BatchNorm's momentum, and .* Call .*track_\(optimizer"):
+        through_dcp(model, optimizer, normed(), tmp_path / "dcp")

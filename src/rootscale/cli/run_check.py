@@ -17,7 +17,7 @@ from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
 from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
 from rootscale.cli.watching import duration, observing, stoppable, tracker
 from rootscale.files import command_line, need_folder
-from rootscale.format import show
+from rootscale.format import few_digits, show
 from rootscale.lab import (
     Arm,
     Check,
@@ -230,7 +230,8 @@ def show_noise(found: Check, plan: Plan, console: Console) -> None:
     advice = advise(plan, noise)
     console.print(
         f"At the start of the comparison the noise scale is {escape(str(noise.scale))} samples, with its 95 % interval "
-        f"over {noise.steps} seeds. That allows to go {escape(str(advice))}.\n"
+        f"over {noise.steps} seeds. That allows batches of up to {few_digits(advice.batch_size)} samples, "
+        f"{few_digits(advice.kappa)} times as large.\n"
     )
 
 

@@ -30,10 +30,10 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
         verdict = arm.comparison.verdict or "not judged"
         worst = max(arm.comparison.decisive, key=_size)
         needed = arm.comparison.seeds_needed
-        banded = np.isfinite(worst.largest.low)
-        gap = str(worst.largest) if banded else percent(worst.largest.gap, worst.largest.se, sign="+")
+        banded = np.isfinite(worst.judged.low)
+        gap = str(worst.judged) if banded else percent(worst.judged.gap, worst.judged.se, sign="+")
         table.add_row(
-            escape(arm.label),
+            escape(arm.label) + (" [dim](tests the theory)[/]" if arm.kind == "svag" else ""),
             f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
             f"{gap} of the {escape(worst.name)}'s range",
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
@@ -42,13 +42,13 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
     comparison = next(arm.comparison for arm in found.others if arm.comparison)
     often = "" if comparison.looks == "once" else ", however often you add seeds and ask again"
     console.print(
-        f"\nSame: within {escape(tolerance_text(comparison.tolerance))} at all times. A verdict is wrong in at most "
-        f"{percent(1 - comparison.level)} of such checks{often}."
+        f"\nSame: within {escape(tolerance_text(comparison.tolerance))} all along, averaged over a fifth of the run. A "
+        f"verdict is wrong in at most {percent(1 - comparison.level)} of such checks{often}."
     )
 
 
 def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.largest.gap)))
+    return float(np.nan_to_num(abs(gap.judged.gap)))
 
 
 def write_report(found: Check, path: Path, console: Console) -> None:

@@ -31,8 +31,8 @@ __all__ = ["ClearlyDifferentError", "LoopWatch", "TaskWatch", "at_the_end"]
 
 #: Shares of a run at which is looked, and what each of them may spend of the chance of an error.
 PLACES, SPENT = (0.25, 0.5, 0.75), 0.05
-#: Seconds between two looks at the logs of a loop.
-EVERY = 1.0
+#: Seconds between two looks at the logs of a loop, and the share of its time that they may take.
+EVERY, SHARE = 1.0, 0.05
 #: What a run of a task has so far.
 _PART = "part.npz"
 
@@ -144,18 +144,25 @@ class LoopWatch:
     store: Store
     alignment: Alignment
     judge: Judge
-    looked: float = field(default=0.0, init=False)
+    due: float = field(default=0.0, init=False)
+    alike: set[tuple[float, tuple[int, ...]]] = field(default_factory=set, init=False)
     whole: Trajectory = field(init=False)
 
     def __post_init__(self) -> None:
         (self.whole,) = align([list(self.base.values())], self.alignment).trajectories
 
     def __call__(self, folder: Path, ended: bool) -> None:
-        """Look, once a second and when a run has ended; raises `ClearlyDifferentError`."""
-        if folder.parent.name == self.spec.name and (ended or time.monotonic() - self.looked > EVERY):
-            self.looked = time.monotonic()
+        """Look, at most once a second and a small part of the time, and when a run has ended.
+
+        Raises:
+            ClearlyDifferentError: that is what was seen.
+        """
+        began = time.monotonic()
+        if folder.parent.name == self.spec.name and (ended or began > self.due):
             if self.stopped() is not None:
                 raise ClearlyDifferentError
+            now = time.monotonic()
+            self.due = now + max(EVERY, (now - began) / SHARE)
 
     def stopped(self) -> Arm | None:
         """Return the arm as it was when it was clearly different, at the first such place; None where it is not."""
@@ -170,9 +177,12 @@ class LoopWatch:
         for share in PLACES:
             place = float(first + share * (last - first))
             seeds = [seed for seed, end in zip(logs, own, strict=True) if end >= place and seed in self.base]
-            arm = self._arm([logs[seed] for seed in seeds], seeds, place) if len(seeds) >= FEWEST else None
+            if len(seeds) < FEWEST or (share, tuple(seeds)) in self.alike:
+                continue
+            arm = self._arm([logs[seed] for seed in seeds], seeds, place)
             if arm is not None and arm.verdict == "different":
                 return _stopped(arm, place, last, str(self.whole.meta["clock"]))
+            self.alike.add((share, tuple(seeds)))  # what there is up to this place will not change
         return None
 
     def _arm(self, logs: list[Log], seeds: list[int], place: float) -> Arm | None:

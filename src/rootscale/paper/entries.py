@@ -78,10 +78,10 @@ class Entry:
         seeds = max(final.seeds for final in self.finals)
         return Stored(self.words(), seeds, self.record["hardware"], self.figure)
 
-    def words(self) -> str:
-        """What came out, and what there is not yet, with the command that makes it."""
+    def words(self, told: str = "") -> str:
+        """What came out (in the experiment's words or in others), and what there is not yet, with its command."""
         assert self.experiment.words is not None
-        record, words = self.record, self.experiment.words(self.finals)
+        record, words = self.record, told or self.experiment.words(self.finals)
         made = record["options"]
         if made["smoke"]:
             return f"a smoke test on generated data, which says nothing about the claim: {words}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,6 +14,7 @@ import numpy as np
 
 from rootscale.format import plus_minus
 from rootscale.lab import Arm as Stored
+from rootscale.pairing import Array
 from rootscale.paper.entries import Entry, gathered
 from rootscale.paper.experiments.sooner import ARMS, MARGIN, RECIPES, Arm
 from rootscale.stats import student_quantile
@@ -130,15 +132,15 @@ def _way(arm: Arm, found: Stored, base: Stored, load: Callable[[float, float], f
     return replace(way, seconds=seconds, settling=alone["settling"], memory=alone["memory"], load=used)
 
 
-def _half(pairs: np.ndarray) -> float:  # type: ignore[type-arg]
+def _half(pairs: Array) -> float:
     """Return half of the 95 % interval of the mean of differences, by Student."""
     if len(pairs) < 2:
         return float("inf")
-    return student_quantile(len(pairs) - 1) * float(pairs.std(ddof=1)) / len(pairs) ** 0.5
+    return student_quantile(len(pairs) - 1) * float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
 
 
 def _load(path: Path) -> Callable[[float, float], float | None]:
-    """Return the mean utilisation of the GPU between two times, from a log of nvidia-smi (time in UTC, percent, ...)."""
+    """Return the mean utilisation of the GPU between two times, from a log of nvidia-smi: time in UTC, percent."""
     rows: list[tuple[float, float]] = []
     if path.exists():
         with path.open(encoding="utf-8") as file:
@@ -224,8 +226,8 @@ def _row(*cells: str) -> str:
 
 
 _SETTING = (
-    "A GPT (6 layers, width 512) on the bytes of enwik8, sequences of 128, AdamW with betas .9 and .95 and a cosine. All "
-    "rows see the same tokens in the same order."
+    "A GPT (6 layers, width 512) on the bytes of enwik8, sequences of 128, AdamW with betas .9 and .95 and a cosine. "
+    "All rows see the same tokens in the same order."
 )
 HEADLINES: Mapping[str, Headline] = MappingProxyType(
     {

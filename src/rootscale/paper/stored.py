@@ -62,7 +62,7 @@ def store(
         missing: the names of those that are not finished.
     """
     command = experiment.command(options)
-    arms = []
+    arms: list[Arm] = []
     for line in lines:
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
         if parts:
@@ -144,7 +144,8 @@ def judge_again(folder: Path) -> Check:
         row |= {"comparison": arm.comparison.to_dict(), "verdict": arm.verdict}
     record["verdict"] = check.verdict
     if json.loads(json.dumps(record)) != json.loads(before):
-        write_json(path, record, allow_nan=False)
+        lines = "\n  " in before  # as it was written: on one line, or indented
+        write_json(path, record, allow_nan=False, **({} if lines else {"indent": None}))
     return check
 
 

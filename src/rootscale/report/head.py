@@ -79,9 +79,9 @@ def _meaning(check: Check) -> Html:
         return fill("Nothing yet: $why.", why=words.too_few(check.others or (check.base,)))
     text = (
         "The mean curve of a run is held against that of the base at equal $clock. The distance, as a share of the "
-        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that it is nowhere larger "
-        "than the [[tolerance]]. [[different|Different]]: as sure that somewhere it is. [[undecided|Undecided]]: these "
-        "seeds cannot tell."
+        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that no stretch of "
+        "the run is further off than the [[tolerance]], and no single time than twice it. [[different|Different]]: as "
+        "sure that some time is further off than the tolerance. [[undecided|Undecided]]: these seeds cannot tell."
     )
     return fill(text, clock=words.clock_name(check.base.trajectory), level=words.percent(comparison.level))
 

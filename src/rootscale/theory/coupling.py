@@ -48,8 +48,12 @@ class Controls:
     @property
     def rows(self) -> int:
         """How many increments there are."""
-        signs = self.gaussian and self.memory is not None
-        return 2 + self.halves + 2 * self.adaptive + (not self.gaussian) * (2 - self.adaptive) + signs
+        return 2 + self.halves + 2 * self.adaptive + (not self.gaussian) * (2 - self.adaptive) + self.signs
+
+    @property
+    def signs(self) -> bool:
+        """Whether the noise of a sign is among them."""
+        return self.gaussian and self.memory is not None
 
     @property
     def size(self) -> int:
@@ -129,11 +133,15 @@ class Coupled:
         return (chain, controls, *others)
 
     def _second(self, k: Tensor, h: float | Tensor, xi: Tensor, x: State, sums: State) -> tuple[State, State]:
-        """Return the second chain, and controls of its own: the noise ``N`` in its ``u``, alone and as it acts."""
+        """Return the second chain, and controls of its own: the noise in its ``u``, or in its signs, as it acts."""
         assert isinstance(self.reference, Chain)
         oracle, theta = self.reference.oracle, x[0]
         gradient, z = oracle.gradient(theta), oracle.noise(theta, xi)
         new = self.reference.step(self.start / self.stride + k, x, gradient + oracle.sigma * z)
+        if self.controls.fades and self.controls.signs:
+            push = h**0.5 * surprise(self.reference, x, gradient, z)
+            weights = (torch.ones_like(theta), theta, torch.cos(theta), sums[0])
+            return new, tuple(total + weight * push for total, weight in zip(sums, weights, strict=True))
         if not (self.controls.fades and self.controls.adaptive):
             return new, sums
         share = self.reference.share
@@ -170,8 +178,8 @@ class Coupled:
             middle = len(fine) // 2
             one, two = (sum(some[1:], start=some[0]) for some in (fine[:middle], fine[middle:]))
             increments.append(h * oracle.noise(theta, one) * unit * oracle.noise(theta, two) * unit)
-        if which.memory is not None and which.gaussian:
-            increments.append(root * self._surprise(which.memory, x, gradient, z))
+        if which.signs:
+            increments.append(root * surprise(self.chain, x, gradient, z))
         if which.adaptive:
             share = self.chain.share
             jump = share * (z * z - variance + 2 / oracle.sigma * gradient * z)
@@ -184,13 +192,14 @@ class Coupled:
                 increments.append(h * (z * z - variance))
         return new, which.add(controls, h, theta, increments, du)
 
-    def _surprise(self, memory: Memory, x: State, gradient: Tensor, z: Tensor) -> Tensor:
-        """Return the sign of the chain's next step less its mean given the past."""
-        oracle = self.oracle
-        mean, _ = self.chain.summed(x, gradient)
-        moved, _ = self.chain.summed(x, gradient + oracle.sigma * z)
-        noise = oracle.sigma * oracle.variance(x[0]).sqrt()
-        return torch.sign(moved) - memory.expected_sign(mean, noise)
+
+def surprise(chain: Chain, x: State, gradient: Tensor, z: Tensor) -> Tensor:
+    """Return the sign of a chain's next step less its mean given the past, for Gaussian noise ``z``."""
+    oracle, memory = chain.oracle, chain.memory
+    assert memory is not None
+    mean, _ = chain.summed(x, gradient)
+    moved, _ = chain.summed(x, gradient + oracle.sigma * z)
+    return torch.sign(moved) - memory.expected_sign(mean, oracle.sigma * oracle.variance(x[0]).sqrt())
 
 
 def stride_of(chain: Chain, reference: SDE | Chain) -> int:

@@ -16,7 +16,7 @@ from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
-from rootscale.training.markers import FREE, free_weight, units_of
+from rootscale.training.markers import FREE, free_weight, is_tracked, units_of
 from rootscale.training.scheduler_changes import rescale_scheduler, save_scheduler, ticks
 from rootscale.training.watch import save_watch, settle
 from rootscale.units import KEPT, UNITS
@@ -24,6 +24,7 @@ from rootscale.units import KEPT, UNITS
 __all__ = [
     "Action",
     "Edit",
+    "free_keys",
     "group_edits",
     "group_values",
     "is_frozen",
@@ -158,14 +159,30 @@ def _free_edits(group: dict[str, Any], units: Any, before: Any, after: Any, rule
 
 
 def _remember(group: dict[str, Any], key: str, value: float | None) -> None:
-    if value is None:
+    """Write the weight; a tracked run has the key in any case, as loaders such as DCP load only keys that they know."""
+    if value is None and not is_tracked([group]):
         group.pop(key, None)
     else:
         group[key] = value
 
 
 def _save_entry(group: dict[str, Any], key: str) -> Action:
-    return partial(_remember, group, key, group.get(key))
+    held = dict(group)
+
+    def restore() -> None:
+        group.pop(key, None)
+        group.update({key: held[key]} if key in held else {})
+
+    return restore
+
+
+def free_keys(optimizer: Any, family: Family, rule: Rule) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the places where the groups of a tracked run remember the weights that floors stop."""
+    for group in optimizer.param_groups:
+        for units in family.group_units(group).values():
+            for unit in _tuple(units):
+                if unit in rule.units and rule.units[unit].form.floor is not None:
+                    yield group, f"{FREE}{unit}"
 
 
 def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after: schedulers.Value) -> Edit:

@@ -140,9 +140,9 @@ _BNB_SGD: Mapping[str, Fields] = MappingProxyType(
 _FUSED = Spelling("FusedAdam", _values("adamw"), FAMILIES["adamw"].torch.state, group_state={"step": "step"})
 _ADAMS = MappingProxyType({"adam": _FUSED, "adamw": _FUSED})  # the step counter is in the state, or in the group
 _SUM_OR_AVERAGE = (
-    "it is not known whether its momentum averages gradients, (1 - mu) g, or sums them, and that matters where the rule "
-    "changes mu: register(cls, like='muon') if it averages them, register(cls, like='muon', sums=True) if it sums them, "
-    "or take the rule 'normalized-sqrt', which keeps mu"
+    "it is not known whether its momentum averages gradients, (1 - mu) g, or sums them, and that matters where the "
+    "rule changes mu: register(cls, like='muon') if it averages them, register(cls, like='muon', sums=True) if it "
+    "sums them, or take the rule 'normalized-sqrt', which keeps mu"
 )
 _MUON = Spelling(
     "Muon", _values("muon", beta2="beta2", wd="weight_decay"), FAMILIES["muon"].torch.state,

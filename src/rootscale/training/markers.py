@@ -9,7 +9,7 @@ Stock optimizers load, save and ignore them. A run that was never converted has 
 | ``rootscale_scheduler_kappa`` | how far the scheduler that was converted along was converted |
 | ``rootscale_forward_kappa`` | the same of BatchNorm's momentum, which no ``state_dict`` holds |
 | ``rootscale_ema_kappa`` | the same of the decay of parameter averages, which no ``state_dict`` holds |
-| ``rootscale_beta1``, ``rootscale_beta2``, ... | the weight of an average without the floor that stopped it |
+| ``rootscale_beta1``, ``rootscale_beta2``, ... | the weight of an average without its floor; None above it |
 """
 
 from __future__ import annotations
@@ -122,4 +122,5 @@ def is_tracked(groups: Sequence[Mapping[str, Any]]) -> bool:
 
 def free_weight(group: Mapping[str, Any], unit: str, value: float) -> float:
     """Return what the weight of an average in a group would be if no floor had stopped it."""
-    return float(group.get(f"{FREE}{unit}", value))
+    held = group.get(f"{FREE}{unit}")
+    return value if held is None else float(held)

@@ -6,6 +6,7 @@ On a GPU a number that is read waits for all work before it. So whatever is read
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,14 +51,13 @@ def moments_of(found: list[Sums], samples: int, size: float | None, roots: list[
         firsts = [one.first for one in found if one.first is not None]
         numbers = read_numbers([*sums, *squared_norms(firsts)])
         norms, gradients = numbers[: len(found)], numbers[len(found) :]
-        both = [(norm / samples, gradient / samples**2) for norm, gradient in zip(norms, gradients, strict=True)]
-        return [Moments(norm - gradient, gradient, 0, 0) for norm, gradient in both]
-    metric: list[Tensor | None] = [*roots] if roots else [None] * len(found)
+        pairs = [(norm / samples, gradient / samples**2) for norm, gradient in zip(norms, gradients, strict=True)]
+        return [Moments(norm - gradient, gradient, 0, 0) for norm, gradient in pairs]
+    metric: Sequence[Tensor | None] = roots or [None] * len(found)
     parts = [_coordinates(one, samples, size, root) for one, root in zip(found, metric, strict=True)]
     numbers = read_numbers([number for floats, _ in parts for number in floats])
-    counts: list[int] = torch.stack([count for _, integers in parts for count in integers]).tolist()
-    pairs = zip(numbers[::2], numbers[1::2], counts[::2], counts[1::2], strict=True)
-    return [Moments(trace, gradient, alive, dominated) for trace, gradient, alive, dominated in pairs]
+    counts = torch.stack([count for _, integers in parts for count in integers]).tolist()
+    return [Moments(numbers[i], numbers[i + 1], counts[i], counts[i + 1]) for i in range(0, 2 * len(parts), 2)]
 
 
 def read_numbers(numbers: list[Tensor]) -> list[float]:

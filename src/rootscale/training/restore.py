@@ -14,7 +14,7 @@ from rootscale.format import show
 from rootscale.hparams import positive
 from rootscale.training import schedulers
 from rootscale.training.averages import averaging_layers, ema_edits, norm_edits
-from rootscale.training.edits import Edit, units_edit
+from rootscale.training.edits import Edit, free_keys, units_edit
 from rootscale.training.live import Live
 from rootscale.training.markers import PARTS, Carried, same, units_of
 from rootscale.training.prepared import Prepared
@@ -166,3 +166,6 @@ def track_(
         for one, _ in driven:
             schedulers.wrap(one)
         units_edit(target.optimizer, 1.0, size, {}).apply()
+    for target in targets:
+        for group, key in free_keys(target.part, target.family, target.rule):
+            group.setdefault(key, None)

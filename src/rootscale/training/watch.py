@@ -1,13 +1,16 @@
 """Notice a run that is half-converted, before it makes a step.
 
-Two moments are watched, with hooks that torch has for it. Loading a state into an optimizer that `rescale_` has
+Three moments are watched, with hooks that torch has for it. Loading a state into an optimizer that `rescale_` has
 converted is refused if the state is of other units. And an optimizer whose groups say that something beside it was
 converted too (a scheduler, BatchNorm, a parameter average) makes no step before that has been brought to the same
-units, by `rescale_` or `restore_` in this process.
+units, by `rescale_` or `restore_` in this process. And a save by `torch.distributed.checkpoint`, which loads only keys
+that a fresh state has, warns if the units would be lost.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,9 +18,10 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from rootscale.changes import ScalingWarning
 from rootscale.format import show
 from rootscale.training import schedulers
-from rootscale.training.markers import KAPPA, PARTS, Carried, Part, same, units_of
+from rootscale.training.markers import KAPPA, PARTS, Carried, Part, is_tracked, same, units_of
 from rootscale.training.scheduler_state import frames_kappa
 
 __all__ = ["check_whole", "is_driven", "is_newly_loaded", "missing_parts", "restore_call", "save_watch", "settle"]
@@ -45,6 +49,7 @@ def _watch(optimizer: torch.optim.Optimizer) -> _Watch:
     if optimizer not in _WATCHED:
         _WATCHED[optimizer] = _Watch()
         optimizer.register_load_state_dict_pre_hook(_before_load, prepend=True)
+        optimizer.register_state_dict_pre_hook(_before_save)
     return _WATCHED[optimizer]
 
 
@@ -129,6 +134,33 @@ def _before_load(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -
             f"kappa = {show(there.kappa)}: {schedulers.advice(here.kappa, there.kappa, 'optimizer')}"
         )
     held.whole, held.arrived = False, not same(here.kappa, there.kappa)
+
+
+def _before_save(optimizer: torch.optim.Optimizer) -> None:
+    groups = optimizer.param_groups
+    factors = units_of(groups).parts
+    lost = [part.what for part in PARTS if not same(factors.get(part.argument, 1.0), 1.0)]
+    if not lost or is_tracked(groups) or not same(factors.get("scheduler", 1.0), 1.0):  # a scheduler's state is sealed
+        return
+    if _is_called_by("torch.distributed.checkpoint"):
+        warnings.warn(
+            f"this {type(optimizer).__name__} was converted together with {' and '.join(lost)}, and "
+            "torch.distributed.checkpoint loads only keys that a fresh state_dict has: the checkpoint would go on with "
+            "their old numbers, and nothing would tell. Call rootscale.training.track_(optimizer, batch_size=...) when "
+            "the run starts, in every script that saves or loads it",
+            ScalingWarning,
+            stacklevel=2,
+        )
+
+
+def _is_called_by(package: str) -> bool:
+    """Return whether a module of a package is among the callers."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(package):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 register_optimizer_step_pre_hook(_before_step)

@@ -121,7 +121,7 @@ def _seesaw(plan: Plan, most: int) -> tuple[Plan, BatchSchedule]:
     square root and nothing else. Beyond the largest batch the learning rate is halved alone.
     """
     size, steps = int(plan.batch_size.total), _halvings(plan, 8)
-    places = [round(step * size / most) * most for step in steps]
+    places = list(dict.fromkeys(round(step * size / most) * most for step in steps))  # two may meet in a short run
     halved = Schedule("multistep", warmup=plan.schedule.warmup, milestones=[at // size for at in places], gamma=0.5)
     stages = [(at, size * 2 ** (i + 1)) for i, at in enumerate(places) if size * 2 ** (i + 1) <= most]
     return replace(plan, schedule=halved), BatchSchedule([(0, size), *stages])
@@ -231,7 +231,7 @@ def _lines(arms: Sequence[Arm], down: bool, options: Options) -> tuple[list[Line
     task = _task("one-gpu" if down else "sooner", options, most if down else size)
     settings = settings_for(options, task.plan, [size, most], eval_samples=1024)
     plain = replace(settings, measure=replace(settings.measure, noise=False))
-    made = []
+    made: list[Line] = []
     for arm in arms:
         setup = setup_for(options, size) if arm.micro else None
         measure = settings.measure if not (down or made) else None
@@ -278,33 +278,6 @@ def _best(finals: Sequence[Final]) -> str:
 _MORE = {"measure": "test loss", "keeps": (*KEEPS, "Tr Sigma"), "models": ("gpt-4", "gpt")}
 EXPERIMENTS = [
     Experiment(
-        name="sooner-lr",
-        title="The same model, sooner: learning rates at each batch size",
-        claim="Not in the paper. Which of some learning rates is the best over an eighth of the tokens",
-        source="nothing",
-        minutes=1,
-        defaults=Options(epochs=49152 / 703124, batch_sizes=(8, 128, 512), model="gpt-6", points=2),
-        lines=partial(_tries, TRIED),
-        words=_best,
-        smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
-        **_MORE,  # type: ignore[arg-type]
-    ),
-    *(
-        Experiment(
-            name=f"{name}-lr",
-            title=f"The same model, sooner: learning rates at B = {size}, over the whole run",
-            claim="Not in the paper. Which of some learning rates is the best for a large batch",
-            source="nothing",
-            minutes=1,
-            defaults=Options(epochs=samples / 703124, batch_sizes=(size,), model="gpt-6", points=2),
-            lines=partial(_tries, TRIED_LONG),
-            words=_best,
-            smoke={"epochs": 2, "batch_sizes": (1024,)},
-            **_MORE,  # type: ignore[arg-type]
-        )
-        for name, size, samples in (("sooner-large", 128, 262144), ("one-gpu", 512, 262144))
-    ),
-    Experiment(
         name="sooner",
         title="The same model, sooner",
         claim="Not in the paper. A batch that grows with the measured noise, everything converted, ends at the same "
@@ -329,5 +302,32 @@ EXPERIMENTS = [
         words=_told,
         smoke={"epochs": 4, "batch_sizes": (1024, 4096)},
         **_MORE,  # type: ignore[arg-type]
+    ),
+    Experiment(
+        name="sooner-lr",
+        title="The same model, sooner: learning rates at each batch size",
+        claim="Not in the paper. Which of some learning rates is the best over an eighth of the tokens",
+        source="a choice that is made first",
+        minutes=1,
+        defaults=Options(epochs=49152 / 703124, batch_sizes=(8, 128, 512), model="gpt-6", points=2),
+        lines=partial(_tries, TRIED),
+        words=_best,
+        smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
+        **_MORE,  # type: ignore[arg-type]
+    ),
+    *(
+        Experiment(
+            name=f"{name}-lr",
+            title=f"The same model, sooner: learning rates at B = {size}, over the whole run",
+            claim="Not in the paper. Which of some learning rates is the best for a large batch",
+            source="a choice that is made first",
+            minutes=1,
+            defaults=Options(epochs=samples / 703124, batch_sizes=(size,), model="gpt-6", points=2),
+            lines=partial(_tries, TRIED_LONG),
+            words=_best,
+            smoke={"epochs": 2, "batch_sizes": (1024,)},
+            **_MORE,  # type: ignore[arg-type]
+        )
+        for name, size, samples in (("sooner-large", 128, 262144), ("one-gpu", 512, 262144))
     ),
 ]

@@ -1,0 +1,72 @@
+"""The registry of optimizers as a table: ``python website/registry.py`` writes that of docs/optimizers.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import places
+
+from rootscale.optimizers import FAMILIES
+from rootscale.spelling import Family
+
+__all__ = ["measured_in", "summary", "table", "toy_gap", "with_summary"]
+
+PAGE = places.ROOT / "docs" / "optimizers.md"
+#: What was measured of each family on toy problems, by ``benchmarks/optimizer_toys.py``.
+TOYS = places.ROOT / "results" / "optimizers" / "toys.json"
+KAPPAS = (4, 16)
+START, END = "<!-- the registry, written by website/registry.py -->\n", "<!-- end -->"
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table in Markdown."""
+    lines: list[tuple[str, ...]] = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def toy_gap(row: Family, found: dict[str, Any]) -> str:
+    """Return the larger gap of a family's rule on the toy problems, for each kappa; empty where none was measured."""
+    rule = row.rules[0]
+    sizes = [
+        [abs(gap[rule]["gap"]) for key, gap in found.items() if key.endswith(f"kappa={kappa}") and rule in gap]
+        for kappa in KAPPAS
+    ]
+    return " / ".join(f"{max(size):.2f}" if size else "none" for size in sizes) if any(sizes) else ""
+
+
+def measured_in(row: Family, results: str) -> str:
+    """Return a link to the runs in which a family's rule was measured."""
+    return f"[{row.measured}]({results}/{row.measured}/README.md)" if row.measured else ""
+
+
+def summary() -> str:
+    """Return the table of all families with what was measured, and the reason of each rule."""
+    found = json.loads(TOYS.read_text(encoding="utf-8"))
+    rows = [
+        (
+            row.name,
+            row.rules[0] + (f" ({', '.join(row.rules[1:])})" if row.rules[1:] else ""),
+            row.status,
+            toy_gap(row, found.get(row.name, {})),
+            measured_in(row, "../results"),
+        )
+        for row in FAMILIES.values()
+    ]
+    head = ("optimizer", "its rule (others that keep it)", "how sure", "toy gap, kappa 4 / 16", "in training")
+    reasons = [f"- **{row.name}**: {row.why}" for row in FAMILIES.values()]
+    return "\n".join([table(head, rows), "", "Why each rule is what it is:", "", *reasons, ""])
+
+
+def with_summary(page: str) -> str:
+    """Return a page with the table between its marks."""
+    before, _, rest = page.partition(START)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"the page must have the lines {START.strip()} and {END}")
+    return before + START + summary() + end + after
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_summary(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
