@@ -94,7 +94,6 @@ def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    setattr(pyplot, "show", lambda: None)  # noqa: B010, mypy knows its overloads
     space: dict[str, Any] = {"__name__": "__main__"}
     before = ""
     for cell in cells:
@@ -255,6 +254,7 @@ def run_script(script: Path) -> list[tuple[Cell, Output]]:
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("default")
+        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")  # plt.show() is for notebooks
         warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}: {message}")
         os.chdir(folder)
         try:
