@@ -11,7 +11,7 @@ __all__ = ["insert_mathematics", "take_mathematics"]
 
 #: What GitHub reads as TeX: a block of the language ``math``, and dollars around a code span.
 _BLOCK = re.compile(r"^( *)```math\n(.*?)\n *```$", re.M | re.S)
-_INLINE = re.compile(r"\$`([^`\n]+)`\$")
+_INLINE = re.compile(r"(?<!`)\$`([^`\n]+)`\$(?!`)")
 _PLACE = "MATHEMATICS{}PLACE"
 
 

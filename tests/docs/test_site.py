@@ -155,7 +155,7 @@ def test_search_works_from_the_disk(browser, site):
     assert not browser.problems
 
 
-@pytest.mark.parametrize("page", ["index", "cases/more-gpus", "reference/optimizers", "reference/cli", "results/index"])
+@pytest.mark.parametrize("page", ["index", "reference/optimizers", "results/index"])
 def test_pages_fit_on_a_phone(page, browser, site):
     browser.look(PHONE)
     open_page(browser, site / f"{page}.html")
