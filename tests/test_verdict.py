@@ -683,7 +683,7 @@ def test_a_comparison_as_text_has_a_line_for_each_function() -> None:
         row = next(line for line in text.splitlines() if line.strip().startswith(name))
         assert str(gap) in row
         assert str(gap).startswith(f"{name}: {gap.verdict}")
-        assert f"largest gap {100 * gap.largest.gap:+.1f} % of" in row
+        assert f"largest gap {100 * gap.judged.gap:+.1f} % of" in row
         assert str(gap.seeds_needed or "") in row
 
 

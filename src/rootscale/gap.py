@@ -116,13 +116,17 @@ class Gap:
 
     @property
     def largest(self) -> Largest:
-        """Where the gap (`local`, if the verdict is "same") is largest in absolute value, with `band`.
+        """Where the gap is largest in absolute value, with the band of all times; all NaN where it is known at none."""
+        return self._largest(self.gap, self.low, self.high)
 
-        All is NaN where it is known at no time.
-        """
-        gap = self.local if self.verdict == "same" else self.gap
+    @property
+    def judged(self) -> Largest:
+        """What the verdict rests on: `largest`, and for "same" where `local` is, with its `band`."""
+        return self._largest(self.local if self.verdict == "same" else self.gap, *self.band)
+
+    def _largest(self, gap: Array, low: Array, high: Array) -> Largest:
         at = int(np.argmax(np.nan_to_num(np.abs(gap), nan=-1.0)))
-        return Largest(*(float(part[at]) for part in (gap, self.se, *self.band, self.times)))
+        return Largest(*(float(part[at]) for part in (gap, self.se, low, high, self.times)))
 
     def within(self, tolerance: float) -> Mask:
         """Return where the gap is the same, ``[T]``.
@@ -181,7 +185,7 @@ class Gap:
 
     def __str__(self) -> str:
         """Return one line, in percent of the base curve's range."""
-        far, verdict = self.largest, self.verdict or "not judged"
+        far, verdict = self.judged, self.verdict or "not judged"
         needed = f" ({self.seeds_needed} seeds would decide)" if self.seeds_needed else ""
         band = f", band {percent(far.low, sign='+')} to {percent(far.high, sign='+')}" if math.isfinite(far.low) else ""
         return (

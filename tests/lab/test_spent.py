@@ -1,5 +1,6 @@
 """What a run takes: its seconds, those that are not training, and how they are kept."""
 
+import itertools
 import time
 
 import pytest
@@ -14,17 +15,27 @@ from rootscale.paper.tasks import digits
 CPU = torch.device("cpu")
 
 
-def test_the_first_steps_of_every_stage_are_counted_apart():
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that goes on by one with every look."""
+    now = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))
+
+
+def test_the_first_steps_of_every_stage_are_counted_apart(clock):
     spent = Spent(CPU)
     for _ in range(2):
         for step in range(SETTLING_STEPS + 2):
             with spent.stepped(first=step == 0):
-                time.sleep(0.002)
-    assert spent.settling == pytest.approx(2 * SETTLING_STEPS * 0.002, rel=0.5)
-    assert spent.seconds > spent.settling + 4 * 0.002
+                pass
+    # A step that settles looks four times: before, after waiting, after the step, and at the end.
+    assert spent.settling == 2 * SETTLING_STEPS
+    assert spent.seconds == 2 * (3 * SETTLING_STEPS + 2)
+    assert spent.measuring == 0
+    before = spent.seconds
     with spent.measured():
-        time.sleep(0.005)
-    assert 0.005 <= spent.measuring < spent.seconds
+        pass
+    assert (spent.measuring, spent.seconds - before) == (1, 2), "waiting for steps is not measuring"
     assert spent.memory == 0
 
 

@@ -11,6 +11,7 @@ from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import End
 from rootscale.paper.overview import claims_of
 from rootscale.paper.shown import CONTRADICTED, REPRODUCED, UNDECIDED, judge_ends
+from rootscale.report import plotting
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -73,15 +74,14 @@ def test_the_titles_of_figures_are_sentences_with_the_stored_numbers(entries):
 
 
 def test_labels_at_lines_do_not_touch_each_other():
-    matplotlib = pytest.importorskip("matplotlib")
-    plotting = pytest.importorskip("rootscale.report.plotting")
-    figure = matplotlib.figure.Figure(figsize=(9, 3), layout="constrained")
+    text = pytest.importorskip("matplotlib.text")
+    figure = plotting.need_matplotlib().figure.Figure(figsize=(9, 3), layout="constrained")
     axis = figure.subplots()
     axis.plot([0, 1], [0, 1])
     heights = [0.5, 0.5, 0.51, 0.9, 2.0, -1.0]
     plotting.label_ends(axis, [plotting.LineEnd(1, y, f"line {i}", "black") for i, y in enumerate(heights)], 9.0)
     figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in axis.texts]
+    boxes = [text.Text.get_window_extent(label) for label in axis.texts]  # without the line to it
     assert len(boxes) == 6
     assert all(box.x0 > axis.bbox.x1 for box in boxes)
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))

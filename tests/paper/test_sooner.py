@@ -146,7 +146,7 @@ def test_an_arm_that_never_ran_alone_has_the_seconds_of_the_same_steps(entries):
 
 def test_a_smoke_test_stores_what_a_run_alone_took(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    more = ["--smoke", "--epochs", "1", "--points", "2", "--out", "out", "--only", "B = 8 kept", "Seesaw"]
+    more = ["--smoke", "--epochs", "2", "--points", "2", "--out", "out", "--only", "B = 8 kept", "Seesaw"]
     assert main(["reproduce", "sooner", *more]) == 0
     check = Check.load("out")
     for arm in (check.base, *check.others):

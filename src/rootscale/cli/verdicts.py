@@ -30,8 +30,8 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
         verdict = arm.comparison.verdict or "not judged"
         worst = max(arm.comparison.decisive, key=_size)
         needed = arm.comparison.seeds_needed
-        banded = np.isfinite(worst.largest.low)
-        gap = str(worst.largest) if banded else percent(worst.largest.gap, worst.largest.se, sign="+")
+        banded = np.isfinite(worst.judged.low)
+        gap = str(worst.judged) if banded else percent(worst.judged.gap, worst.judged.se, sign="+")
         table.add_row(
             escape(arm.label) + (" [dim](tests the theory)[/]" if arm.kind == "svag" else ""),
             f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
@@ -48,7 +48,7 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
 
 
 def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.largest.gap)))
+    return float(np.nan_to_num(abs(gap.judged.gap)))
 
 
 def write_report(found: Check, path: Path, console: Console) -> None:

@@ -144,7 +144,8 @@ def judge_again(folder: Path) -> Check:
         row |= {"comparison": arm.comparison.to_dict(), "verdict": arm.verdict}
     record["verdict"] = check.verdict
     if json.loads(json.dumps(record)) != json.loads(before):
-        write_json(path, record, allow_nan=False)
+        lines = "\n  " in before  # as it was written: on one line, or indented
+        write_json(path, record, allow_nan=False, **({} if lines else {"indent": None}))
     return check
 
 

@@ -58,7 +58,7 @@ def _unjudged(arm: Arm, check: Check) -> Html:
             rows.append(
                 fill("<li>$name at the end <b>$here</b>, of the base $there$gap</li>", name=name,
                      here=words.with_error(*ends[0]), there=words.with_error(*ends[1]),
-                     gap=f"; largest gap {words.with_se(gap.largest)}" if gap else "")
+                     gap=f"; largest gap {words.with_se(gap.judged)}" if gap else "")
             )  # fmt: skip
     return fill(
         '<p class="gap">$why.</p><ul class="ends">$rows</ul>', rows=rows,
@@ -80,7 +80,7 @@ def _all_functions(arm: Arm, comparison: Comparison, check: Check) -> Html:
 
 
 def _gap(gap: Gap, tolerance: float, arm: Arm) -> Html:
-    largest = gap.largest
+    largest = gap.judged
     if math.isnan(largest.gap):
         return fill('<p class="gap">no gap of $name could be measured</p>', name=gap.name)
     return fill(
@@ -118,7 +118,7 @@ def _gauge(largest: Largest, tolerance: float) -> Html:
 
 
 def _gap_row(gap: Gap, decides: bool) -> Html:
-    largest = gap.largest
+    largest = gap.judged
     needed = f"{gap.seeds_needed:,} seeds would decide" if gap.seeds_needed is not None else ""
     return fill(
         '<tr class="$role"><th scope="row">$name<small>$role</small></th><td class="n">$gap<small>$band</small></td>'

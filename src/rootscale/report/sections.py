@@ -63,7 +63,7 @@ def numbers_table(i: int, name: str, check: Check) -> Html:
                 label=arm.label,
                 start=words.with_error(float(mean[0]), float(se[0])),
                 end=words.with_error(float(mean[-1]), float(se[-1])),
-                gap=words.with_band(gap.largest) if gap else "–",
+                gap=words.with_band(gap.judged) if gap else "–",
                 badge=badge(gap.verdict or "unjudged") if gap else without,
             )
         )

@@ -121,7 +121,7 @@ def _seesaw(plan: Plan, most: int) -> tuple[Plan, BatchSchedule]:
     square root and nothing else. Beyond the largest batch the learning rate is halved alone.
     """
     size, steps = int(plan.batch_size.total), _halvings(plan, 8)
-    places = [round(step * size / most) * most for step in steps]
+    places = list(dict.fromkeys(round(step * size / most) * most for step in steps))  # two may meet in a short run
     halved = Schedule("multistep", warmup=plan.schedule.warmup, milestones=[at // size for at in places], gamma=0.5)
     stages = [(at, size * 2 ** (i + 1)) for i, at in enumerate(places) if size * 2 ** (i + 1) <= most]
     return replace(plan, schedule=halved), BatchSchedule([(0, size), *stages])
