@@ -211,8 +211,9 @@ assert (
 # - **The steps forgotten:** the run goes on for four times as long. The cosine has passed its lowest
 #   point, and the learning rate rises again to twice its old peak.
 # - **The clip forgotten:** the norm of a noisy gradient falls as `1/sqrt(4)` with the batch, so that the
-#   old clip hardly acts any more. The run is another one, if only by a little here. That row is a
-#   `heuristic`: it is right where noise makes up most of the norm.
+#   old clip acts more seldom. That moves the run by 9 % of the range: from a little above the one that
+#   stayed to a little below it. The row is a `heuristic`, right where noise makes up most of the norm; neither choice is
+#   exact here.
 #
 # ## The next checkpoint
 #

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import places
 import pytest
 import tutorials
 
@@ -79,7 +80,7 @@ def test_pages_show_no_places_of_one_machine(script):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_links_of_a_tutorial_lead_somewhere(script):
-    for target in re.findall(r"\]\(([^)#]+)", page(script)):
+    for target in places.targets(page(script)):
         assert (script.parent / target).exists(), target
 
 
@@ -155,7 +156,6 @@ def test_a_tutorial_that_fails_writes_nothing_and_says_where(script, cell, why):
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_every_tutorial_runs_and_its_words_hold(script):
     code = f"import pathlib, tutorials; tutorials.run_script(pathlib.Path({str(script)!r}))"
-    places = [str(ROOT / "src"), str(ROOT / "website")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "website")])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
