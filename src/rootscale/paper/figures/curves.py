@@ -171,7 +171,8 @@ def _set_scale(axis: Any, levels: Array, limit: float) -> None:
     """Set the vertical axis: linear, or logarithmic beyond the limit where gaps are many times larger."""
     low, high = float(np.nanmin(levels)), float(np.nanmax(levels))
     if not limit or max(-low, high) <= LINEAR * limit:
-        axis.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+        room = 0.06 * (high - low) or 1.0  # one gap at all times has a level, and no range
+        axis.set_ylim(low - room, high + room)
         return
     axis.set_yscale("symlog", linthresh=limit, linscale=0.7)
     axis.set_ylim(1.25 * low, 1.25 * high)
