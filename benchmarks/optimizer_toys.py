@@ -4,7 +4,7 @@
     python website/registry.py    # writes the table of docs/optimizers.md from it
 
 It writes ``README.md`` of the folder too, from what is stored there (``quantised.json`` of
-``benchmarks/quantised_adam.py`` as well), and with ``--compact`` prints a short table for other pages.
+``benchmarks/quantised_adam.py`` as well).
 
 Largest gap of the loss as a share of the base curve's range at kappa = 4 and 16 (`rootscale.theory.toys`), in
 ``toys.json``. Families that are there already with as many replicas are kept. Some minutes on one core.
@@ -57,29 +57,10 @@ def measured(name: str, replicas: int) -> dict[str, Any]:
     return found
 
 
-def worst(found: dict[str, Any], rule: str, kappa: int) -> str:
-    """Return the larger gap of a rule on the toy problems."""
-    largest = largest_of(found, rule, kappa)
-    return "none" if largest is None else f"{abs(largest['gap']):.2f}"
-
-
 def largest_of(found: dict[str, Any], rule: str, kappa: int) -> dict[str, float] | None:
     """Return the gap of a rule on the toy problem where it is larger, with its error; None where it has no value."""
     sizes = [gaps[rule] for key, gaps in found.items() if key.endswith(f"kappa={kappa}") and rule in gaps]
     return max(sizes, key=lambda one: abs(one["gap"]), default=None)
-
-
-def compact(found: dict[str, Any]) -> str:
-    """Return a short table: how far the family's own rule and no conversion at all are from the base."""
-    lines = [
-        "| optimizer | rule | how sure | gap at 4 / 16 times the batch | nothing converted |",
-        "|---|---|---|---|---|",
-    ]
-    for name, record in TOY_RECORDS.items():
-        row = FAMILIES[record.name]
-        cells = [" / ".join(worst(found[name], rule, kappa) for kappa in KAPPAS) for rule in (row.rules[0], "nothing")]
-        lines.append(f"| {name} | {row.rules[0]} | {row.status} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def page(found: dict[str, Any], quantised: dict[str, Any] | None) -> str:
@@ -147,7 +128,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, default=1024)
     parser.add_argument("--only", nargs="*", choices=list(TOY_RECORDS), default=list(TOY_RECORDS))
-    parser.add_argument("--compact", action="store_true", help="print a short table")
     parser.add_argument("--out", type=Path, default=Path("results/optimizers"))
     args = parser.parse_args()
     path = args.out / "toys.json"
@@ -161,8 +141,6 @@ def main() -> None:
         stored = args.out / "quantised.json"
         quantised = json.loads(stored.read_text()) if stored.exists() else None
         (args.out / "README.md").write_text(page(found, quantised), encoding="utf-8")
-        if args.compact:
-            print(compact(found))
 
 
 if __name__ == "__main__":

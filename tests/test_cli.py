@@ -170,8 +170,8 @@ def test_a_fault_of_ours_is_no_verdict(monkeypatch, capsys):
     def broken(args):
         raise KeyError("inside")
 
-    parser = cli._parser()
-    monkeypatch.setattr(cli, "_parser", lambda: parser)
+    parser = cli.make_parser()
+    monkeypatch.setattr(cli, "make_parser", lambda: parser)
     monkeypatch.setattr(parser, "parse_args", lambda words: argparse.Namespace(command="check", handler=broken))
     assert main(["check"]) == 70
     assert "KeyError: 'inside'" in capsys.readouterr().err
@@ -181,8 +181,8 @@ def test_a_file_that_cannot_be_written_is_one_line(monkeypatch, capsys):
     def refused(args):
         raise NotADirectoryError(20, "Not a directory", "afile/runs")
 
-    parser = cli._parser()
-    monkeypatch.setattr(cli, "_parser", lambda: parser)
+    parser = cli.make_parser()
+    monkeypatch.setattr(cli, "make_parser", lambda: parser)
     monkeypatch.setattr(parser, "parse_args", lambda words: argparse.Namespace(command="check", handler=refused))
     assert main(["check"]) == 2
     assert capsys.readouterr().err == "rootscale check: error: [Errno 20] Not a directory: 'afile/runs'\n"

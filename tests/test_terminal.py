@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rootscale.cli import _parser, main
+from rootscale.cli import main, make_parser
 from rootscale.cli.cases import CASES
 from rootscale.cli.completion import SHELLS, _commands
 from rootscale.optimizers import FAMILIES
@@ -43,7 +43,7 @@ def run(*words, **environment):
 
 def parsers():
     """Every command's parser by its name, and the whole one under "rootscale"."""
-    whole = _parser()
+    whole = make_parser()
     (commands,) = (one for one in whole._actions if isinstance(one, argparse._SubParsersAction))
     return {"rootscale": whole, **commands.choices}
 
@@ -61,7 +61,7 @@ def test_the_commands_and_pages_of_a_case_exist(case):
     for command in case.commands:
         name, *words = shlex.split(command)
         assert name == "rootscale"
-        assert _parser().parse_args(words).handler is not None
+        assert make_parser().parse_args(words).handler is not None
     assert case.commands or case.python
     for page in case.page.split(", "):
         assert (ROOT / page).is_file()
@@ -146,7 +146,7 @@ def test_the_help_of_a_command_has_an_example_that_parses(name, monkeypatch):
         words = shlex.split(command.partition(">")[0])
         assert words[0] == "rootscale"
         assert name in ("rootscale", words[1])
-        _parser().parse_args(words[1:])
+        make_parser().parse_args(words[1:])
     assert parser.description
     body = text.partition("\nexample")[0]
     assert max(map(len, body.splitlines())) <= 80
@@ -185,7 +185,7 @@ def test_bash_completes_commands_options_words_and_files(tmp_path, capsys):
     (folder / "runs").mkdir(parents=True)
     (folder / "my config.json").write_text("{}")
     (folder / "train.py").write_text("")
-    names = {command.name for command in _commands(_parser())} - {""}
+    names = {command.name for command in _commands(make_parser())} - {""}
 
     def offered(line):
         return complete(script, line, folder)
@@ -214,7 +214,7 @@ def test_bash_completes_commands_options_words_and_files(tmp_path, capsys):
 def test_the_script_of_a_shell_names_every_command_and_option(shell, capsys):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    for command in _commands(_parser()):
+    for command in _commands(make_parser()):
         assert command.name in script
         for name in (name for option in command.options for name in option.names):
             assert (f"-l {name[2:]} " if shell == "fish" and name.startswith("--") else name[1:]) in script, name

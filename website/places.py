@@ -15,8 +15,6 @@ __all__ = ["REPOSITORY", "ROOT", "rewrite_links", "show_sources", "targets", "to
 ROOT = Path(__file__).parents[1]
 #: Files of the root that are pages of the site; README.md is not one, docs/README.md is the start page.
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "README.md"}
-#: Pages that may be missing: a tutorial's page is there when its script has been run.
-AWAITED = ("tutorials/",)
 #: The scheme of links to files that are not on the site, until they are shown.
 REPOSITORY = "repository:"
 #: Code, which is left alone, or the target of a link; code spans of a link's text are passed over with it.
@@ -73,7 +71,7 @@ def rewrite_links(markdown: str, page: str, known: set[str]) -> str:
         path, mark, anchor = target.partition("#")
         absolute = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
         uri = to_site(absolute)
-        if uri is None or (uri not in known and ((ROOT / absolute).exists() or uri.startswith(AWAITED))):
+        if uri is None or (uri not in known and (ROOT / absolute).exists()):
             return f"]({REPOSITORY}{absolute}"
         base = posixpath.dirname(to_site(page) or page) or "."
         return f"]({posixpath.relpath(uri, base)}{mark}{anchor}"
@@ -95,7 +93,7 @@ def targets(markdown: str) -> list[str]:
 def missing_sources(markdown: str) -> list[str]:
     """Return the links of a rewritten page to files that the repository does not have."""
     found = re.findall(rf"\]\({REPOSITORY}([^()\s#]+)", markdown)
-    return [path for path in found if not (ROOT / path).exists() and not (to_site(path) or "").startswith(AWAITED)]
+    return [path for path in found if not (ROOT / path).exists()]
 
 
 def show_sources(html: str, repository: str | None) -> str:

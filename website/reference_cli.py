@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator
 
-from rootscale.cli import _parser as make_parser
+from rootscale.cli import make_parser
 
 __all__ = ["commands", "page"]
 

@@ -1,9 +1,9 @@
-"""The registry of optimizers as a table: ``python website/registry.py`` writes that of docs/optimizers.md."""
+"""The registry as tables: ``python website/registry.py`` writes those of docs/optimizers.md and README.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import places
@@ -11,9 +11,8 @@ import places
 from rootscale.optimizers import FAMILIES
 from rootscale.spelling import Family
 
-__all__ = ["measured_in", "summary", "table", "toy_gap", "with_summary"]
+__all__ = ["PAGES", "measured_in", "renewed", "short_summary", "summary", "table", "toy_gap"]
 
-PAGE = places.ROOT / "docs" / "optimizers.md"
 #: What was measured of each family on toy problems, by ``benchmarks/optimizer_toys.py``.
 TOYS = places.ROOT / "results" / "optimizers" / "toys.json"
 KAPPAS = (4, 16)
@@ -59,14 +58,27 @@ def summary() -> str:
     return "\n".join([table(head, rows), "", "Why each rule is what it is:", "", *reasons, ""])
 
 
-def with_summary(page: str) -> str:
-    """Return a page with the table between its marks."""
-    before, _, rest = page.partition(START)
+def short_summary() -> str:
+    """Return the table of all families with how sure their rules are, for README."""
+    found = json.loads(TOYS.read_text(encoding="utf-8"))
+    rows = [(row.name, row.rules[0], row.status, toy_gap(row, found.get(row.name, {}))) for row in FAMILIES.values()]
+    return table(("optimizer", "its rule", "how sure", "gap at 4 / 16 times the batch"), rows) + "\n"
+
+
+#: The pages that have a table, and what makes it.
+PAGES: dict[str, Callable[[], str]] = {"docs/optimizers.md": summary, "README.md": short_summary}
+
+
+def renewed(name: str) -> str:
+    """Return the text of a page with its table made anew."""
+    text = (places.ROOT / name).read_text(encoding="utf-8")
+    before, _, rest = text.partition(START)
     _, end, after = rest.partition(END)
     if not end:
-        raise ValueError(f"the page must have the lines {START.strip()} and {END}")
-    return before + START + summary() + end + after
+        raise ValueError(f"{name} must have the lines {START.strip()} and {END}")
+    return before + START + PAGES[name]() + end + after
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_summary(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for name in PAGES:
+        (places.ROOT / name).write_text(renewed(name), encoding="utf-8")

@@ -115,7 +115,7 @@ def test_links_of_the_pages_work_on_github_too():
         f"{page.relative_to(ROOT)}: {path}"
         for page in pages
         for path in places.targets(page.read_text(encoding="utf-8"))
-        if not (page.parent / path).exists() and page.parent.name != "tutorials"
+        if not (page.parent / path).exists()
     ]
     assert not dead, "\n".join(dead)
 

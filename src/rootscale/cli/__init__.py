@@ -16,10 +16,10 @@ from rootscale.cli import checkpoint, compare, completion, convert, lab, report,
 from rootscale.cli.cases import show_cases
 from rootscale.cli.parser import Parser
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="rootscale", description="Change the batch size of a run and keep its training dynamics. Without a "
         "command: what people come for, and the commands for it.",
@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; users' mistakes end in one line on stderr and exit code 2."""
     words = sys.argv[1:] if argv is None else list(argv)
-    parser = _parser()
+    parser = make_parser()
     args = parser.parse_args(words)
     args.words, args.parser = words, parser  # for commands that start themselves again, or describe the others
     try:
