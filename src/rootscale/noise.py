@@ -163,7 +163,8 @@ class Advice:
     limit: str
 
     def __str__(self) -> str:
-        return f"up to kappa = {show(self.kappa)} (batch size {show(self.batch_size)}): {self.limit}"
+        size = math.floor(self.batch_size) if math.isfinite(self.batch_size) else self.batch_size
+        return f"up to kappa = {few_digits(self.kappa)} (batch size {show(size)}): {self.limit}"
 
 
 def noise_at_start(base: Trajectory) -> Noise | None:
@@ -183,7 +184,7 @@ def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
     ``kappa (1 - beta) < 1/2``, so that they last two steps or more.
     """
     size, optimizer = float(plan.batch_size.total), plan.optimizer
-    limits = {f"the noise scale, at least {show(noise.scale.low)} samples": noise.scale.low / size}
+    limits = {f"the noise scale, at least {few_digits(noise.scale.low)} samples": noise.scale.low / size}
     chosen = get_rule(rule, optimizer.name)
     for name, key in (("beta1", "beta1"), ("beta2", "beta2"), ("beta", "beta2")):
         beta = getattr(optimizer, name, 0.0)
@@ -197,7 +198,7 @@ def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
 def advice_of_scale(scale: Interval, size: float) -> Advice:
     """Return the largest kappa that a noise scale allows at this batch size, where no plan is known."""
     kappa, largest = (float(f"{value:.12g}") for value in (scale.low / size, scale.low))
-    return Advice(kappa, largest, f"the noise scale, at least {show(scale.low)} samples")
+    return Advice(kappa, largest, f"the noise scale, at least {few_digits(scale.low)} samples")
 
 
 # -- where noise dominates along a run --------------------------------------------------------------------------------

@@ -322,11 +322,16 @@ def test_it_names_the_noise_scale_where_it_never_reaches_the_batch_and_a_smaller
     assert "try 56, as the error of larger steps grows" in sentence  # 16 (1 + 15 / 6)
 
 
+def test_a_gap_on_the_tolerance_is_not_answered_with_thousands_of_seeds() -> None:
+    (sentence,) = recommend(check_with(arm_with(4, 0.0495, 0.03)))
+    assert "more seeds would hardly decide. Take a smaller batch, or a tolerance that you can live with." in sentence
+
+
 def test_undecided_batches_other_rules_and_svag_have_their_own_words() -> None:
     linear = arm_with(4, 0.4, 0.001)
     linear = replace(linear, label="B = 64, linear", changes={**linear.changes, "rule": "linear"})
     svag = replace(arm_with(4, 0.0, 0.001), label="SVAG ell = 2", kind="svag", changes=None)
-    undecided, other, theory = recommend(check_with(arm_with(4, 0.03, 0.03), linear, svag))
+    undecided, other, theory = recommend(check_with(arm_with(4, 0.03, 0.015), linear, svag))
     assert undecided.startswith("64 is undecided with 4 seeds: about ")
     assert other == "Convert everything by the optimizer's own rule: B = 64, linear (off by 40 %) differs."
     assert theory.startswith(

@@ -11,6 +11,7 @@ import numpy as np
 
 from rootscale.format import few_digits, listed, percent, show
 from rootscale.lab.result import Arm, Check
+from rootscale.lab.rounds import MOST
 from rootscale.noise import NO_GRADIENT, scale_curve
 from rootscale.rules import default_rule
 from rootscale.tolerance import tolerance_text
@@ -145,10 +146,12 @@ def _smaller(arm: Arm, own: Sequence[Arm]) -> Iterator[str]:
 def _undecided(arm: Arm) -> str:
     assert arm.comparison is not None
     there, needed = min(arm.comparison.seeds), arm.comparison.seeds_needed
-    more = "no number of seeds would decide, as its gap lies on the tolerance: take another tolerance"
-    if needed is not None and arm.kind == "log":
+    if needed is None or needed > MOST:
+        more = "its gap lies about on the tolerance, and more seeds would hardly decide. Take a smaller batch, or a "
+        more += "tolerance that you can live with"
+    elif arm.kind == "log":
         more = f"about {needed:,} runs of each side would decide; compare them again when you have them"
-    elif needed is not None:
+    else:
         more = f"about {needed:,} seeds would decide (--seeds {needed}, or --seeds auto)"
     return f"{_name(arm)} is undecided with {there} {'runs a side' if arm.kind == 'log' else 'seeds'}: {more}."
 
