@@ -161,6 +161,14 @@ def test_changes_are_a_flat_dictionary_for_loggers():
 # ---- what is left to the user
 
 
+def test_an_average_that_was_not_converted_with_the_run_is_told():
+    optimizer, model = adam(), net()
+    rescale_(optimizer, 4)
+    ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
+    with pytest.warns(ScalingWarning, match=r"was not given to rescale_.* set its decay to decay \*\* 4"):
+        restore_(optimizer, scheduler=[], model=[], ema=ema)
+
+
 def test_what_remains_is_named():
     changes = rescale_(adam(), batch_size=(16, 64), clip=1.0)
     assert list(changes.remaining) == [
@@ -168,12 +176,13 @@ def test_what_remains_is_named():
         "steps left, and every interval in steps (logging, evaluation, checkpoints): divide by 4",
         "gradient clip: 1 -> 0.5",
         "BatchNorm, if there is any: model was not given, and its momentum is in no optimizer; give model=model",
+        "average of the parameters (EMA), if there is one: ema was not given; give ema=ema",
     ]
     assert "left to you: gradient clip: 1 -> 0.5" in str(changes)
     assert changes.to_dict()["remaining"] == list(changes.remaining)
     unknown = rescale_(adam(), 4, model=net()).remaining
     assert unknown[0].endswith("times 4")
-    assert unknown[-1] == "gradient clip, if there is one: times 0.5"
+    assert unknown[-2] == "gradient clip, if there is one: times 0.5"
     assert rescale_(adam(), 1).remaining == ()
 
 

@@ -140,7 +140,10 @@ def _find(target: Target, driven: Sequence[tuple[Any, str]], kappa: float, state
     for scheduler, _ in driven:
         check_scheduler(scheduler, optimizer, rule, kappa)
     if not driven and target.leads and is_driven(optimizer):
-        messages.append("a scheduler drives this optimizer but was not given: it will set the old learning rates again")
+        messages.append(
+            "a scheduler drives this optimizer but was not given: its clock stays that of the old batch size, and it "
+            "may set the old learning rates again; give scheduler=scheduler"
+        )
     groups = list(group_edits(part, family, rule, kappa, state))
     pieces = list(scaled_state(part, family, rule, kappa)) if state else []
     if state:

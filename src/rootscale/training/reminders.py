@@ -49,8 +49,11 @@ def _reminders(live: Live, switch: Switch, rule: Rule, clip: float | None) -> It
     if live.model is None and "batchnorm" in rule.units:
         yield "BatchNorm, if there is any: model was not given, and its momentum is in no optimizer; give model=model"
     if live.ema is None and kappa != 1 and "ema" in rule.units:
-        for name, kind in visible_averages(live.given("model")):
+        seen = list(visible_averages(live.given("model")))
+        for name, kind in seen:
             yield f"parameter average {name} ({kind}): it was not given; give ema=model.{name}"
+        if not seen:
+            yield "average of the parameters (EMA), if there is one: ema was not given; give ema=ema"
 
 
 def visible_averages(models: list[Any]) -> Iterator[tuple[str, str]]:

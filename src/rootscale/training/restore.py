@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from rootscale.changes import Change, Changes
+from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.format import show
 from rootscale.hparams import positive
 from rootscale.training import schedulers
@@ -90,10 +91,23 @@ def restore_live(live: Live, *, dry_run: bool = False) -> Changes:
         edits += ema_edits(one, common, lambda tag: carried.parts.get("ema", 1.0) / tag)
     rows = tuple(row for edit in edits for row in edit.changes if row.before != row.after)
     title = f"restored at kappa = {show(carried.kappa)}"
-    restored = Prepared(Changes(carried.kappa, common, rows, title=title), tuple(edits), StateScaling([]))
+    messages = tuple(_left_behind(live, carried))
+    restored = Prepared(Changes(carried.kappa, common, rows, messages, title=title), tuple(edits), StateScaling([]))
     if not dry_run:
+        for message in messages:
+            warnings.warn(message, ScalingWarning, stacklevel=3)
         restored.commit()
     return restored.changes
+
+
+def _left_behind(live: Live, carried: Carried) -> Iterator[str]:
+    """Yield what is given now but was not converted with the run."""
+    behind = carried.kappa / carried.parts.get("ema", 1.0)
+    if live.given("ema") and not same(behind, 1.0):
+        yield (
+            "the average of the parameters was not given to rescale_, so its decay still counts the steps of an "
+            f"earlier batch size; to convert it now, set its decay to decay ** {show(behind)}"
+        )
 
 
 def _scheduler_edit(scheduler: Any, carried: Carried) -> Edit:
