@@ -55,6 +55,10 @@ def test_the_error_rates_in_the_documentation_are_those_of_the_results():
     assert f"measured over {results['repetitions']} checks of each kind" in readme
     assert binomial_limit(0, results["repetitions"]) < 0.03
     assert "in less than 3 % of checks, at 95 % confidence" in readme
+    few = [counts for (_, kind, _, seeds), counts in cells.items() if (kind, seeds) == ("twice, at one time", "4")]
+    missed, of_all = sum(c["same"] for c in few), sum(sum(c.values()) for c in few)
+    assert f"missed in {missed:,} of {of_all:,} checks with 4 seeds, and in none with 8" in readme
+    assert not any(c["same"] for (_, kind, _, seeds), c in cells.items() if kind.startswith("twice") and seeds == "8")
 
 
 def test_the_table_of_decided_verdicts_is_that_of_the_results():

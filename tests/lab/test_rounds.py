@@ -316,6 +316,14 @@ def test_it_recommends_what_is_safe_and_says_when_to_switch_to_what_is_not() -> 
     )
 
 
+def test_a_ramp_is_named_with_all_its_batch_sizes_and_switches() -> None:
+    ramp = arm_with(4, 0.0, 0.001, 256)
+    variant = {"kappa": "4", "ramp": [[2000, "16"]]}
+    trajectory = replace(ramp.trajectory, meta={**ramp.trajectory.meta, "variant": variant})
+    (sentence,) = recommend(check_with(replace(ramp, trajectory=trajectory)))
+    assert sentence.startswith("16 → 64 → 256 is safe, switched after 1,000 and 2,000 samples: the same as B = 16")
+
+
 def test_it_names_the_noise_scale_where_it_never_reaches_the_batch_and_a_smaller_batch() -> None:
     (sentence,) = recommend(check_with(arm_with(4, 0.3, 0.001, 256), noise=np.full(16, 100.0)))
     assert "not in this part of the run, where the noise scale is at most 100 samples" in sentence
@@ -333,7 +341,7 @@ def test_undecided_batches_other_rules_and_svag_have_their_own_words() -> None:
     svag = replace(arm_with(4, 0.0, 0.001), label="SVAG ell = 2", kind="svag", changes=None)
     undecided, other, theory = recommend(check_with(arm_with(4, 0.03, 0.015), linear, svag))
     assert undecided.startswith("64 is undecided with 4 seeds: about ")
-    assert other == "Convert everything by the optimizer's own rule: B = 64, linear (off by 40 %) differs."
+    assert other == "Convert everything, by the optimizer's own rule. What differs: B = 64, linear (off by 40 %)."
     assert theory.startswith(
         "SVAG ell = 2 is a test of the theory behind the rule, not of a change: its simulation agrees"
     )

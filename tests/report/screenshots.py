@@ -14,7 +14,7 @@ from rootscale.report import write_page
 
 #: Name, window, dark, and the headings (their ids) between which the picture is taken; None is the top.
 PICTURES = (
-    ("light", DESKTOP, False, None, "noise"),
+    ("light", DESKTOP, False, None, "curves"),
     ("dark", DESKTOP, True, "curves", "plans"),
     ("phone", PHONE, False, "curves", "numbers"),
 )

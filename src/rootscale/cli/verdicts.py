@@ -23,7 +23,8 @@ _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 def print_verdicts(found: Check, console: Console, what: str = "largest gap of the loss, with its band") -> None:
     """Print the verdict on each arm as a table, and what its words mean."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "verdict", what, "seeds that would decide"):
+    open_ones = any(arm.verdict == "undecided" for arm in found.others)
+    for column in ("", "verdict", what, *(["seeds that would decide"] if open_ones else [])):
         table.add_column(column, overflow="fold")
     for arm in found.others:
         assert arm.comparison is not None
@@ -32,12 +33,13 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
         needed = arm.comparison.seeds_needed
         banded = np.isfinite(worst.judged.low)
         gap = str(worst.judged) if banded else percent(worst.judged.gap, worst.judged.se, sign="+")
-        table.add_row(
+        row = (
             escape(arm.label) + (" [dim](tests the theory)[/]" if arm.kind == "svag" else ""),
             f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
             f"{gap} of the {escape(worst.name)}'s range",
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
         )
+        table.add_row(*row[: len(table.columns)])
     console.print(table)
     comparison = next(arm.comparison for arm in found.others if arm.comparison)
     often = "" if comparison.looks == "once" else ", however often you add seeds and ask again"

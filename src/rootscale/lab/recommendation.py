@@ -52,18 +52,27 @@ def _is_own_rule(arm: Arm) -> bool:
 
 
 def _name(arm: Arm) -> str:
-    """Return the batch sizes of an arm, such as ``64`` or ``16 → 64``; its label where they are not known."""
+    """Return the batch sizes of an arm: ``64``, of a ramp with the base's ``4 → 16 → 64``; its label without a plan."""
+    if arm.plan is None:
+        return arm.label
     sizes = _sizes(arm)
-    return " → ".join(show(size) for size in sizes) if sizes else arm.label
+    base = [sizes[0] / Fraction(arm.trajectory.meta["variant"]["kappa"])] if _ramp(arm) else []
+    return " → ".join(show(size) for size in (*base, *sizes))
+
+
+def _ramp(arm: Arm) -> Sequence[Sequence[Any]]:
+    """Return the later switches of an arm: the samples before each, and kappa."""
+    variant = arm.trajectory.meta.get("variant")
+    return variant.get("ramp") or () if isinstance(variant, Mapping) else ()
 
 
 def _sizes(arm: Arm) -> list[Fraction]:
     if arm.plan is None:
         return []
-    last, variant = Fraction(arm.plan.batch_size.total), arm.trajectory.meta.get("variant")
-    if not isinstance(variant, Mapping) or not variant.get("ramp"):
+    last, ramp = Fraction(arm.plan.batch_size.total), _ramp(arm)
+    if not ramp:
         return [last]
-    kappas = [Fraction(variant["kappa"]), *(Fraction(kappa) for _, kappa in variant["ramp"])]
+    kappas = [Fraction(arm.trajectory.meta["variant"]["kappa"]), *(Fraction(kappa) for _, kappa in ramp)]
     return [last * kappa / kappas[-1] for kappa in kappas]
 
 
@@ -73,7 +82,8 @@ def _safe(arms: Sequence[Arm], check: Check) -> Iterator[str]:
     names = listed([_name(arm) for arm in arms])
     comparison = arms[0].comparison
     assert comparison is not None
-    start = f"switched after {show(check.switch_at)} samples" if check.switch_at else "from the start"
+    places = [check.switch_at, *(at for at, _ in _ramp(arms[0]))] if len(arms) == 1 else [check.switch_at]
+    start = f"switched after {listed([show(at) for at in places])} samples" if check.switch_at else "from the start"
     start = f"from {check.made['checkpoint']} on" if "checkpoint" in check.made else start
     yield (
         f"{names} {'is' if len(arms) == 1 else 'are'} safe, {start}: the same as {check.base.label} within "
@@ -159,7 +169,7 @@ def _undecided(arm: Arm) -> str:
 def _other_rules(arms: Sequence[Arm]) -> Iterator[str]:
     wrong = [f"{arm.label} ({_off(arm)})" for arm in arms if arm.verdict == "different"]
     if wrong:
-        yield f"Convert everything by the optimizer's own rule: {listed(wrong)} {'differ' + 's' * (len(wrong) == 1)}."
+        yield f"Convert everything, by the optimizer's own rule. What differs: {listed(wrong)}."
     right = [arm.label for arm in arms if arm.verdict == "same"]
     if right:
         yield f"Here {listed(right)} would do as well."
