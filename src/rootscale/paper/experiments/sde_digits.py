@@ -21,8 +21,6 @@ each finished process is a file under OUT/digits.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -36,10 +34,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rootscale import __version__
-from rootscale.files import command_line, whole
+from rootscale.files import command_line, write_json
 from rootscale.gap import gaps
 from rootscale.hparams import Adam
+from rootscale.lab.provenance import environment
 from rootscale.paper.figures.sde_figure import draw_sde
 from rootscale.report.plotting import need_matplotlib
 from rootscale.theory import (
@@ -58,6 +56,8 @@ from rootscale.theory import (
 from rootscale.trajectory import Trajectory
 
 Functions = dict[str, Callable[[AdamState], Tensor]]
+
+ADAM = Adam(eta=5e-4, beta1=0.99, beta2=0.999, eps=1e-8)
 
 
 @dataclass(frozen=True)
@@ -209,18 +209,45 @@ def draw_stored(out: Path) -> None:
     draw_sde({label: Trajectory.load(path) for label, path in drawn.items()}, out / "digits.png")
 
 
-def hardware(device: str) -> str:
-    """In words."""
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        cpu = f"{len(models)} x {models[0]}" if models else cpu
-    return f"{torch.cuda.get_device_name()}; {cpu}" if device.startswith("cuda") else cpu
+def make_setup(args: argparse.Namespace) -> Setup:
+    """Return Adam on digits, the common start after its warm-up, and the times after it."""
+    oracle = network_oracle(args.device, args.batch_size)
+    chain = Chain(ADAM, oracle, FORMS["torch"])
+    warm, steps = args.warmup_samples // args.batch_size, args.samples // args.batch_size
+    times = [(warm + k) * chain.clock for k in range(0, steps + 1, max(1, steps // args.points))]
+    x0 = common_start(chain, warm, args.seed)
+    return Setup(chain, x0, warm * chain.clock, times, measures(oracle), args.replicas, not args.eager)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs what is missing, then draws the figure and writes the record."""
+def run_or_read(process: Process, path: Path, setup: Setup, seed: int, about: dict[str, Any]) -> Trajectory:
+    """Return what a process gave: from its file where that has these settings, else of a run, which is stored."""
+    if path.exists() and (done := Trajectory.load(path)).meta.get("settings") == about["settings"]:
+        print(f"{process.label}: already there")
+        return done
+    print(f"{process.label} ...", flush=True)
+    started = time.perf_counter()
+    found = process.run(setup, seed)
+    seconds = round(time.perf_counter() - started, 1)
+    done = replace(found, meta={**found.meta, **about, "seconds": seconds})
+    done.save(path)
+    print(f"{process.label}: {seconds:.0f} s, {int(done.diverged[-1])} of {done.replicas} diverged", flush=True)
+    return done
+
+
+def process_record(key: str, result: Trajectory, adam: Trajectory) -> dict[str, Any]:
+    """Return what is told of a process: how it was made, and its gaps to discrete Adam."""
+    return {
+        "label": PROCESSES[key].label,
+        "seed": result.meta["seed"],
+        "step": result.meta["h"],
+        **{what: result.meta[what] for what in ("seconds", "hardware", "command", "versions")},
+        "diverged": int(result.diverged[-1]),
+        "against_discrete_adam": compared(adam, result) if key != "adam" else None,
+    }
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Return the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/theory"), help="folder of the results")
     parser.add_argument("--replicas", type=int, default=32)
@@ -232,51 +259,31 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--eager", action="store_true", help="no torch.compile (for short runs)")
     parser.add_argument("--only-run", action="store_true", help="no figure: a later call without this draws it")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs what is missing, then draws the figure and writes the record."""
+    args = parse(argv)
     if not args.only_run:
         need_matplotlib()  # before the work, not after it
-
-    adam = Adam(eta=5e-4, beta1=0.99, beta2=0.999, eps=1e-8)
-    oracle = network_oracle(args.device, args.batch_size)
-    chain = Chain(adam, oracle, FORMS["torch"])
-    warm, steps = args.warmup_samples // args.batch_size, args.samples // args.batch_size
-    every = max(1, steps // args.points)
-    x0 = common_start(chain, warm, args.seed)
-    t0 = warm * chain.clock
-    times = [(warm + k) * chain.clock for k in range(0, steps + 1, every)]
-    setup = Setup(chain, x0, t0, times, measures(oracle), args.replicas, not args.eager)
-    settings = {
-        "optimizer": repr(adam), "batch_size": args.batch_size, "warmup_samples": args.warmup_samples,
-        "samples": args.samples, "points": args.points, "replicas": args.replicas, "seed": args.seed,
-    }  # fmt: skip
-    noise = float(oracle.variance(x0.theta).sum() / oracle.gradient(x0.theta).square().sum())
-    print(f"common start: loss {float(oracle.losses(x0.theta).mean()):.4f}, noise scale {noise:.0f} samples")
+    setup = make_setup(args)
+    names = ("batch_size", "warmup_samples", "samples", "points", "replicas", "seed")
+    settings = {"optimizer": repr(ADAM), **{name: getattr(args, name) for name in names}}
+    oracle, theta = setup.chain.oracle, setup.x0.theta
+    assert isinstance(oracle, NetworkOracle)
+    noise = float(oracle.variance(theta).sum() / oracle.gradient(theta).square().sum())
+    print(f"common start: loss {float(oracle.losses(theta).mean()):.4f}, noise scale {noise:.0f} samples")
 
     folder = args.out / "digits"
     folder.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Trajectory] = {}
-    for i, (key, process) in enumerate(PROCESSES.items()):
-        path = folder / f"{key}.npz"
-        if path.exists() and (done := Trajectory.load(path)).meta.get("settings") == settings:
-            print(f"{process.label}: already there")
-        else:
-            print(f"{process.label} ...", flush=True)
-            started = time.perf_counter()
-            found = process.run(setup, 1000 * args.seed + i + 1)
-            seconds = round(time.perf_counter() - started, 1)
-            command = command_line(
-                "python -m rootscale.paper.experiments.sde_digits", sys.argv[1:] if argv is None else argv
-            )
-            versions = {"rootscale": __version__, "torch": torch.__version__, "python": platform.python_version()}
-            about = {
-                "settings": settings, "seconds": seconds, "hardware": hardware(args.device), "command": command,
-                "versions": versions,
-            }  # fmt: skip
-            done = replace(found, meta={**found.meta, **about})
-            done.save(path)
-            print(f"{process.label}: {seconds:.0f} s, {int(done.diverged[-1])} of {done.replicas} diverged", flush=True)
-        results[key] = done
-
+    words = sys.argv[1:] if argv is None else argv
+    command = command_line("python -m rootscale.paper.experiments.sde_digits", words)
+    about = {"settings": settings, "command": command, **environment(args.device)}
+    results = {
+        key: run_or_read(process, folder / f"{key}.npz", setup, 1000 * args.seed + i + 1, about)
+        for i, (key, process) in enumerate(PROCESSES.items())
+    }
     if args.only_run:
         return 0
     draw_stored(args.out)
@@ -284,20 +291,9 @@ def main(argv: list[str] | None = None) -> int:
         "claim": (__doc__ or "").split("\n\n")[1],
         "settings": settings,
         "noise_scale_at_the_start": round(noise, 1),
-        "processes": {
-            key: {
-                "label": PROCESSES[key].label,
-                "seed": result.meta["seed"],
-                "step": result.meta["h"],
-                **{what: result.meta[what] for what in ("seconds", "hardware", "command", "versions")},
-                "diverged": int(result.diverged[-1]),
-                "against_discrete_adam": compared(results["adam"], result) if key != "adam" else None,
-            }
-            for key, result in results.items()
-        },
+        "processes": {key: process_record(key, result, results["adam"]) for key, result in results.items()},
     }
-    with whole(args.out / "digits.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    write_json(args.out / "digits.json", record, ensure_ascii=False)
     print(f"wrote {args.out / 'digits.png'} and {args.out / 'digits.json'}")
     return 0
 
