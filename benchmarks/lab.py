@@ -111,8 +111,10 @@ def _learner_steps(make: Callable[[Task], Learner], task: Task, batch: int) -> C
     return stepper(task, make(task), batch, "cuda")
 
 
-def throughput(seconds: float, models: list[str], batches: list[int], quick: bool = False) -> dict[str, float]:
-    """Images a second, and the ratios to the plain loop; ``quick``: only of the fast path."""
+def throughput(
+    seconds: float, models: list[str], batches: list[int], replicas: list[int], quick: bool = False
+) -> dict[str, float]:
+    """Images a second of all replicas, and the ratios to the plain loop; ``quick``: only of the fast path."""
     setup, found = Setup("cuda", amp=True), {}
     images = patterns(50_000, 100, 10, 32, 60.0, 0)
     table = Table("model", "batch size", "how", "images/s", "ratio", title=torch.cuda.get_device_name())
@@ -124,19 +126,20 @@ def throughput(seconds: float, models: list[str], batches: list[int], quick: boo
                 "graph": lambda task: GraphLearner(task, 0, setup, compile=False),
                 "graph, compiled": lambda task: GraphLearner(task, 0, setup),
             }
-            if batch <= 1024:
-                learners["the same, 3 replicas"] = lambda task: make_learner(task, range(3), replace(setup, fast=True))
+            counts = {f"the same, {count} replicas": count for count in replicas if batch <= 1024}
+            for name, count in counts.items():
+                learners[name] = partial(make_learner, seeds=range(count), setup=replace(setup, fast=True))
             ways: dict[str, Callable[[], Callable[[], None]]] = {
                 "DataLoader, eager": partial(plain_loop, task, batch, "cuda"),
                 **{name: partial(_learner_steps, make, task, batch) for name, make in learners.items()},
             }
             if quick:  # the plain loop takes a minute to fill its queue with the largest batches
-                kept = ("DataLoader, eager", "graph, compiled") if batch <= 1024 else ("graph, compiled",)
+                kept = ("DataLoader, eager", "graph, compiled", *counts) if batch <= 1024 else ("graph, compiled",)
                 ways = {name: ways[name] for name in kept}
             base: float | None = None
             for name, make in ways.items():
                 began = time.perf_counter()
-                per_second = rate(make(), seconds, "cuda") * batch * (3 if "replicas" in name else 1)
+                per_second = rate(make(), seconds, "cuda") * batch * counts.get(name, 1)
                 base = per_second if name == "DataLoader, eager" else base
                 ratio = None if base is None else per_second / base
                 table.add_row(model, str(batch), name, f"{per_second:,.0f}", "" if ratio is None else f"{ratio:.2f}")
@@ -147,8 +150,8 @@ def throughput(seconds: float, models: list[str], batches: list[int], quick: boo
                 torch.cuda.empty_cache()
                 if ratio is not None and name == "graph, compiled":
                     found[f"{model}_{batch}"] = ratio
-                elif ratio is not None and "replicas" in name:
-                    found[f"{model}_{batch}_replicas"] = ratio
+                elif ratio is not None and name in counts:
+                    found[f"{model}_{batch}_replicas_{counts[name]}"] = ratio
     Console().print(table)
     return found
 
@@ -162,11 +165,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["resnet56", "vgg16"])
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[256, 16384])
     parser.add_argument(
+        "--replicas", nargs="+", type=int, default=[3, 4, 6], help="on a GPU, up to batch size 1024: in one program"
+    )
+    parser.add_argument(
         "--quick", action="store_true", help="on a GPU: only the fast path, and the plain loop up to batch size 1024"
     )
     args = parser.parse_args()
     cpu = args.device == "cpu"
-    found = ensemble(args.repeats) if cpu else throughput(args.seconds, args.models, args.batch_sizes, args.quick)
+    fast = partial(throughput, args.seconds, args.models, args.batch_sizes, args.replicas, args.quick)
+    found = ensemble(args.repeats) if cpu else fast()
     print(f"{args.device}, torch {torch.__version__}")
     print(" ".join(f"{name}={value:.2f}" for name, value in found.items()))
 
