@@ -8,7 +8,7 @@ from typing import Any
 from rootscale.format import show
 from rootscale.lab import Arm, Check, Measure, Variant
 from rootscale.pairing import window
-from rootscale.paper.entries import Entry
+from rootscale.paper.entries import Entry, gathered
 from rootscale.paper.experiment import Experiment
 from rootscale.paper.figures import batch_size, dominance_of, starts_off_the_figure
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, format_curve, format_end, format_gap
@@ -62,29 +62,13 @@ def page(entry: Entry) -> str:
     parts.append(window_words(check))
     parts.append(_noise_words(check, kept(entry.options)))
     if record["missing"]:
-        parts.append(f"**Missing:** {_gathered(record['missing'])}.")
+        parts.append(f"**Missing:** {gathered(record['missing'])}.")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     parts.append(
         f"Made by `{record['command']}` on {record['date']}: {record['hardware']}, {record['seconds'] / 60:.1f} "
         f"minutes, summed over runs that may have shared it; {versions}."
     )
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _gathered(runs: Sequence[str]) -> str:
-    """Return names of runs, those that differ in their seed only together.
-
-    >>> _gathered(["B = 256, seed 3", "B = 1,024, seed 3", "B = 256, seed 4"])
-    'B = 256, seeds 3, 4; B = 1,024, seed 3'
-    """
-    seeds: dict[str, list[str]] = {}
-    for run in runs:
-        label, _, some = run.rpartition(", seed")
-        seeds.setdefault(label, []).append(some.removeprefix("s").strip())
-    return "; ".join(
-        f"{label}, {'seeds' if len(some) > 1 or ' ' in some[0] else 'seed'} {', '.join(some)}"
-        for label, some in seeds.items()
-    )
 
 
 def _what(experiment: Experiment, record: Mapping[str, Any]) -> str:
