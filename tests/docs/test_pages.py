@@ -17,6 +17,8 @@ from rootscale.paper.stored import finals_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Pages whose text is made by a program.
+MADE = [ROOT / "docs/integrations/formats.md", *(ROOT / "docs" / "tutorials").glob("[0-9]*.md")]
 #: Libraries that need not be installed where the pages are tested.
 OPTIONAL = ("optax", "ray", "lightning", "transformers", "accelerate")
 
@@ -52,6 +54,12 @@ def test_commands_have_options_that_exist(page):
             options = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
             own = options if "--" not in words else set()
             assert own <= set(parsers[command]._option_string_actions), line
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE], ids=lambda page: page.name)
+def test_no_line_of_prose_is_longer_than_120(page):
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert not [line for line in text.splitlines() if len(line) > 120 and not line.lstrip().startswith(("|", "!["))]
 
 
 def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
