@@ -62,6 +62,13 @@ def test_no_line_of_prose_is_longer_than_120(page):
     assert not [line for line in text.splitlines() if len(line) > 120 and not line.lstrip().startswith(("|", "!["))]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_a_sentence(page):
+    title, first, *_ = (line for line in page.read_text(encoding="utf-8").splitlines() if line.strip())
+    assert title.startswith("# ")
+    assert re.match(r"[\w*`\[]", first), f"begins with {first!r}"
+
+
 def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
     heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert heads[:2] == ["Unreleased", __version__]
