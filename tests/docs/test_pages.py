@@ -85,6 +85,23 @@ def test_the_accuracies_on_the_start_page_are_those_of_the_results():
     assert f"which is what most tools change, {rate:.1f} points" in text
 
 
+def test_the_points_in_the_answers_are_those_of_the_results():
+    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    finals = {final.label: -100 * final.accuracy.gap for final in finals_of(ROOT / "results" / "cifar10-switch")[1:]}
+    rows = {"converted": "everything converted", "left alone": "hyperparameters only", "set to zero": "state zeroed"}
+    for state, label in rows.items():
+        assert f"| {state} | {finals[f'256 → 4,096, {label}']:.1f} |" in text
+
+
+def test_what_svag_did_on_a_gpt_is_told_as_it_was_measured():
+    page, text = (
+        " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        for name in ("results/gpt-svag/README.md", "docs/language.md")
+    )
+    gap, end = re.search(r"ℓ = 2 -([\d.]+ %)\.", page)[1], re.search(r"\(\+([\d.]+), one seed\)", page)[1]
+    assert f"by {gap} of its range on the way, and ends {end} above it" in text
+
+
 @pytest.mark.parametrize("name", registry.PAGES)
 def test_the_table_of_optimizers_is_that_of_the_registry(name):
     page = (ROOT / name).read_text(encoding="utf-8")
