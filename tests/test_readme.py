@@ -57,7 +57,7 @@ def test_the_error_rates_in_the_documentation_are_those_of_the_results():
     assert "in less than 3 % of checks, at 95 % confidence" in readme
     few = [counts for (_, kind, _, seeds), counts in cells.items() if (kind, seeds) == ("twice, at one time", "4")]
     missed, of_all = sum(c["same"] for c in few), sum(sum(c.values()) for c in few)
-    assert f"missed in {missed:,} of {of_all:,} checks with 4 seeds, and in none with 8" in readme
+    assert f"with 4 seeds {100 * missed / of_all:.1f} % of them were missed, with 8 none" in readme
     assert not any(c["same"] for (_, kind, _, seeds), c in cells.items() if kind.startswith("twice") and seeds == "8")
 
 
@@ -106,6 +106,24 @@ def test_the_documentation_shows_the_verdicts_that_are_stored(capsys):
         printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
         shown = block.splitlines()
         assert printed[: len(shown)] == shown
+
+
+def test_the_checks_in_the_table_of_results_are_those_of_the_documentation():
+    rows, shown = ((ROOT / name).read_text() for name in ("results/README.md", "docs/language.md"))
+    rule, svag = (re.search(rf"^\| \[{name}/\].*$", rows, re.M)[0] for name in ("gpt-check", "gpt-svag-check"))
+    seeds = re.search(r"^B = 128, sqrt +undecided .* (\d+)$", shown, re.M)[1]
+    assert f"16 times undecided ({seeds} seeds would decide)" in rule
+    assert re.search(r"^SVAG ell = 2 .* same +(.*)$", shown, re.M)[1] in svag
+
+
+def test_the_bands_hold_as_often_as_the_page_of_the_verdict_says():
+    table = (ROOT / "results" / "verdict" / "bands.txt").read_text().split("\n\n")[2]
+    rows = [[float(one) for one in re.findall(r"(\d+\.\d) \|", row)] for row in table.splitlines()[2:]]
+    assert [len(row) for row in rows] == 8 * [9]
+    *kinds, limit = (row[1:] for row in rows)  # without the column of 2 pairs
+    page = " ".join((ROOT / "docs" / "verdict.md").read_text().split())
+    assert f"From 3 pairs on it is at least {min(map(min, kinds)):.0f} %" in page
+    assert f"{min(limit):.0f} to {max(limit):.0f} % instead of 95 %" in page
 
 
 def test_the_ends_from_scratch_in_the_readme_are_those_of_the_results():

@@ -173,7 +173,7 @@ def test_more_functions_widen_the_band() -> None:
     assert one.critical < compare(base, other).critical
 
 
-# --- error rates; the tables for many more processes are in docs/verdict.md, made by benchmarks/bands.py
+# --- error rates; the tables for many more processes are in results/verdict/bands.txt, made by benchmarks/bands.py
 
 
 def holds(result: Comparison, gap: float) -> bool:

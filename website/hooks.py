@@ -20,6 +20,8 @@ log = logging.getLogger("mkdocs.plugins.website")
 #: What results/ gives to the site; data in other files stays in the repository.
 _RESULTS = (".md", ".png", ".svg", ".txt")
 ASSETS = ("site.css", "iframe-worker.js")
+#: A page that is no Markdown; its link leads to a file of the repository, so that it also works from there.
+CALCULATOR = "calculator/index.html"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -35,6 +37,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, uri in places.PAGES.items():
         if uri != "README.md":
             files.append(File.generated(config, uri, abs_src_path=str(places.ROOT / name)))
+    page = files.src_uris[CALCULATOR]
+    files.remove(page)
+    text = page.content_string.replace("../README.md", "../index.html")
+    files.append(File.generated(config, CALCULATOR, content=text))
     for name in ASSETS:
         files.append(File.generated(config, f"assets/{name}", abs_src_path=str(places.ROOT / "website" / name)))
     uris = [file.src_uri for file in files if file.inclusion is not InclusionLevel.EXCLUDED]

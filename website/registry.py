@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from textwrap import TextWrapper
 from typing import Any
 
 import places
@@ -54,7 +55,8 @@ def summary() -> str:
         for row in FAMILIES.values()
     ]
     head = ("optimizer", "its rule (others that keep it)", "how sure", "toy gap, kappa 4 / 16", "in training")
-    reasons = [f"- **{row.name}**: {row.why}" for row in FAMILIES.values()]
+    wrap = TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
+    reasons = [wrap(f"- **{row.name}**: {row.why}") for row in FAMILIES.values()]
     return "\n".join([table(head, rows), "", "Why each rule is what it is:", "", *reasons, ""])
 
 

@@ -37,7 +37,7 @@ WIDTH, DPI = 100, 110
 _MARK = re.compile(r"^# %%(.*)$", re.MULTILINE)
 _DIGESTS = re.compile(r"<!-- make tutorials: (\w+) (\w+) (\w+) -->\n$")
 _PRINTED = re.compile(r"\n\n```text\n(.*?)\n```(?=\n\n)", re.DOTALL)
-_DRAWN = re.compile(r"\n\n!\[.*?\]\(images/(.+?)\)")
+_DRAWN = re.compile(r"\n\n!\[.*?\]\(images/(.+?)\)(?:\n\n\*.+\.\*(?=\n))?")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Cell:
 
     Args:
         kind: ``markdown``, ``python``, ``console`` or ``check``.
-        title: what its pictures show, for those who cannot see them.
+        title: what its pictures show: their caption, and the words for those who cannot see them.
         text: its lines; of a text, without the comment signs.
         line: where it begins in the script.
     """
@@ -167,7 +167,7 @@ def render_page(given: list[tuple[Cell, Output]], name: str) -> tuple[str, dict[
             parts += [f"```text\n{shown}\n```"] if shown else []
         for picture in output.pictures:
             pictures[f"{name}-{len(pictures) + 1}.png"] = picture
-            parts.append(f"![{cell.title}](images/{list(pictures)[-1]})")
+            parts += [f"![{cell.title}](images/{list(pictures)[-1]})", f"*{cell.title}.*"]
     return "\n\n".join(parts) + "\n\n", pictures
 
 

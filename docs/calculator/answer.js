@@ -10,7 +10,9 @@ function planData(plan) {
   for (const { name } of ROOTSCALE.plan) {
     if (given(plan[name]) && name !== "intervals") data[name] = plain(plan[name]);
   }
-  if (plan.intervals.length) data.intervals = Object.fromEntries(plan.intervals.map(([name, every]) => [name, plain(every)]));
+  if (plan.intervals.length) {
+    data.intervals = Object.fromEntries(plan.intervals.map(([name, every]) => [name, plain(every)]));
+  }
   data.schedule = {};
   for (const field of ROOTSCALE.schedule) {
     const value = plan.schedule[field.name];

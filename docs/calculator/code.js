@@ -46,7 +46,8 @@ function scheduleCode(plan) {
 
 /** The PyTorch calls that build the plan's optimizer and schedule, to paste behind `model = ...`. */
 function torchCode(plan) {
-  const header = [code("batch size", { size: plan.batch.text }) + (plan.total ? code("steps", { steps: source(new Exact(plan.total.ceil)) }) : "")];
+  const length = plan.total ? code("steps", { steps: source(new Exact(plan.total.ceil)) }) : "";
+  const header = [code("batch size", { size: plan.batch.text }) + length];
   for (const [name, every] of plan.intervals) {
     header.push(code("every", { name, steps: source(new Exact(every.rounded < 1n ? 1n : every.rounded)) }));
   }

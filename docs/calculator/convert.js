@@ -13,7 +13,7 @@ const FORMS = {
   shortened: (x, kappa, form) => x && 1 - kappa.number ** exponentOf(form) * (1 - x),
   window: (x, kappa, form) => (x ? FORMS.shortened(x, kappa, form) : NaN),
   floored: (x, kappa, form) => x && Math.max(1 - kappa.number * (1 - x), Math.min(form.floor, x)),
-  steady: (x, kappa, form) => x && Math.max(1 - kappa.number * (1 - x), (kappa.number - form.floor) / (kappa.number + form.floor)),
+  steady: (x, { number: kappa }, { floor }) => x && Math.max(1 - kappa * (1 - x), (kappa - floor) / (kappa + floor)),
   "to the power": (x, kappa) => x ** kappa.number,
   complement: (x, kappa) => (x === 1 ? 1 : -Math.expm1(kappa.number * Math.log1p(-x))),
 };
@@ -107,13 +107,15 @@ function convertedOptimizer(rule, { name, values }, kappa) {
 }
 
 /** How much the samples of a forward grow: all of kappa where one of the layouts is not known. */
-const forwardKappa = (old, size) => (old.laidOut === size.laidOut ? size.forward.over(old.forward) : size.total.over(old.total));
+const forwardKappa = (old, size) =>
+  (old.laidOut === size.laidOut ? size.forward.over(old.forward) : size.total.over(old.total));
 
 /** Warnings about this plan at this kappa. */
 function guards(plan, made, rule, kappa) {
   const found = [], size = made.batch, old = plan.batch;
   const weights = {};
-  for (const { name, unit } of ROOTSCALE.optimizers[plan.optimizer.name].fields) weights[unit] = plan.optimizer.values[name];
+  const { name: optimizer, values } = plan.optimizer;
+  for (const { name, unit } of ROOTSCALE.optimizers[optimizer].fields) weights[unit] = values[name];
   for (const [unit, beta] of [["beta2", weights.beta2], ["beta1", weights.beta1 || null]]) {
     const shortens = unit in rule.rows && !given(rule.rows[unit].form.floor), shortest = 1 / (2 * (1 - beta));
     if (given(beta) && shortens && kappa.number >= shortest) {
@@ -122,7 +124,8 @@ function guards(plan, made, rule, kappa) {
   }
   const noise = plan.noise_scale;
   if (given(noise) && Exact.of(noise).less(size.total)) {
-    found.push(say("noise scale", { size: show(size.total), noise: show(noise), kappa: show(noise / old.total.number) }));
+    const kappa = show(noise / old.total.number);
+    found.push(say("noise scale", { size: show(size.total), noise: show(noise), kappa }));
   }
   if (old.laidOut && !size.laidOut && !size.total.equals(old.total)) {
     found.push(say("layout", { size: show(size.total), micro: old.micro, workers: old.workers }));
@@ -145,7 +148,9 @@ function quantities(plan) {
       const value = values[name], field = path + name;
       if (name === "epochs" && path === "" && given(value)) put("steps", "steps", "steps", plan.total);
       else if (!unit || !given(value)) continue;
-      else if (name === "intervals") value.forEach(([key, item]) => put(`${field}.${key}`, `${label} ${key}`, unit, item));
+      else if (name === "intervals") {
+        value.forEach(([key, item]) => put(`${field}.${key}`, `${label} ${key}`, unit, item));
+      }
       else if (Array.isArray(value)) value.forEach((item, i) => put(`${field}.${i}`, `${label} ${i + 1}`, unit, item));
       else if (float(value) || usual || usual === undefined) put(field, label, unit, value);
     }
@@ -201,7 +206,8 @@ function changesOf(plan, made, rule, kappa) {
 }
 
 /** What a change of batch size makes of a plan; throws a PlanError where there is no such plan. */
-function convert({ plan: { optimizer: { name, ...values }, batch_size: size, schedule = {}, ...rest }, to, rule: key, averaging }) {
+function convert({ plan: asked, to, rule: key, averaging }) {
+  const { optimizer: { name, ...values }, batch_size: size, schedule = {}, ...rest } = asked;
   const [first, second] = [optimizerOf(name, values), scheduleOf(schedule)];
   const plan = planOf(first, batchOf(size, "batch_size"), second, rest);
   const rule = ruleOf(key, averaging, name), warnings = checkRule(rule, name);

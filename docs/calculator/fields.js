@@ -35,14 +35,16 @@ const READ = {
 /** What fields are called that the tables name for programs; a field that is not here has the label of the tables. */
 const CALLED = {
   batch_size: "Batch size now", to: "Batch size then", optimizer: "Optimizer", "optimizer.eta": "Learning rate (peak)",
-  steps: "Steps", epochs: "Epochs", dataset_size: "Samples in the data", "schedule.name": "Schedule of the learning rate",
+  steps: "Steps", epochs: "Epochs", dataset_size: "Samples in the data",
+  "schedule.name": "Schedule of the learning rate",
   "schedule.warmup": "Warm-up steps", "schedule.warmup_shape": "Warm-up shape",
   "schedule.warmup_start": "Warm-up from (share)", "schedule.min_eta": "Lowest lr",
   "schedule.milestones": "Milestones", "schedule.every": "Decay every",
   "schedule.decay": "Decay at the end", "schedule.gamma": "Factor (gamma)", "schedule.power": "Power",
   ema: "EMA decay", batchnorm_momentum: "BatchNorm momentum", clip: "Clip of the gradient",
   noise_scale: "Noise scale (samples)", intervals: "Intervals (eval=1000 save=5000)",
-  rule: "Rule", averaging: "How averages (betas) are converted", floor1: "Floor of beta1 (or kappa)", floor2: "Floor of beta2",
+  rule: "Rule", averaging: "How averages (betas) are converted",
+  floor1: "Floor of beta1 (or kappa)", floor2: "Floor of beta2",
 };
 
 /** A field: its id (which links and errors use), kind, label, placeholder and choices. */
@@ -59,33 +61,57 @@ function usual(field) {
 
 const labelled = (field) => ({ label: field.label, hint: usual(field) });
 
+/** Yes and no; an empty answer is the usual one. */
+function flagged(usually) {
+  const [first, other] = usually ? ["yes", "no"] : ["no", "yes"];
+  return [["", first], [other, other]];
+}
+
+/** The floor that a beta has unless another is given. */
+const usualFloor = (i) => ROOTSCALE.rows[ROOTSCALE.units[`beta${i + 1}`]].form.floor;
+
 function optimizerFields(name) {
   const torch = ROOTSCALE.optimizers[name].torch, used = new Set([...Object.values(torch.arguments)].flat());
   return ROOTSCALE.optimizers[name].fields
     .filter((field) => field.unit || used.has(field.name))
     .map((field) => (field.kind === "flag"
-      ? fieldOf(`optimizer.${field.name}`, "flag", { label: field.label, choices: [["", field.default ? "yes" : "no"], [field.default ? "no" : "yes", field.default ? "no" : "yes"]] })
+      ? fieldOf(`optimizer.${field.name}`, "flag", { label: field.label, choices: flagged(field.default) })
       : fieldOf(`optimizer.${field.name}`, field.kind, labelled(field))));
 }
 
 function scheduleFields(shape, warmup) {
   const { takes } = ROOTSCALE.shapes[shape], shapes = Object.entries(ROOTSCALE.shapes);
   const shown = ["name", "warmup", ...(warmup ? ["warmup_shape", "warmup_start"] : []), ...takes];
-  const choices = { name: shapes.map(([name]) => [name === "constant" ? "" : name, name]), warmup_shape: ROOTSCALE.warmups.map((name, i) => [i ? name : "", name]) };
+  const choices = {
+    name: shapes.map(([name]) => [name === "constant" ? "" : name, name]),
+    warmup_shape: ROOTSCALE.warmups.map((name, i) => [i ? name : "", name]),
+  };
   return shown.map((name) => {
     const field = ROOTSCALE.schedule.find((one) => one.name === name);
-    const hint = field.kind === "counts" ? "30000, 60000" : ROOTSCALE.shapes[shape].needs.includes(name) ? "needed" : usual(field);
-    return fieldOf(`schedule.${name}`, field.kind, { label: field.label, hint, choices: choices[name], wide: name === "name" });
+    const needed = ROOTSCALE.shapes[shape].needs.includes(name);
+    const hint = field.kind === "counts" ? "30000, 60000" : needed ? "needed" : usual(field);
+    const look = { label: field.label, hint, choices: choices[name], wide: name === "name" };
+    return fieldOf(`schedule.${name}`, field.kind, look);
   });
 }
 
 function ruleFields(optimizer, averaging) {
   const [own, ...others] = ROOTSCALE.optimizers[optimizer].rules;
   const rest = Object.keys(ROOTSCALE.rules).filter((name) => name !== own && !others.includes(name));
-  const rules = [["", `${own} (its own)`], ...others.map((name) => [name, `${name} (also keeps its dynamics)`]), ...rest.map((name) => [name, name])];
+  const rules = [
+    ["", `${own} (its own)`],
+    ...others.map((name) => [name, `${name} (also keeps its dynamics)`]),
+    ...rest.map((name) => [name, name]),
+  ];
   const forms = Object.entries(ROOTSCALE.averagings).map(([name, text], i) => [i ? name : "", `${name}: ${text}`]);
-  const floors = averaging ? [] : ["floor1", "floor2"].map((id, i) => fieldOf(id, i ? "number" : "floor", { hint: String(ROOTSCALE.rows[ROOTSCALE.units[`beta${i + 1}`]].form.floor) }));
-  return [fieldOf("rule", "name", { choices: rules, wide: true }), fieldOf("averaging", "name", { choices: forms, wide: true }), ...floors];
+  const floors = averaging ? [] : ["floor1", "floor2"].map(
+    (id, i) => fieldOf(id, i ? "number" : "floor", { hint: String(usualFloor(i)) }),
+  );
+  return [
+    fieldOf("rule", "name", { choices: rules, wide: true }),
+    fieldOf("averaging", "name", { choices: forms, wide: true }),
+    ...floors,
+  ];
 }
 
 const optimizerChoices = () => Object.entries(ROOTSCALE.optimizers).map(([name, { torch }]) => {
@@ -111,7 +137,10 @@ function groupsOf(state) {
       ...(epochs ? ["epochs", "dataset_size"] : ["steps"]).map(plan),
     ],
     schedule: scheduleFields(shape, Boolean(state["schedule.warmup"])),
-    rest: ["ema", "batchnorm_momentum", "clip", "noise_scale"].map(plan).concat({ ...plan("intervals"), hint: "none", wide: true }),
+    rest: [
+      ...["ema", "batchnorm_momentum", "clip", "noise_scale"].map(plan),
+      { ...plan("intervals"), hint: "none", wide: true },
+    ],
     rules: ruleFields(optimizer, state.averaging),
   };
 }
@@ -136,15 +165,18 @@ function requestOf(state, fields) {
     if (name) plan[part][name] = value;
     else if (!["optimizer", "to", "rule", "averaging", "unit", "floor1", "floor2"].includes(id)) plan[id] = value;
   }
-  return { request: { plan, to: values.to, rule: values.rule ?? null, averaging: averagingOf(values, mistakes) }, mistakes };
+  const averaging = averagingOf(values, mistakes);
+  return { request: { plan, to: values.to, rule: values.rule ?? null, averaging }, mistakes };
 }
 
 function averagingOf({ averaging, floor1, floor2 }, mistakes) {
   if (averaging || (floor1 === undefined && floor2 === undefined)) return averaging ?? "floor";
-  const [one, two] = [floor1, floor2].map((floor, i) => floor ?? ROOTSCALE.rows[ROOTSCALE.units[`beta${i + 1}`]].form.floor);
+  const [one, two] = [floor1, floor2].map((floor, i) => floor ?? usualFloor(i));
   [one, two].forEach((floor, i) => {
     const domain = ROOTSCALE.domains.beta1;
-    if (floor !== "kappa" && !inside(domain, floor)) mistakes[`floor${i + 1}`] = `Must be ${domain.expected}, got ${repr(floor)}`;
+    if (floor !== "kappa" && !inside(domain, floor)) {
+      mistakes[`floor${i + 1}`] = `Must be ${domain.expected}, got ${repr(floor)}`;
+    }
   });
   return `floor:${one},${two}`;
 }

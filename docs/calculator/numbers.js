@@ -98,7 +98,9 @@ function literal(x) {
 function repr(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
-  if (typeof value === "number") return Number.isInteger(value) && Math.abs(value) < 1e15 ? String(value) : literal(value);
+  if (typeof value === "number") {
+    return Number.isInteger(value) && Math.abs(value) < 1e15 ? String(value) : literal(value);
+  }
   const quote = value.includes("'") && !value.includes('"') ? '"' : "'";
   return quote + value.replaceAll("\\", "\\\\").replaceAll(quote, `\\${quote}`) + quote;
 }

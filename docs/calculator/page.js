@@ -39,7 +39,8 @@ function drawForm(groups) {
     if (focus && box.querySelector(`#${CSS.escape(focus)}`)) $(focus).focus();
   }
   const row = ROOTSCALE.optimizers[state.optimizer];
-  $("optimizer-hint").textContent = `How sure: ${row.status}${row.measured ? `, and measured (${row.measured})` : ""}. ${row.why}`;
+  const measured = row.measured ? `, and measured (${row.measured})` : "";
+  $("optimizer-hint").textContent = `How sure: ${row.status}${measured}. ${row.why}`;
 }
 
 /** Shows a message at each field that has one, and takes the others away. */
@@ -62,7 +63,8 @@ function drawChange({ name, shown: [before, after], status, why, form, source: w
   const same = before === after;
   const item = make("li", { class: same ? "same" : "" },
     make("span", { class: "name", title: label || null }, name), make("span", { class: "before" }, before),
-    make("span", { class: "arrow", "aria-label": "becomes", role: "img" }, "→"), make("span", { class: "after" }, after),
+    make("span", { class: "arrow", "aria-label": "becomes", role: "img" }, "→"),
+    make("span", { class: "after" }, after),
     make("span", { class: `chip ${status}` }, status), make("span", { class: "why" }, why));
   if ($("formulas").checked) {
     const text = form === "x" ? "x stays" : `x becomes ${form}`;
@@ -73,10 +75,14 @@ function drawChange({ name, shown: [before, after], status, why, form, source: w
 
 /** How far kappa may go. */
 function limitLines(answer) {
-  const lines = answer.limits.map(({ name, limit }) => [`kappa < ${show(limit)}`, `: beyond it ${name} has no value under this averaging.`]);
-  if (!lines.length) lines.push(["No largest kappa", ": no value of this run ends at one under this rule and averaging."]);
+  const lines = answer.limits.map(
+    ({ name, limit }) => [`kappa < ${show(limit)}`, `: beyond it ${name} has no value under this averaging.`],
+  );
+  const none = ["No largest kappa", ": no value of this run ends at one under this rule and averaging."];
+  if (!lines.length) lines.push(none);
   if (answer.promise) lines.push(["The promise", `: ${answer.promise}`]);
-  lines.push(["Where noise dominates", ": the rule holds up to the measured noise scale of the gradient, and not in the first steps from scratch. rootscale check says whether it holds for your model."]);
+  lines.push(["Where noise dominates", ": the rule holds up to the measured noise scale of the gradient, and not in "
+    + "the first steps from scratch. rootscale check says whether it holds for your model."]);
   return lines.map(([bold, text]) => make("li", {}, make("b", {}, bold), text));
 }
 
@@ -90,10 +96,11 @@ function stateLines(answer) {
 }
 
 function drawAnswer(answer) {
-  const [first, ...rest] = answer.heading.split(", "), changed = answer.changes.filter(({ shown }) => shown[0] !== shown[1]).length;
+  const [first, ...rest] = answer.heading.split(", ");
+  const changed = answer.changes.filter(({ shown }) => shown[0] !== shown[1]).length, count = answer.warnings.length;
   $("heading").textContent = `${first.replace("->", "→").replace(/^batch/, "Batch")}, ${rest[0]}`;
-  const warned = answer.warnings.length ? `; ${answer.warnings.length} warning${answer.warnings.length > 1 ? "s" : ""}` : "";
-  $("summary").textContent = `${rest.slice(1).join(", ")}; ${changed} of ${answer.changes.length} values change${warned}`;
+  const warned = count ? `; ${count} warning${count > 1 ? "s" : ""}` : "", of = answer.changes.length;
+  $("summary").textContent = `${rest.slice(1).join(", ")}; ${changed} of ${of} values change${warned}`;
   $("warnings").replaceChildren(...answer.warnings.map((text) => make("li", {}, make("b", {}, "Warning: "), text)));
   $("changes").replaceChildren(...answer.changes.map(drawChange));
   $("code").textContent = answer.code.startsWith("error: ") ? `# ${answer.code.slice(7)}` : answer.code;
@@ -104,7 +111,8 @@ function drawAnswer(answer) {
 function drawMistakes(mistakes) {
   const found = Object.entries(mistakes);
   $("heading").textContent = found.length > 1 ? `${found.length} values cannot be used` : "A value cannot be used";
-  $("summary").textContent = found.map(([id, text]) => `${document.querySelector(`[for="${id}"]`).textContent}: ${text}`).join("; ");
+  const label = (id) => document.querySelector(`[for="${id}"]`).textContent;
+  $("summary").textContent = found.map(([id, text]) => `${label(id)}: ${text}`).join("; ");
   $("warnings").replaceChildren();
 }
 
@@ -140,18 +148,19 @@ function linkText() {
 
 /** Fills the form from the address, or with the example. */
 function load() {
-  const text = location.hash.slice(1), found = text.includes("=") ? Object.fromEntries(new URLSearchParams(text)) : EXAMPLE;
+  const text = location.hash.slice(1);
+  const found = text.includes("=") ? Object.fromEntries(new URLSearchParams(text)) : EXAMPLE;
   for (const id of Object.keys(state)) delete state[id];
   Object.assign(state, found);
-  if (!(state.optimizer in ROOTSCALE.optimizers)) state.optimizer = EXAMPLE.optimizer;
-  if (state.rule && !(state.rule in ROOTSCALE.rules)) delete state.rule;
-  if (state.averaging && !(state.averaging in ROOTSCALE.averagings)) delete state.averaging;
-  if (!(state["schedule.name"] in ROOTSCALE.shapes)) delete state["schedule.name"];
+  if (!Object.hasOwn(ROOTSCALE.optimizers, state.optimizer)) state.optimizer = EXAMPLE.optimizer;
+  if (!Object.hasOwn(ROOTSCALE.rules, state.rule)) delete state.rule;
+  if (!Object.hasOwn(ROOTSCALE.averagings, state.averaging)) delete state.averaging;
+  if (!Object.hasOwn(ROOTSCALE.shapes, state["schedule.name"])) delete state["schedule.name"];
   if (!ROOTSCALE.warmups.includes(state["schedule.warmup_shape"])) delete state["schedule.warmup_shape"];
   if (state.epochs) state.unit = "epochs";
   for (const box of document.querySelectorAll("[data-key]")) delete box.dataset.key;
   draw();
-  const filled = (group) => Boolean($(group).querySelector("input, select") && [...$(group).querySelectorAll("input, select")].some((one) => one.value));
+  const filled = (group) => [...$(group).querySelectorAll("input, select")].some((one) => one.value);
   $("more").open = filled("rest");
   $("how").open = filled("rules");
 }

@@ -15,7 +15,8 @@ const given = (value) => value !== null && value !== undefined;
 
 function inside(domain, x) {
   const above = domain.ends[0] === "[" ? x >= domain.low : x > domain.low;
-  return Number.isFinite(x) && above && (domain.high === null || (domain.ends[1] === "]" ? x <= domain.high : x < domain.high));
+  const below = domain.high === null || (domain.ends[1] === "]" ? x <= domain.high : x < domain.high);
+  return Number.isFinite(x) && above && below;
 }
 
 function checked(domain, field, name, value) {
@@ -92,11 +93,14 @@ function isGiven(made, { name, default: usual }) {
   return value instanceof Exact ? !given(usual) || !value.equals(Exact.of(usual)) : value !== usual;
 }
 
-const isEmpty = (value) => !given(value) || value === 0 || value.length === 0 || (value instanceof Exact && value.n === 0n);
+const isEmpty = (value) =>
+  !given(value) || value === 0 || value.length === 0 || (value instanceof Exact && value.n === 0n);
 
 /** Samples of a step: a number, or "MICROxACCUMULATIONxWORKERS". */
 function batchOf(value, field) {
-  const parts = typeof value === "string" ? value.toLowerCase().replaceAll("×", "x").split("x").map((one) => one.trim()) : [value];
+  const parts = typeof value === "string"
+    ? value.toLowerCase().replaceAll("×", "x").split("x").map((one) => one.trim())
+    : [value];
   if (![1, 3].includes(parts.length)) refuse(field, "batch size", { value: repr(value) });
   const [micro, accumulation, workers] = ["batch_size", "accumulation", "workers"].map(
     (name, i) => counted(field, name, parts[i] ?? 1),
@@ -108,7 +112,9 @@ function layoutOf(micro, accumulation, workers, laidOut, field) {
   const size = { micro, accumulation, workers, laidOut };
   size.plain = accumulation.equals(ONE) && workers.equals(ONE);
   for (const name of ["micro", "accumulation", "workers"]) {
-    if (!size[name].whole && (name !== "micro" || !size.plain)) refuse(field, "whole", { name, value: show(size[name]) });
+    if (!size[name].whole && (name !== "micro" || !size.plain)) {
+      refuse(field, "whole", { name, value: show(size[name]) });
+    }
   }
   size.total = micro.times(accumulation).times(workers);
   size.forward = micro.times(workers);
@@ -146,7 +152,9 @@ function planOf(optimizer, batch, schedule, rest) {
 
 function checkSchedule({ schedule, optimizer, total }) {
   const eta = optimizer.values.eta;
-  if (schedule.min_eta > eta) refuse("schedule.min_eta", "lowest lr", { eta: show(eta), value: show(schedule.min_eta) });
+  if (schedule.min_eta > eta) {
+    refuse("schedule.min_eta", "lowest lr", { eta: show(eta), value: show(schedule.min_eta) });
+  }
   if (ROOTSCALE.shapes[schedule.name].needs_length && total === null) {
     refuse("steps", "schedule needs length", { schedule: schedule.name });
   }
@@ -154,6 +162,8 @@ function checkSchedule({ schedule, optimizer, total }) {
   const latest = { warmup: schedule.warmup, decay: schedule.warmup.plus(schedule.decay ?? ZERO) };
   if (schedule.milestones.length) latest.milestones = schedule.milestones.at(-1);
   for (const [name, value] of Object.entries(latest)) {
-    if (total.less(value)) refuse(`schedule.${name}`, "within the run", { name, steps: show(total), value: show(value) });
+    if (total.less(value)) {
+      refuse(`schedule.${name}`, "within the run", { name, steps: show(total), value: show(value) });
+    }
   }
 }

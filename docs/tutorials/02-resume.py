@@ -212,8 +212,8 @@ assert (
 #   point, and the learning rate rises again to twice its old peak.
 # - **The clip forgotten:** the norm of a noisy gradient falls as `1/sqrt(4)` with the batch, so that the
 #   old clip acts more seldom. That moves the run by 9 % of the range: from a little above the one that
-#   stayed to a little below it. The row is a `heuristic`, right where noise makes up most of the norm; neither choice is
-#   exact here.
+#   stayed to a little below it. The row is a `heuristic`, right where noise makes up most of the norm; neither choice
+#   is exact here.
 #
 # ## The next checkpoint
 #

@@ -171,7 +171,7 @@ for name, histories in found.items():
         f"{name:24}{steps:6.0f} steps, gap {100 * gap.gap:+5.1f} ± {100 * gap.se:.1f} % (3 seeds)"
     )
 
-# %% Left, the measured noise scale and below it the batch size in steps upwards; right, the loss over samples
+# %% Left, the batch grows and stays below the noise scale; right, the converted ramp has the loss of the kept batch
 from rootscale.report import draw_curves
 from rootscale.report.styles import STYLES
 

@@ -42,8 +42,8 @@ task = Task(
 # %% [markdown]
 # ## The check
 #
-# We ask for three things from sample 12,000 on, a third of the run: four times the batch by the rule, sixteen times, and four times
-# with the learning rate alone. Eight seeds of each are trained together. Runs of one seed see the same
+# We ask for three things from sample 12,000 on, a third of the run: four times the batch by the rule, sixteen times,
+# and four times with the learning rate alone. Eight seeds of each are trained together. Runs of one seed see the same
 # samples in the same order, which makes their differences small: that is why eight are enough.
 
 # %%
@@ -71,7 +71,7 @@ for arm in found.others:
 # The picture has the same in it: on the left the mean curves with two standard errors, on the right the gaps with their
 # bands, and the tolerance in grey.
 
-# %% Left, the train loss of the four runs; right, their gaps to the base with bands, of which only that of the learning rate alone leaves the tolerance
+# %% Left, the train loss of the four runs; right, their gaps: only the learning rate alone leaves the grey tolerance
 from rootscale.report import draw_curves
 from rootscale.report.plotting import plain_axes
 from rootscale.report.styles import STRIP, STYLES

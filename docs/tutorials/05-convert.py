@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Convert a checkpoint and a config
 #
-# **What you will learn.** How to take a finished checkpoint file, and the configuration file of a training tool, to another
-# batch size on the command line. Nothing has to be imported into your training script but one line.
+# **What you will learn.** How to take a finished checkpoint file, and the configuration file of a training tool, to
+# another batch size on the command line. Nothing has to be imported into your training script but one line.
 #
 # You need PyTorch and `pip install -e ".[lab,plot]"`. It takes a few seconds.
 
@@ -133,8 +133,8 @@ assert np.isclose(rates_64[100], 2 * kept[400])
 # %% [markdown]
 # ## A configuration file
 #
-# Other people's training tools have files. `rootscale convert` reads those of 17 kinds, among them DeepSpeed, axolotl, torchtitan,
-# Megatron-LM and nanoGPT. Only the values that have to change do; comments, order and spacing stay.
+# Other people's training tools have files. `rootscale convert` reads those of 17 kinds, among them DeepSpeed, axolotl,
+# torchtitan, Megatron-LM and nanoGPT. Only the values that have to change do; comments, order and spacing stay.
 
 # %%
 config = """\

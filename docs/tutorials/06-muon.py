@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Muon and the family of rules
 #
-# **What you will learn.** Why Adam's rule is wrong for optimizers that divide momentum by its own size, such as Muon, Lion,
-# Signum and LAMB, and which family of rules they have instead. And how to convert a run in which Muon
-# and AdamW work side by side, in one call.
+# **What you will learn.** Why Adam's rule is wrong for optimizers that divide momentum by its own size, such as Muon,
+# Lion, Signum and LAMB, and which family of rules they have instead. And how to convert a run in which Muon and AdamW
+# work side by side, in one call.
 #
 # You need PyTorch 2.9 or newer (for its `Muon`) and `pip install -e ".[lab,plot]"`. All runs together
 # take half a minute.
@@ -29,8 +29,8 @@ warnings.simplefilter("ignore", ScalingWarning)  # some rules are wrong on purpo
 # %% [markdown]
 # ## Divided by what?
 #
-# Adam moves by `m / sqrt(v)`. Its `v` averages *single* squared gradients, so `sqrt(v)` is the noise of one batch, and a
-# batch `kappa` times as large makes it smaller by `sqrt(kappa)`.
+# Adam moves by `m / sqrt(v)`. Its `v` averages *single* squared gradients, so `sqrt(v)` is the noise of one batch, and
+# a batch `kappa` times as large makes it smaller by `sqrt(kappa)`.
 #
 # Muon moves by momentum divided by *momentum's own size*: it makes the matrix `m` orthogonal. Lion and Signum
 # take its sign. Where noise dominates, that size is the noise that is *left in the average* `m`. It depends on the
@@ -67,8 +67,9 @@ for name, gap in toy.items():
     print(f"{name:16} {100 * gap.gap:+6.1f} ± {100 * gap.se:.1f}")
 
 # %% [markdown]
-# `null` is the same batch size with other noise: nothing can be nearer than that. All of the family are near, `a = 1` the
-# nearest. Adam's rule is further off: it shortens the average, which leaves more noise in `m`, and by that the step is divided.
+# `null` is the same batch size with other noise: nothing can be nearer than that. All of the family are near, `a = 1`
+# the nearest. Adam's rule is further off: it shortens the average, which leaves more noise in `m`, and by that the step
+# is divided.
 #
 # ## Live: Muon and AdamW in one run
 #
@@ -158,7 +159,7 @@ print("largest gap on digits, % of the base curve's range, ± standard error ove
 for name, gap in live.items():
     print(f"{name:16} {100 * gap.gap:+6.1f} ± {100 * gap.se:.1f}")
 
-# %% Left, the gaps of the rules on the toy and on digits; right, the loss on digits over samples seen
+# %% Left, the gaps of the rules, smallest for a = 1; right, on digits only a = 1 follows the batch that was kept
 from rootscale.report import draw_curves
 from rootscale.report.plotting import plain_axes
 from rootscale.report.styles import STYLES
@@ -175,10 +176,10 @@ draw_curves(right, runs, "loss")
 plt.show()
 
 # %% [markdown]
-# The toy and this run agree on the order, and here only `a = 1` keeps the run. Why is `a = 0` so far off? The count assumes
-# that what is left in momentum is mostly noise. Momentum of 0.95 averages over 20 steps, here 320 samples. Compare
-# that with the noise scale at the switch, the batch size at which noise and gradient are as long
-# ([tutorial 3](03-ramp.md)):
+# The toy and this run agree on the order, and here only `a = 1` keeps the run. Why is `a = 0` so far off? The count
+# assumes that what is left in momentum is mostly noise. Momentum of 0.95 averages over 20 steps, here 320 samples.
+# Compare that with the noise scale at the switch, the batch size at which noise and gradient are as long ([tutorial
+# 3](03-ramp.md)):
 
 # %%
 start = Run(seed=0)
@@ -195,9 +196,9 @@ assert noise.scale.value < 320
 
 # %% [markdown]
 # The average is longer than the noise scale, so momentum is mostly *gradient* here. A normalised gradient has the same
-# length at every batch size, and to go as far in a fourth of the steps the learning rate has to grow by 4: that is `a = 1`.
-# Later in a run, and in large models, the noise scale is far larger. On a GPT `a = 0` and `a = 1/2` were nearest, and
-# none was as near as a rerun ([measurements](../../results/momentum/README.md)).
+# length at every batch size, and to go as far in a fourth of the steps the learning rate has to grow by 4: that is `a =
+# 1`. Later in a run, and in large models, the noise scale is far larger. On a GPT `a = 0` and `a = 1/2` were nearest,
+# and none was as near as a rerun ([measurements](../../results/momentum/README.md)).
 #
 # ## What to remember
 #
@@ -205,8 +206,8 @@ assert noise.scale.value < 320
 #   picks its rule.
 # - They have a family of rules with a choice `a`. `a = 0` is the default: momentum is kept, and there is no largest
 #   `kappa`. `a = 1` keeps momentum's window in samples, and ends at `kappa = 1 / (1 - momentum)`.
-# - Which `a` is right depends on whether momentum is noise or gradient. These rules are `derived` by counting powers, not
-#   proven. Measure before you rely on one: [is it the same?](04-same.md)
+# - Which `a` is right depends on whether momentum is noise or gradient. These rules are `derived` by counting powers,
+#   not proven. Measure before you rely on one: [is it the same?](04-same.md)
 # - Several optimizers go into one call, and all are converted or none.
 #
 # ## Where to go next

@@ -147,7 +147,7 @@ for name, run in runs.items():
         found = gaps(runs["the SDE"], run)["train loss"].largest
         print(f"{name:24} {100 * found.gap:+6.1f} ± {100 * found.se:.1f} %")
 
-# %% Train loss and gradient norm over continuous time: Adam, SVAG and the SDE lie on each other, Adam with its hyperparameters kept does not
+# %% Adam, SVAG and the SDE lie on each other over continuous time; Adam with its hyperparameters kept does not
 from rootscale.report import draw_curves
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")

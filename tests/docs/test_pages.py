@@ -17,6 +17,8 @@ from rootscale.paper.stored import finals_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Pages whose text is made by a program.
+MADE = [ROOT / "docs/integrations/formats.md", *(ROOT / "docs" / "tutorials").glob("[0-9]*.md")]
 #: Libraries that need not be installed where the pages are tested.
 OPTIONAL = ("optax", "ray", "lightning", "transformers", "accelerate")
 
@@ -54,6 +56,19 @@ def test_commands_have_options_that_exist(page):
             assert own <= set(parsers[command]._option_string_actions), line
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE], ids=lambda page: page.name)
+def test_no_line_of_prose_is_longer_than_120(page):
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert not [line for line in text.splitlines() if len(line) > 120 and not line.lstrip().startswith(("|", "!["))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_a_sentence(page):
+    title, first, *_ = (line for line in page.read_text(encoding="utf-8").splitlines() if line.strip())
+    assert title.startswith("# ")
+    assert re.match(r"[\w*`\[]", first), f"begins with {first!r}"
+
+
 def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
     heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert heads[:2] == ["Unreleased", __version__]
@@ -68,6 +83,23 @@ def test_the_accuracies_on_the_start_page_are_those_of_the_results():
     converted, rate = (finals[f"256 → 4,096, {name}"] for name in ("everything converted", "learning rate only"))
     assert f"everything converted it ends {converted:.1f} points of accuracy below" in text
     assert f"which is what most tools change, {rate:.1f} points" in text
+
+
+def test_the_points_in_the_answers_are_those_of_the_results():
+    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    finals = {final.label: -100 * final.accuracy.gap for final in finals_of(ROOT / "results" / "cifar10-switch")[1:]}
+    rows = {"converted": "everything converted", "left alone": "hyperparameters only", "set to zero": "state zeroed"}
+    for state, label in rows.items():
+        assert f"| {state} | {finals[f'256 → 4,096, {label}']:.1f} |" in text
+
+
+def test_what_svag_did_on_a_gpt_is_told_as_it_was_measured():
+    page, text = (
+        " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        for name in ("results/gpt-svag/README.md", "docs/language.md")
+    )
+    gap, end = re.search(r"ℓ = 2 -([\d.]+ %)\.", page)[1], re.search(r"\(\+([\d.]+), one seed\)", page)[1]
+    assert f"by {gap} of its range on the way, and ends {end} above it" in text
 
 
 @pytest.mark.parametrize("name", registry.PAGES)

@@ -94,7 +94,7 @@ def test_cells_are_run_and_shown_as_a_notebook_would(script):
     text = page(script)
     assert "```text\nprinted\n2\n```" in text
     assert "```console\n$ echo one \\\n    two\none two\n```" in text
-    assert "![Two points](images/01-mine-1.png)" in text
+    assert "![Two points](images/01-mine-1.png)\n\n*Two points.*\n" in text
     assert (script.parent / "images" / "01-mine-1.png").read_bytes().startswith(b"\x89PNG")
     assert "assert plt" not in text
     notebook = json.loads(script.with_suffix(".ipynb").read_text())

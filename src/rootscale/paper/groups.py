@@ -163,11 +163,11 @@ class Group:
         off = f"off by {100 * worst[closest]:.0f} % at most"
         return f"No rule keeps the run of Muon or Lion as a rerun would; {closest} comes closest, {off}"
 
-    def table(self, cells: Sequence[Cell], some: Sequence[str] = ()) -> str:
-        """Return the gaps of some forms, or of all, as Markdown: a row for each cell and kappa."""
+    def table(self, cells: Sequence[Cell]) -> str:
+        """Return the gaps of all forms as Markdown: a row for each cell and kappa."""
         forms = list(dict.fromkeys(form for cell in cells for _, form in cell.found if form != NULL))
         first = [form for form in self.shown if form in forms]
-        columns = list(some) or [*first, *(form for form in forms if form not in self.shown)]
+        columns = [*first, *(form for form in forms if form not in self.shown)]
         lines = [_row("", "κ", "null", *columns), _row(*["---"] * (len(columns) + 3))]
         for cell in cells:
             for kappa in cell.kappas:
