@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -85,11 +85,12 @@ class Rule:
         return tuple(name for name, row in FAMILIES.items() if self.adaptive and row.degree)
 
     def convert(
-        self, key: str, value: Number, kappa: Number, name: str | None = None, free: Number | None = None
+        self, key: str, value: Number, kappa: Number, name: str | None = None, past: Sequence[Number] = ()
     ) -> Number:
         """Return ``value``, a quantity of the unit ``key``, at ``kappa`` times the batch size.
 
-        ``name`` is how errors call it. ``free`` is what an average's weight would be without floors, where it differs.
+        ``name`` is how errors call it. ``past`` is what a form with a floor has to know of a weight: what it would be
+        without floors, and what it was at the run's first batch size.
 
         Raises:
             ValueError: there is no valid value; the message has the largest ``kappa`` that has one.
@@ -105,7 +106,7 @@ class Rule:
                 text += say("or floors", name=name, value=show(UNITS[key].form(value, kappa)))
             raise ValueError(text)
         try:
-            result = form(value, kappa, *(() if free is None or form.floor is None else (free,)))
+            result = form(value, kappa, *(past if form.floor is not None else ()))
             if value:
                 DOMAINS.get(key, positive)(name, float(result))
         except (OverflowError, ValueError, ZeroDivisionError):

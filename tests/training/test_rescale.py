@@ -844,7 +844,7 @@ def test_default_betas_stop_at_their_floors_and_m_follows():
         torch.testing.assert_close(state["exp_avg_sq"], v / 16)
 
 
-@pytest.mark.parametrize("way", [(16, 1 / 16), (4, 4, 1 / 16), (16, 1 / 4, 1 / 4)])
+@pytest.mark.parametrize("way", [(16, 1 / 16), (4, 4, 1 / 16), (16, 1 / 4, 1 / 4), (1 / 4, 4), (1 / 16, 4, 4)])
 def test_the_way_back_over_floors_leads_to_the_first_betas_and_state(way):
     model = net().double()
     betas = itertools.cycle([(0.9, 0.95), (0.5, 0.95)])

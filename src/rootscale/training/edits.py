@@ -16,7 +16,7 @@ from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
-from rootscale.training.markers import FREE, free_weight, is_tracked, units_of
+from rootscale.training.markers import FREE, free_weight, is_tracked, past_weights, units_of
 from rootscale.training.scheduler_changes import rescale_scheduler, save_scheduler, ticks
 from rootscale.training.watch import save_watch, settle
 from rootscale.units import KEPT, UNITS
@@ -127,11 +127,12 @@ def whole_number(held: Any, after: Any) -> tuple[int | None, str]:
 
 def group_averages(group: dict[str, Any], family: Family, rule: Rule, kappa: float) -> tuple[dict[str, float], ...]:
     """Return the hyperparameters of a group before and after, by their units."""
-    before = group_values(group, family)
-    return before, {
-        unit: float(rule.convert(unit, value, kappa, free=free_weight(group, unit, value)))
-        for unit, value in before.items()
+    after = {
+        unit: value
+        for key, units in family.group_units(group).items()
+        for unit, value in zip(_tuple(units), _tuple(_converted(group, key, units, rule, kappa)), strict=True)
     }
+    return group_values(group, family), after
 
 
 def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: float) -> schedulers.Value:
@@ -139,7 +140,7 @@ def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: f
     before = schedulers.read(group[key])
     name = None if isinstance(before, tuple) else key
     after = tuple(
-        float(rule.convert(unit, value, kappa, name, free_weight(group, unit, value)))
+        float(rule.convert(unit, value, kappa, name, past_weights(group, unit, value)))
         for unit, value in zip(_tuple(units), _tuple(before), strict=True)
     )
     return after if isinstance(before, tuple) else after[0]

@@ -21,7 +21,19 @@ from typing import Any
 
 from rootscale.format import show
 
-__all__ = ["FREE", "KAPPA", "PARTS", "TAG", "Carried", "Part", "free_weight", "is_tracked", "same", "units_of"]
+__all__ = [
+    "FREE",
+    "KAPPA",
+    "PARTS",
+    "TAG",
+    "Carried",
+    "Part",
+    "free_weight",
+    "is_tracked",
+    "past_weights",
+    "same",
+    "units_of",
+]
 
 KAPPA, BATCH_SIZE = "rootscale_kappa", "rootscale_batch_size"
 #: Before the unit of an average: where a group remembers the weight that it would have without floors.
@@ -124,3 +136,12 @@ def free_weight(group: Mapping[str, Any], unit: str, value: float) -> float:
     """Return what the weight of an average in a group would be if no floor had stopped it."""
     held = group.get(f"{FREE}{unit}")
     return value if held is None else float(held)
+
+
+def past_weights(group: Mapping[str, Any], unit: str, value: float) -> tuple[float, float]:
+    """Return what the weight of an average would be without floors, and what it was at the run's first batch size.
+
+    The second one matters where the batch has become smaller: a weight that was below its floor returns to there.
+    """
+    free, kappa = free_weight(group, unit, value), float(group.get(KAPPA, 1.0))
+    return free, value if kappa >= 1 else 1 - (1 - free) / kappa
