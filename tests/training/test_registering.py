@@ -93,6 +93,26 @@ def test_a_row_of_its_own_is_counted_and_converted():
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
 
 
+def test_betas_keep_their_names_and_what_averages_gradients_follows_the_floor_of_beta1():
+    """Adam, registered by degree counting, is converted as Adam is."""
+
+    class Counted(MyAdam):
+        pass
+
+    counted = count_degrees({"mean": Piece(), "square": Piece(2, "noise")}, {"mean": 1, "square": -0.5})
+    values = {"lr": "eta", "betas": ("beta1", "beta2"), "eps": counted.eps["square"], "weight_decay": "l2"}
+    state = {"exp_avg": "mean", "exp_avg_sq": "square", "step": "step_counter"}
+    register(Counted, values=values, state=state, exponents=counted)
+    found = []
+    for cls in (Counted, torch.optim.Adam):
+        model = net()
+        optimizer = cls(model.parameters(), lr=1e-3)
+        trained(optimizer, model)
+        found.append({row.name: row.after for row in rescale_(optimizer, 16)})
+    assert found[0] == found[1]
+    assert found[0]["factor of exp_avg"] == pytest.approx(0.25)
+
+
 def test_the_harness_tells_a_good_row_from_a_bad_one():
     registered()
     setting = Setting(replicas=256, before=96, after=320)

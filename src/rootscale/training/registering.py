@@ -16,7 +16,7 @@ from rootscale.rules import RULES, Rule, add_rule
 from rootscale.spelling import Fields
 from rootscale.training.adapters import add_adapter
 from rootscale.training.libraries import Adapter
-from rootscale.units import KEPT, UNITS, Unit, power
+from rootscale.units import KEPT, MOMENT, UNITS, Unit, power
 
 __all__ = ["register"]
 
@@ -49,7 +49,8 @@ def register(
             with a power of kappa.
         state: what it keeps for a parameter, in the same way.
         exponents: of `rootscale.degrees.count_degrees`: gives ``eta`` and ``decoupled_decay`` their powers, and
-            ``state`` may then name its pieces.
+            ``state`` may then name its pieces. One that averages gradients over samples, as Adam's ``m``, follows
+            ``beta1`` to its floor.
         rule: whose rows hold for everything else, such as schedules and parameter averages.
         name: of the family; None is that of the class in lower case.
         why: the derivation, in a sentence.
@@ -78,7 +79,8 @@ def register(
         raise ValueError("register needs like=, or values= with at least {'lr': 'eta'}")
     name = name or cls.__name__.lower()
     custom: dict[str, Unit] = {} if exponents is None else dict(_counted(exponents, why))
-    pieces = {} if exponents is None else dict(exponents.state)
+    base = RULES[rule]
+    pieces = {} if exponents is None else {name: _as_moment(exponents, name, base) for name in exponents.state}
     spelled: dict[str, Fields] = {key: _names(key, given) for key, given in values.items()}
     if not isinstance(values["lr"], str):
         custom |= _rate(values["lr"])
@@ -90,7 +92,6 @@ def register(
     ]
     record = make_dataclass(cls.__name__, fields, bases=(Optimizer,), frozen=True, namespace={"name": name})
     held = {key: _unit(name, key, given, custom, pieces, why) for key, given in (state or {}).items()}
-    base = RULES[rule]
     row = Family(
         name, record, (name if custom else rule,), held, Spelling(cls.__name__, spelled, {key: key for key in held}),
         "heuristic", _SOURCE, why,
@@ -128,20 +129,33 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 def _names(key: str, given: Quantity) -> Fields:
     """Return the fields of the record that hold a hyperparameter; the learning rate is ``eta``."""
     if isinstance(given, tuple):
-        return tuple(f"{key}_{i}" for i in range(len(given)))
+        stem = "beta" if key == "betas" else f"{key}_"
+        return tuple(f"{stem}{i}" for i in range(1, len(given) + 1))
     return "eta" if key == "lr" else key
 
 
-def _unit(name: str, key: str, given: Any, custom: dict[str, Unit], pieces: Mapping[str, Fraction], why: str) -> str:
+def _as_moment(exponents: Exponents, piece: str, rule: Rule) -> str | Fraction:
+    """Return the power of a piece; or m's unit, where it averages gradients over the same samples as Adam's m does.
+
+    Its power is 0 then, but where beta1 stops at its floor, it gets the noise level of that average.
+    """
+    alike = not exponents.state[piece] and exponents.windows[piece] == 1
+    return "m" if alike and "m" in rule.units and rule.units["m"].form is MOMENT else exponents.state[piece]
+
+
+def _unit(
+    name: str, key: str, given: Any, custom: dict[str, Unit], pieces: Mapping[str, str | Fraction], why: str
+) -> str:
     """Return the key of a unit; a power of kappa becomes a row of the user's own."""
-    if isinstance(given, str) and given not in pieces:
+    given = pieces.get(given, given) if isinstance(given, str) else given
+    if isinstance(given, str):
         if given not in UNITS:
             raise ValueError(
                 f"{key} must have a unit of the table or a power of kappa, got {given!r}; "
                 f"the table has {', '.join(UNITS)}"
             )
         return given
-    exponent = Fraction(pieces[given] if isinstance(given, str) else given).limit_denominator(64)
+    exponent = Fraction(given).limit_denominator(64)
     own = f"{name}.{key}"
     form = power(exponent) if exponent else KEPT
     custom[own] = Unit(own, f"{key} ({name})", form, "heuristic", _SOURCE, why)
