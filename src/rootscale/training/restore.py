@@ -165,8 +165,8 @@ def track_(
     16.0
     """
     size = float(positive("batch_size", batch_size))
-    targets = find_targets(optimizer, None)
     live = Live(optimizer, scheduler)
+    targets = find_targets(live.optimizer, None)
     driving = match_schedulers(targets, live.given("scheduler"), "step")
     for target, driven in zip(targets, driving, strict=True):
         carried = units_of(target.optimizer.param_groups)
