@@ -30,13 +30,14 @@ from rootscale.hparams import DOMAINS, number, positive
 from rootscale.messages import say
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
 from rootscale.rule_rows import all_rows
-from rootscale.units import AVERAGE, UNITS, Number, Unit, stops
+from rootscale.units import AVERAGE, KEPT, UNITS, Number, Unit, stops
 
 __all__ = [
     "AVERAGINGS",
     "RULES",
     "Rule",
     "add_rule",
+    "averaged_batches",
     "default_rule",
     "get_averaging",
     "get_rule",
@@ -213,6 +214,21 @@ class Rule:
             if beta is not None and self.shortens(key) and kappa >= shortest_average(beta)
         ]
 
+    def longest_momentum(self, mu: float, batches: float) -> float:
+        """Return the kappa up to which momentum that is normalised is more noise than gradient.
+
+        Its noise, which the rule measures steps by, is that of `averaged_batches`; beyond it a step has a fixed length.
+        Nothing limits a rule that follows no noise of momentum: its step is linear in it, or grows with kappa.
+
+        Args:
+            mu: the weight of momentum.
+            batches: the noise scale in batches of the present size.
+        """
+        form = self.units["m"].form if "m" in self.units else KEPT
+        if not mu or form.kind != "power" or not form.exponent:
+            return math.inf
+        return float((batches / averaged_batches(mu)) ** float(-1 / (2 * form.exponent)))
+
     def shortens(self, key: str) -> bool:
         """Return whether the average of that key gets shorter without a floor as the batch grows."""
         return key in self.units and self.units[key].form.floor is None
@@ -221,6 +237,15 @@ class Rule:
 def shortest_average(beta: float) -> float:
     """Return the ``kappa`` at which ``kappa (1 - beta)`` is 1/2: beyond it the average is too short for the SDE."""
     return 1 / (2 * (1 - beta))
+
+
+def averaged_batches(beta: float) -> float:
+    """Return how many batches have as little noise together as their average of weight ``beta``.
+
+    >>> round(averaged_batches(0.95))
+    39
+    """
+    return (1 + beta) / (1 - beta)
 
 
 def _held(rule: Rule) -> Rule:
@@ -282,7 +307,7 @@ def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
-    match = _TEXT.fullmatch((rule or "").strip())
+    match = _TEXT.fullmatch((rule or "").strip()) if isinstance(rule, str | None) else None
     key = match["key"] if match else ""
     if match is None or (key and key not in RULES):
         raise ValueError(

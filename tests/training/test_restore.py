@@ -118,6 +118,8 @@ def test_a_run_that_carries_its_batch_size_needs_only_the_new_one():
         ({}, r"give either kappa or batch_size=\(before, after\), .* got neither"),
         ({"kappa": 4, "batch_size": (16, 64)}, "got both"),
         ({"batch_size": 64}, r"does not carry its batch size: give batch_size=\(before, 64\), or call track_"),
+        ({"batch_size": "16x4x1"}, r"does not carry its batch size: give batch_size=\(before, '16x4x1'\), or call"),
+        ({"batch_size": "16->64"}, r"batch_size must be a number .*, got '16->64'"),
         ({"batch_size": (16, 32, 64)}, "must be .before, after. or the new one alone, got 3 numbers"),
         ({"batch_size": (16, 0)}, "batch_size must be a number above 0"),
         ({"kappa": 0}, "kappa must be a finite number > 0"),

@@ -240,7 +240,11 @@ class NoiseMeter:
         parts, self._parts = self._parts, []
         ranks = 1 if self._ranks is None else dist.get_world_size(self._ranks)
         if not parts or len(parts) * ranks < 2:
-            raise ValueError(f"a step needs at least two parts to tell noise from gradient, got {len(parts)}")
+            raise ValueError(
+                f"a step needs at least two parts to tell noise from gradient, got {len(parts)}: without accumulation, "
+                "split the batch into two halves, each with its own backward in `with meter.part(samples=len(half), "
+                "weight=1 / 2)`, in some of the steps; data-parallel ranks are parts too, with process_group=..."
+            )
         self._hold_grads()
         if not self._held:
             raise ValueError("no parameter has a .grad: update() comes before zero_grad()")
