@@ -62,6 +62,7 @@ class Form:
         return value if kappa == 1 else self.apply(value, kappa, *more)
 
 
+@cache
 def power(exponent: Fraction | int) -> Form:
     """Return the form ``x * kappa^exponent``; it is exact for rational ``x`` and whole exponents, such as steps.
 

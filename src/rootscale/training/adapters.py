@@ -67,6 +67,10 @@ def adapter_of(optimizer: Any) -> Adapter:
     if adapter.refused:
         raise TypeError(f"there is nothing to convert in {type(optimizer).__name__}, as {adapter.refused}")
     for i, group in enumerate(optimizer.param_groups):
+        for key in adapter.needs:
+            if key not in group:
+                held = ", ".join(one for one in group if one != "params")
+                raise ValueError(f"{type(optimizer).__name__} has no {key!r} in group {i}, which has {held}")
         for key, value in adapter.requires.items():
             if group.get(key, value) != value:
                 raise ValueError(f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}): {adapter.why}")

@@ -138,6 +138,9 @@ def group_averages(group: dict[str, Any], family: Family, rule: Rule, kappa: flo
 def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: float) -> schedulers.Value:
     """Return a value of a group at ``kappa``."""
     before = schedulers.read(group[key])
+    if len(_tuple(units)) != len(_tuple(before)):
+        held, row = plural(_tuple(before), "number"), plural(_tuple(units), "unit")
+        raise ValueError(f"{key} holds {held}, and the optimizer's row has {row} for it: register it with one for each")
     name = None if isinstance(before, tuple) else key
     after = tuple(
         float(rule.convert(unit, value, kappa, name, past_weights(group, unit, value)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field, make_dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ def register(
     >>> row.name, RULES["halved"].units["eta"].form.text, RULES["halved"].units["halved.sum"].form.text
     ('halved', 'x * kappa^(0)', 'x * kappa^(-2)')
     """
-    if not issubclass(cls, torch.optim.Optimizer):
+    if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
         raise TypeError(f"cls must be a class of torch optimizers, got {cls!r}")
     if like is not None:
         if values or state or exponents:
@@ -77,6 +78,8 @@ def register(
         raise ValueError("sums needs like='muon' or like='signum'")
     if not values or "lr" not in values:
         raise ValueError("register needs like=, or values= with at least {'lr': 'eta'}")
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
     name = name or cls.__name__.lower()
     custom: dict[str, Unit] = {} if exponents is None else dict(_counted(exponents, why))
     base = RULES[rule]
@@ -84,24 +87,30 @@ def register(
     spelled: dict[str, Fields] = {key: _names(key, given) for key, given in values.items()}
     if not isinstance(values["lr"], str):
         custom |= _rate(values["lr"])
-    fields = [
-        (field_name, float, field(metadata={"unit": _unit(name, field_name, unit, custom, {}, why)}, default=0.0))
+    units = [
+        (field_name, _unit(name, field_name, unit, custom, {}, why))
         for key, given in values.items()
         if key != "lr"
         for field_name, unit in zip(_tuple(spelled[key]), _tuple(given), strict=True)
     ]
-    record = make_dataclass(cls.__name__, fields, bases=(Optimizer,), frozen=True, namespace={"name": name})
+    record = _record(cls.__name__, name, tuple(units))
     held = {key: _unit(name, key, given, custom, pieces, why) for key, given in (state or {}).items()}
     row = Family(
         name, record, (name if custom else rule,), held, Spelling(cls.__name__, spelled, {key: key for key in held}),
         "heuristic", _SOURCE, why,
     )  # fmt: skip
     add_family(row)
-    if custom:
-        units = {**base.units, **custom}
-        add_rule(Rule(name, f"for {cls.__name__}, {_SOURCE}; else as {rule}", units, base.adaptive))
-    add_adapter(Adapter(cls, name))
+    summary = f"for {cls.__name__}, {_SOURCE}; else as {rule}"
+    add_rule(Rule(name, summary, {**base.units, **custom}, base.adaptive) if custom else base)
+    add_adapter(Adapter(cls, name, needs=tuple(values)))
     return row
+
+
+@cache
+def _record(cls: str, name: str, units: tuple[tuple[str, str], ...]) -> type[Optimizer]:
+    """Make the record of a class; the same for the same units, so that a cell of a notebook can be run again."""
+    fields = [(key, float, field(metadata={"unit": unit}, default=0.0)) for key, unit in units]
+    return make_dataclass(cls, fields, bases=(Optimizer,), frozen=True, namespace={"name": name})
 
 
 def _counted(exponents: Exponents, why: str) -> Iterator[tuple[str, Unit]]:
