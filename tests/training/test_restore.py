@@ -270,6 +270,17 @@ def test_a_state_that_was_not_loaded_is_noticed(name, other):
     assert parts["model"][1].momentum == 0.1
 
 
+def test_each_of_several_optimizers_is_restored_with_its_scheduler():
+    one, two, *fresh = (adam() for _ in range(4))
+    converted, new = ([StepLR(each, 5) for each in pair] for pair in ((one, two), fresh))
+    rescale_([one, two], 4, scheduler=converted)
+    for target, source in zip([*fresh, *new], [one, two, *converted], strict=True):
+        target.load_state_dict(source.state_dict())
+    with pytest.raises(ValueError, match=r"optimizer 1: .* a scheduler, and none of those given drives it: give that"):
+        restore_(fresh, scheduler=new[:1])
+    assert restore_(fresh, scheduler=new).kappa == 4
+
+
 def test_optimizers_of_different_units_are_restored_apart():
     saved = saved_run()
     optimizer, parts = loaded_run(saved)

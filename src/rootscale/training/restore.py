@@ -83,6 +83,11 @@ def restore_live(live: Live, *, dry_run: bool = False) -> Changes:
                 f"the optimizers are in different units, kappa = {show(carried.kappa)} and {show(own.kappa)}; restore "
                 "each of them with its own scheduler, model and ema"
             )
+        if not driven and live.given("scheduler") and not same(own.parts.get("scheduler", 1.0), 1.0):
+            raise ValueError(
+                f"{target.prefix}this {type(target.optimizer).__name__} was converted ({own}) together with a "
+                "scheduler, and none of those given drives it: give that one too"
+            )
         edits += [_scheduler_edit(one, own) for one, _ in driven]
         edits.append(_settled(live, target.optimizer, own))
     layers = averaging_layers(live.given("model"))
