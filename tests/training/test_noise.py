@@ -171,6 +171,23 @@ def test_it_works_inside_svag():
     np.testing.assert_allclose(meter._values().sum(2), obvious(rows(), svag.weights, [8, 8], samples), rtol=1e-9)
 
 
+def test_gradients_of_the_step_before_are_told_and_zeros_are_clear():
+    net, x, y = problem()
+    meter = NoiseMeter(net.parameters())
+
+    def step():
+        for half in (slice(0, 8), slice(8, 16)):
+            with meter.part(8, 0.5):
+                (F.cross_entropy(net(x[half]), y[half]) / 2).backward()
+        meter.update()
+
+    step()
+    with pytest.raises(ValueError, match=r"another step: call zero_grad\(\) before the first part"):
+        step()
+    net.zero_grad(set_to_none=False)
+    step()
+
+
 def test_mistakes_are_told():
     net, x, y = problem()
     meter = NoiseMeter(net.parameters())

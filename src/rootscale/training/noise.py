@@ -156,6 +156,14 @@ class NoiseMeter:
         grads = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         self._held = [(i, g.to_local()) if hasattr(g, "to_local") else (i, g) for i, g in grads]
 
+    def _check_clear(self) -> None:
+        self._hold_grads()
+        held, self._held = self._held, []
+        if any(bool(gradient.any()) for _, gradient in held):
+            raise ValueError(
+                ".grad holds the gradient of another step: call zero_grad() before the first part of a step"
+            )
+
     @torch.no_grad()
     def _look(self, part: _Part) -> None:
         """Keep what is needed of the gradients held, and drop them."""
@@ -218,6 +226,8 @@ class NoiseMeter:
         number("weight", weight, "a finite number other than 0", lambda x: x != 0)
         if self._open is not None:
             raise RuntimeError("a part is open already: each part is one backward")
+        if not self._parts and len(self._steps) == 1:  # once: reading gradients makes a GPU wait
+            self._check_clear()
         self._open = part = _Part(float(samples), float(weight))
         self._listen = bool(self._parts) or self._ranks is not None
         try:
