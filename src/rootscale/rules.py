@@ -307,7 +307,7 @@ def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
-    match = _TEXT.fullmatch((rule or "").strip()) if isinstance(rule, str | None) else None
+    match = _TEXT.fullmatch(str(rule or "").strip())
     key = match["key"] if match else ""
     if match is None or (key and key not in RULES):
         raise ValueError(

@@ -928,6 +928,15 @@ def test_the_way_back_over_floors_leads_to_the_first_betas_and_state(way):
         torch.testing.assert_close(after["state"][key]["exp_avg"], state["exp_avg"], rtol=1e-12, atol=0)
 
 
+def test_a_weight_that_was_set_anew_is_not_taken_for_one_that_a_floor_has_stopped():
+    """A cycle of beta1 was below the floor when the batch changed, and is above it when it changes again."""
+    optimizer = torch.optim.Adam(net().parameters(), lr=1e-3, betas=(0.88, 0.999))
+    rescale_(optimizer, 2)
+    optimizer.param_groups[0]["betas"] = (0.95, 0.998)
+    rescale_(optimizer, 1.5)
+    assert optimizer.param_groups[0]["betas"] == pytest.approx((0.925, 0.997))
+
+
 def test_up_in_two_changes_is_up_in_one():
     results = []
     for way in ((16,), (4, 4), (1.5, 32 / 3)):

@@ -64,7 +64,7 @@ def register(
     >>> row.name, RULES["halved"].units["eta"].form.text, RULES["halved"].units["halved.sum"].form.text
     ('halved', 'x * kappa^(0)', 'x * kappa^(-2)')
     """
-    if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
+    if torch.optim.Optimizer not in getattr(cls, "__mro__", ()):
         raise TypeError(f"cls must be a class of torch optimizers, got {cls!r}")
     if like is not None:
         if values or state or exponents:

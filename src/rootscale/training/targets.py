@@ -104,7 +104,7 @@ def bare_optimizers(given: Any) -> Iterator[Any]:
 def _rule_for(rule: Rules, index: int, name: str, count: int) -> str | Rule | None:
     if isinstance(rule, Mapping):
         return rule.get(name)
-    if not isinstance(rule, list | tuple):
+    if isinstance(rule, str) or not isinstance(rule, Sequence):
         return rule
     if len(rule) != count:
         raise ValueError(f"rule must be one for all {count} optimizers or one for each of them, got {len(rule)}")
