@@ -116,8 +116,8 @@ for change in rescale_(optimizer, 16):
     print(f"{change.name:10} {change.before:g} -> {change.after:g}   {change.status}")
 
 # %% [markdown]
-# `betas_0` and `betas_1` are the two betas; the first one stops at a floor of 0.9, as Adam's does. Note the status of
-# the learning rate: `heuristic`. A count of powers is no theorem. So test it.
+# `beta1` stops at a floor of 0.9, as Adam's does. Note the status of the learning rate: `heuristic`.
+# A count of powers is no theorem. So test it.
 #
 # ## Testing it
 #

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from statistics import NormalDist
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rootscale.format import few_digits, show
 from rootscale.plan import Plan
-from rootscale.rules import Rule, get_rule, shortest_average
+from rootscale.rules import Rule, averaged_batches, get_rule, shortest_average
 from rootscale.stats import student_quantile
 from rootscale.trajectory import Trajectory
 
@@ -181,7 +181,8 @@ def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
 
     The batch size stays below the noise scale, the lower end of its interval. The averages of the optimizer set no
     limit where they stop at floors, as they do by default; a rule ``with paper`` or ``with power`` keeps
-    ``kappa (1 - beta) < 1/2``, so that they last two steps or more.
+    ``kappa (1 - beta) < 1/2``, so that they last two steps or more. Where momentum itself is normalised (Muon, Lion,
+    Signum, LAMB), its noise has to dominate too, which is that of all the batches that it averages.
     """
     size, optimizer = float(plan.batch_size.total), plan.optimizer
     limits = {f"the noise scale, at least {few_digits(noise.scale.low)} samples": noise.scale.low / size}
@@ -190,6 +191,12 @@ def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
         beta = getattr(optimizer, name, 0.0)
         if beta and chosen.shortens(key):
             limits[f"kappa (1 - {name}) < 1/2, with {name} = {show(beta)}"] = shortest_average(beta)
+    for mu in (getattr(optimizer, f.name) for f in fields(optimizer) if f.metadata.get("unit") == "mu"):
+        longest = chosen.longest_momentum(mu, noise.scale.low / size)
+        limits[
+            f"the noise of momentum, which averages {few_digits(averaged_batches(mu))} batches, at a noise scale of "
+            f"at least {few_digits(noise.scale.low)} samples"
+        ] = longest
     limit = min(limits, key=lambda key: limits[key])
     kappa, largest = (float(f"{value:.12g}") for value in (limits[limit], limits[limit] * size))  # 80, not 80 + 1e-14
     return Advice(kappa, largest, limit)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -30,13 +30,14 @@ from rootscale.hparams import DOMAINS, number, positive
 from rootscale.messages import say
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
 from rootscale.rule_rows import all_rows
-from rootscale.units import AVERAGE, UNITS, Number, Unit, stops
+from rootscale.units import AVERAGE, KEPT, UNITS, Number, Unit, stops
 
 __all__ = [
     "AVERAGINGS",
     "RULES",
     "Rule",
     "add_rule",
+    "averaged_batches",
     "default_rule",
     "get_averaging",
     "get_rule",
@@ -85,11 +86,12 @@ class Rule:
         return tuple(name for name, row in FAMILIES.items() if self.adaptive and row.degree)
 
     def convert(
-        self, key: str, value: Number, kappa: Number, name: str | None = None, free: Number | None = None
+        self, key: str, value: Number, kappa: Number, name: str | None = None, past: Sequence[Number] = ()
     ) -> Number:
         """Return ``value``, a quantity of the unit ``key``, at ``kappa`` times the batch size.
 
-        ``name`` is how errors call it. ``free`` is what an average's weight would be without floors, where it differs.
+        ``name`` is how errors call it. ``past`` is what a form with a floor has to know of a weight: what it would be
+        without floors, and what it was at the run's first batch size.
 
         Raises:
             ValueError: there is no valid value; the message has the largest ``kappa`` that has one.
@@ -105,7 +107,7 @@ class Rule:
                 text += say("or floors", name=name, value=show(UNITS[key].form(value, kappa)))
             raise ValueError(text)
         try:
-            result = form(value, kappa, *(() if free is None or form.floor is None else (free,)))
+            result = form(value, kappa, *(past if form.floor is not None else ()))
             if value:
                 DOMAINS.get(key, positive)(name, float(result))
         except (OverflowError, ValueError, ZeroDivisionError):
@@ -212,6 +214,21 @@ class Rule:
             if beta is not None and self.shortens(key) and kappa >= shortest_average(beta)
         ]
 
+    def longest_momentum(self, mu: float, batches: float) -> float:
+        """Return the kappa up to which momentum that is normalised is more noise than gradient.
+
+        Its noise, which the rule measures steps by, is that of `averaged_batches`; beyond it a step has a fixed length.
+        Nothing limits a rule that follows no noise of momentum: its step is linear in it, or grows with kappa.
+
+        Args:
+            mu: the weight of momentum.
+            batches: the noise scale in batches of the present size.
+        """
+        form = self.units["m"].form if "m" in self.units else KEPT
+        if not mu or form.kind != "power" or not form.exponent:
+            return math.inf
+        return float((batches / averaged_batches(mu)) ** float(-1 / (2 * form.exponent)))
+
     def shortens(self, key: str) -> bool:
         """Return whether the average of that key gets shorter without a floor as the batch grows."""
         return key in self.units and self.units[key].form.floor is None
@@ -220,6 +237,15 @@ class Rule:
 def shortest_average(beta: float) -> float:
     """Return the ``kappa`` at which ``kappa (1 - beta)`` is 1/2: beyond it the average is too short for the SDE."""
     return 1 / (2 * (1 - beta))
+
+
+def averaged_batches(beta: float) -> float:
+    """Return how many batches have as little noise together as their average of weight ``beta``.
+
+    >>> round(averaged_batches(0.95))
+    39
+    """
+    return (1 + beta) / (1 - beta)
 
 
 def _held(rule: Rule) -> Rule:
@@ -281,7 +307,7 @@ def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
-    match = _TEXT.fullmatch((rule or "").strip())
+    match = _TEXT.fullmatch(str(rule or "").strip())
     key = match["key"] if match else ""
     if match is None or (key and key not in RULES):
         raise ValueError(

@@ -62,6 +62,7 @@ class Form:
         return value if kappa == 1 else self.apply(value, kappa, *more)
 
 
+@cache
 def power(exponent: Fraction | int) -> Form:
     """Return the form ``x * kappa^exponent``; it is exact for rational ``x`` and whole exponents, such as steps.
 
@@ -123,23 +124,24 @@ def _complement(value: Number, kappa: Number) -> Number:
 def floored(floor: float) -> Form:
     """Return the paper's form for the weight of an average, down to a floor.
 
-    A weight that is below the floor already is kept. ``free`` is what the weight would be without floors; it leads
-    back to the first weight when a run returns to its first batch size.
+    A weight that is below the floor already is kept. Two numbers lead back to the first weight when a run returns to
+    its first batch size: ``free`` is what the weight would be without floors, ``first`` what it was at that batch size.
 
     >>> floored(0.8)(0.98, 4), floored(0.8)(0.9, 16), floored(0.8)(0.5, 16)
     (0.9199999999999999, 0.8, 0.5)
-    >>> floored(0.8)(0.8, 0.25, -0.6)
-    0.8
+    >>> floored(0.8)(0.8, 0.25, -0.6), floored(0.8)(0.875, 4, 0.875, 0.5)
+    (0.8, 0.5)
     """
 
-    def apply(value: Number, kappa: Number, free: Number | None = None) -> Number:
+    def apply(value: Number, kappa: Number, free: Number | None = None, first: Number | None = None) -> Number:
         beta = float(value)
-        return beta and max(1 - float(kappa) * (1 - float(beta if free is None else free)), min(floor, beta))
+        least = min(floor, float(beta if first is None else first))
+        return beta and max(1 - float(kappa) * (1 - float(beta if free is None else free)), least)
 
     return Form(say("floored", floor=f"{floor:g}"), apply, floor=floor, kind="floored")
 
 
-def _steady(value: Number, kappa: Number, free: Number | None = None) -> Number:
+def _steady(value: Number, kappa: Number, free: Number | None = None, first: Number | None = None) -> Number:
     """Return the paper's form, down to a floor that follows kappa and may raise a weight.
 
     Adam's momentum is stable while ``eta h < 2 (1 + beta1) / (1 - beta1)``, and the rule multiplies ``eta h`` by kappa:

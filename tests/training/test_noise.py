@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from rootscale import SGD, Adam, Plan
 from rootscale.noise import Interval, Noise, dominated_share, noise_of
+from rootscale.records import Muon
 from rootscale.stats import student_quantile
 from rootscale.training import SVAG, NoiseMeter, advise, optim
 from rootscale.training import noise as module
@@ -170,11 +171,33 @@ def test_it_works_inside_svag():
     np.testing.assert_allclose(meter._values().sum(2), obvious(rows(), svag.weights, [8, 8], samples), rtol=1e-9)
 
 
+def test_gradients_of_the_step_before_are_told_and_zeros_are_clear():
+    net, x, y = problem()
+    meter = NoiseMeter(net.parameters())
+
+    def step():
+        for half in (slice(0, 8), slice(8, 16)):
+            with meter.part(8, 0.5):
+                (F.cross_entropy(net(x[half]), y[half]) / 2).backward()
+        meter.update()
+
+    step()
+    with pytest.raises(ValueError, match=r"another step: call zero_grad\(\) before the first part"):
+        step()
+    net.zero_grad(set_to_none=False)
+    step()
+
+
 def test_mistakes_are_told():
     net, x, y = problem()
     meter = NoiseMeter(net.parameters())
     with pytest.raises(ValueError, match="a step needs at least two parts to tell noise from gradient, got 0"):
         meter.update()
+    with meter.part(8):
+        F.cross_entropy(net(x[:8]), y[:8]).backward()
+    with pytest.raises(ValueError, match="got 1: without accumulation, split the batch into two halves"):
+        meter.update()
+    net.zero_grad()
     with pytest.raises(ValueError, match="at least 8 steps are needed for an interval, got 0"):
         meter.estimate()
     with pytest.raises(ValueError, match="weight must be a finite number other than 0"), meter.part(8, 0.0):
@@ -208,6 +231,18 @@ def test_advice_is_the_largest_safe_kappa_and_the_limit_that_binds(plan, low, ka
     assert advise(plan, noise(low)).limit.startswith("the noise scale")  # floors see to the averages
     assert advice.batch_size == pytest.approx(64 * kappa)
     assert re.search(limit, str(advice))
+
+
+def test_momentum_that_is_normalised_has_to_be_noise_too():
+    """Momentum of weight 0.95 has the noise of 39 batches; by a = 1 the learning rate is right where it has none."""
+    plan = Plan(Muon(0.02, mu=0.95), 64)
+    advice = advise(plan, noise(64 * 39 * 3))
+    assert advice.kappa == pytest.approx(3)
+    assert (
+        advice.limit == "the noise of momentum, which averages 39 batches, at a noise scale of at least 7,490 samples"
+    )
+    assert advise(plan, noise(64 * 39 * 3), "normalized-half").kappa == pytest.approx(9)
+    assert advise(plan, noise(64 * 39 * 3), "normalized-linear").kappa == pytest.approx(117)
 
 
 OPTIMIZERS = {

@@ -46,6 +46,50 @@ def net():
     return nn.Linear(8, 4)
 
 
+def test_what_the_rule_of_normalised_momentum_rests_on_is_left_to_a_look():
+    """Of the noise scale nothing is to be seen in an optimizer; by a = 1 there is nothing to look at."""
+    model = net()
+
+    def looks(**options):
+        optimizers = [torch.optim.Muon([model.weight]), torch.optim.AdamW([model.bias])]
+        return [line for line in rescale_(optimizers, **options).remaining if "noise scale" in line]
+
+    (line,) = looks(batch_size=(16, 64))
+    assert line.startswith(
+        "optimizer 0: a look at the noise scale (NoiseMeter measures it): momentum averages 39 batch"
+    )
+    assert "normalized-sqrt holds while the noise scale is above that, 2,500 samples" in line
+    assert "that, 2,500 samples" in looks(batch_size=(64, 16))[0]  # that of the larger batch
+    assert not looks(kappa=4, rule={"muon": "normalized-linear"})
+    assert not looks(kappa=1)
+
+
+def descent(rule=None, kappa=1, noise=2.0, seed=0):
+    """The loss of Muon on a quadratic, every 16 samples after a change of batch size; its noise scale is 9 batches."""
+    random = torch.Generator().manual_seed(seed)
+    target = torch.randn(16, 16, generator=torch.Generator().manual_seed(1))
+    curvature, weight = torch.linspace(0.3, 1, 16)[:, None], nn.Parameter(torch.zeros(16, 16))
+    muon = torch.optim.Muon([weight], lr=0.003, momentum=0.95, weight_decay=0.0, nesterov=False)
+    losses = []
+    for sample in range(-100, 400, kappa):
+        if sample == 0 and rule:
+            rescale_(muon, kappa, rule=rule)
+        for _ in range(kappa if sample < 0 else 1):
+            drawn = torch.randn(16, 16, generator=random) / (kappa if sample >= 0 else 1) ** 0.5
+            weight.grad = curvature * (weight.detach() - target) + noise * drawn
+            muon.step()
+        if sample >= 0 and sample % 16 == 0:
+            losses.append(float((weight.detach() - target).square().mean()))
+    return torch.tensor(losses)
+
+
+def test_where_momentum_is_mostly_gradient_only_a_rate_that_keeps_the_length_per_sample_keeps_the_run():
+    base = descent()
+    gap = {rule: float(((descent(rule, 4, seed=1) - base) / (base.max() - base.min())).max()) for rule in FACTORS}
+    assert gap["normalized-sqrt"] > 0.33
+    assert gap["normalized-linear"] < 0.03
+
+
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("rule", FACTORS)
 def test_muon_is_converted_with_its_buffer(rule, nesterov):

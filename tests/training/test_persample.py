@@ -1,3 +1,4 @@
+import functools
 import math
 
 import pytest
@@ -210,7 +211,7 @@ REFUSED = {
     "without running statistics": ([nn.BatchNorm1d(4, track_running_stats=False).eval()], "0 is a BatchNorm1d"),
     "Dropout": ([nn.Linear(4, 3), nn.Dropout(0.5)], r"1 is an active Dropout; call model\.eval\(\) first"),
     "dropout unseen": ([nn.Linear(4, 3), Random()], r"has \|gradient\|\^2 = .* alone and .* in the batch"),
-    "a layer across samples": ([nn.Linear(4, 3), Centred()], r"has \|gradient\|\^2 = .* the samples see each other"),
+    "a layer across samples": ([nn.Linear(4, 3), Centred()], r"has \|gradient\|\^2 = .* or they see each other"),
     "one that falls back": ([CentredLinear(4, 3)], r"gradients of 0\.weight, sample by sample, do not add up"),
     "no parameters": ([nn.Tanh()], "a parameter that requires a gradient, got none"),
 }
@@ -227,7 +228,7 @@ def test_samples_that_see_each_other_are_refused(name):
 
 def test_mistakes_in_the_arguments_are_told():
     model, x, y = case("linear")
-    with pytest.raises(ValueError, match=r"as many samples, got \[7\] and 6"):
+    with pytest.raises(ValueError, match="as many samples, at least one; got 7 inputs and 6 targets"):
         exact_noise(model, F.cross_entropy, x, y[:6])
     with pytest.raises(
         ValueError, match=r"the mean over the samples or one value a sample, of shape \(7,\); got .*7, 3"
@@ -245,6 +246,12 @@ def test_mistakes_in_the_arguments_are_told():
     with pytest.raises(ValueError, match="how often a token occurs"):
         exact_noise(Tokens(scale_grad_by_freq=True), F.cross_entropy, tokens(), y)
     assert math.isinf(exact_noise(model, lambda a, b: 0 * a.sum(1), x, y).scale.value)
+
+
+def test_a_loss_that_sums_is_told():
+    total = functools.partial(F.cross_entropy, reduction="sum")
+    with pytest.raises(ValueError, match="in the batch: the loss is a sum and not a mean over the samples, or"):
+        exact_noise(nn.Linear(4, 3), total, torch.randn(6, 4), torch.randint(3, (6,)))
 
 
 def test_a_last_chunk_that_is_mistaken_for_another_layout_is_refused():

@@ -93,6 +93,26 @@ def test_a_row_of_its_own_is_counted_and_converted():
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
 
 
+def test_betas_keep_their_names_and_what_averages_gradients_follows_the_floor_of_beta1():
+    """Adam, registered by degree counting, is converted as Adam is."""
+
+    class Counted(MyAdam):
+        pass
+
+    counted = count_degrees({"mean": Piece(), "square": Piece(2, "noise")}, {"mean": 1, "square": -0.5})
+    values = {"lr": "eta", "betas": ("beta1", "beta2"), "eps": counted.eps["square"], "weight_decay": "l2"}
+    state = {"exp_avg": "mean", "exp_avg_sq": "square", "step": "step_counter"}
+    register(Counted, values=values, state=state, exponents=counted)
+    found = []
+    for cls in (Counted, torch.optim.Adam):
+        model = net()
+        optimizer = cls(model.parameters(), lr=1e-3)
+        trained(optimizer, model)
+        found.append({row.name: row.after for row in rescale_(optimizer, 16)})
+    assert found[0] == found[1]
+    assert found[0]["factor of exp_avg"] == pytest.approx(0.25)
+
+
 def test_the_harness_tells_a_good_row_from_a_bad_one():
     registered()
     setting = Setting(replicas=256, before=96, after=320)
@@ -108,9 +128,40 @@ def test_powers_of_kappa_can_be_given_as_numbers():
     assert RULES["mine"].convert("eta", 1.0, 4) == 2.0
 
 
+def test_a_cell_that_registers_can_be_run_again():
+    for _ in range(2):
+
+        class Mine(Normed):
+            def step(self, closure=None): ...
+
+        assert register(Mine, values={"lr": 0.5, "mu": "mu", "rho": "beta2"}, state={"m": -0.5}).name == "mine"
+    with pytest.raises(ValueError, match="there is a rule 'mine' already; choose another name"):
+        register(Mine, values={"lr": 0.75, "mu": "mu", "rho": "beta2"}, state={"m": -0.5})
+    assert rescale_(Mine(net().parameters()), 4)["lr"].after == 0.02
+
+
+def test_a_row_of_known_units_alone_keeps_the_dynamics_by_the_rule_it_names():
+    register(Normed, values={"lr": "eta", "mu": "mu", "rho": "beta2"}, rule="normalized-sqrt")
+    assert rescale_(Normed(net().parameters()), 4).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"speed": "mu"}, "Normed has no 'speed' in group 0, which has lr, mu, rho"),
+        ({"mu": ("mu", "beta2")}, "mu holds 1 number, and the optimizer's row has 2 units for it"),
+    ],
+)
+def test_a_row_that_does_not_fit_the_groups_is_refused(values, message):
+    register(Normed, values={"lr": "eta", **values}, name="misfit")
+    with pytest.raises(ValueError, match=message):
+        rescale_(Normed(net().parameters()), 4)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"values": {"lr": "eta"}, "rule": "square"}, "rule must be one of sqrt, .* got 'square'"),
         ({}, r"register needs like=, or values= with at least \{'lr': 'eta'\}"),
         ({"like": "adams"}, "optimizer must be one of adam, .*, got 'adams'"),
         ({"like": "adam", "state": {"m": "m"}}, "like takes a whole row"),

@@ -258,9 +258,15 @@ def test_a_subclass_that_keeps_the_step_is_accepted():
         (lambda p: torch.optim.ASGD(p), "ASGD has no rule that keeps its dynamics"),
         (
             lambda p: MyAdam(p),
-            r"got MyAdam\. The nearest family is 'adam': if its update is that one, "
-            r"rootscale\.training\.register\(MyAdam, like='adam'\)",
+            r"got MyAdam\. The nearest family is 'adam', as it is a subclass of Adam with a step of its own: if its "
+            r"update is that one, rootscale\.training\.register\(MyAdam, like='adam'\)",
         ),
+        (lambda p: of_class("CautiousAdamW", betas=(0.9, 0.99))(p), "The nearest family is 'adamw', by its name"),
+        (
+            lambda p: of_class("Sophia", betas=(0.9, 0.99), rho=0.04)(p),
+            r"got Sophia\. No family is near by its name; if its update is that of a known one, .*like='\.\.\.'\)",
+        ),
+        (lambda p: p, "got Parameter"),
         (lambda p: "adam", "got str"),
     ],
 )
@@ -269,14 +275,55 @@ def test_other_optimizers_are_refused_by_name(make, message):
         rescale_(make(net().parameters()), 2)
 
 
+def of_class(name, **options):
+    """A class of that name with groups that hold these options."""
+
+    def init(self, params):
+        torch.optim.Optimizer.__init__(self, params, {"lr": 1e-3, **options})
+
+    return type(name, (torch.optim.Optimizer,), {"__init__": init, "step": lambda self: None})
+
+
 class Wrapper:
     def __init__(self, optimizer):
         self.optimizer = optimizer
 
 
+class SAM(torch.optim.Optimizer):
+    def __init__(self, optimizer):
+        super().__init__(optimizer.param_groups, {"rho": 0.05})
+        self.base_optimizer = optimizer
+
+
 def test_a_wrapped_optimizer_is_pointed_at():
-    with pytest.raises(TypeError, match="got Wrapper; give the Adam it wraps"):
-        rescale_(Wrapper(torch.optim.Adam(net().parameters())), 2)
+    inner = torch.optim.Adam(net().parameters())
+    with pytest.raises(TypeError, match="got Wrapper; give the Adam it wraps, its attribute optimizer"):
+        rescale_(Wrapper(inner), 2)
+    with pytest.raises(TypeError, match="got SAM; give the Adam it wraps, its attribute base_optimizer; what SAM "):
+        rescale_(SAM(inner), 2)
+
+
+def test_a_generator_of_optimizers_is_read_once():
+    one, two = (torch.optim.Adam(net().parameters(), lr=1e-3) for _ in range(2))
+    rescale_((each for each in (one, two)), 4)
+    assert one.param_groups[0]["lr"] == two.param_groups[0]["lr"] == 2e-3
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_complex_state_is_pairs_of_numbers(centered):
+    """torch's optimizers take real and imaginary parts as numbers of their own, in the second moment too."""
+    torch.manual_seed(0)
+    parameter = nn.Parameter(torch.randn(5, dtype=torch.complex128))
+    twin = nn.Parameter(torch.view_as_real(parameter.detach()).clone())
+    optimizers = [torch.optim.RMSprop([one], lr=1e-3, centered=centered, momentum=0.9) for one in (parameter, twin)]
+    for step in range(6):
+        parameter.grad = torch.randn_like(parameter)
+        twin.grad = torch.view_as_real(parameter.grad).clone()
+        for one in optimizers:
+            one.step()
+            if step == 3:
+                rescale_(one, 4)
+    torch.testing.assert_close(torch.view_as_real(parameter.detach()), twin.detach(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +339,7 @@ def test_a_wrapped_optimizer_is_pointed_at():
         ({"kappa": "4"}, ValueError, "kappa must be a finite number > 0, got '4'"),
         ({"rule": "cubic"}, ValueError, "rule must be one of sqrt, linear"),
         ({"rule": "with mean"}, ValueError, "averaging must be 'floor'"),
+        ({"rule": 3}, ValueError, "rule must be one of sqrt, .* got 3"),
         ({"interval": "batch"}, ValueError, "interval must be 'step' or 'epoch', got 'batch'"),
         ({"model": "net"}, TypeError, r"model must be a torch\.nn\.Module, got str"),
         ({"scheduler": "cosine"}, TypeError, r"scheduler must be a torch\.optim\.lr_scheduler\.LRScheduler, got str"),
@@ -332,6 +380,23 @@ def test_power_averaging_has_no_largest_kappa():
     with pytest.warns(ScalingWarning, match="averages over less than two steps"):
         rescale_(optimizer, 100, rule="with power")
     assert optimizer.param_groups[0]["betas"] == pytest.approx((0.98**100, 0.999**100))
+
+
+def test_numbers_without_a_gradient_do_not_count_where_eps_is_looked_at():
+    rows = nn.Embedding(1000, 4)
+    optimizer = torch.optim.Adam(rows.parameters(), lr=1e-3)
+    rows(torch.arange(3)).square().sum().backward()
+    optimizer.step()
+    assert rescale_(optimizer, 4).warnings == ()
+
+
+def test_a_second_moment_that_half_precision_has_lost_is_told():
+    parameter = nn.Parameter(torch.ones(64, dtype=torch.float16))
+    optimizer = torch.optim.Adam([parameter], lr=1e-3)
+    parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()
+    with pytest.warns(ScalingWarning, match="lr / eps; most of v is 0 in half precision; keep parameters and state"):
+        rescale_(optimizer, 4)
 
 
 def test_eps_that_dominates_is_noticed_with_its_share():
@@ -844,7 +909,7 @@ def test_default_betas_stop_at_their_floors_and_m_follows():
         torch.testing.assert_close(state["exp_avg_sq"], v / 16)
 
 
-@pytest.mark.parametrize("way", [(16, 1 / 16), (4, 4, 1 / 16), (16, 1 / 4, 1 / 4)])
+@pytest.mark.parametrize("way", [(16, 1 / 16), (4, 4, 1 / 16), (16, 1 / 4, 1 / 4), (1 / 4, 4), (1 / 16, 4, 4)])
 def test_the_way_back_over_floors_leads_to_the_first_betas_and_state(way):
     model = net().double()
     betas = itertools.cycle([(0.9, 0.95), (0.5, 0.95)])
@@ -861,6 +926,15 @@ def test_the_way_back_over_floors_leads_to_the_first_betas_and_state(way):
         assert new["betas"] == pytest.approx(old["betas"], rel=1e-12)
     for key, state in before["state"].items():
         torch.testing.assert_close(after["state"][key]["exp_avg"], state["exp_avg"], rtol=1e-12, atol=0)
+
+
+def test_a_weight_that_was_set_anew_is_not_taken_for_one_that_a_floor_has_stopped():
+    """A cycle of beta1 was below the floor when the batch changed, and is above it when it changes again."""
+    optimizer = torch.optim.Adam(net().parameters(), lr=1e-3, betas=(0.88, 0.999))
+    rescale_(optimizer, 2)
+    optimizer.param_groups[0]["betas"] = (0.95, 0.998)
+    rescale_(optimizer, 1.5)
+    assert optimizer.param_groups[0]["betas"] == pytest.approx((0.925, 0.997))
 
 
 def test_up_in_two_changes_is_up_in_one():

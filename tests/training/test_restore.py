@@ -118,6 +118,8 @@ def test_a_run_that_carries_its_batch_size_needs_only_the_new_one():
         ({}, r"give either kappa or batch_size=\(before, after\), .* got neither"),
         ({"kappa": 4, "batch_size": (16, 64)}, "got both"),
         ({"batch_size": 64}, r"does not carry its batch size: give batch_size=\(before, 64\), or call track_"),
+        ({"batch_size": "16x4x1"}, r"does not carry its batch size: give batch_size=\(before, '16x4x1'\), or call"),
+        ({"batch_size": "16->64"}, r"batch_size must be a number .*, got '16->64'"),
         ({"batch_size": (16, 32, 64)}, "must be .before, after. or the new one alone, got 3 numbers"),
         ({"batch_size": (16, 0)}, "batch_size must be a number above 0"),
         ({"kappa": 0}, "kappa must be a finite number > 0"),
@@ -266,6 +268,17 @@ def test_a_state_that_was_not_loaded_is_noticed(name, other):
     with pytest.raises(ValueError, match=f"load both of their states .* that of the {other} seems to be missing"):
         restore_(optimizer, **parts)
     assert parts["model"][1].momentum == 0.1
+
+
+def test_each_of_several_optimizers_is_restored_with_its_scheduler():
+    one, two, *fresh = (adam() for _ in range(4))
+    converted, new = ([StepLR(each, 5) for each in pair] for pair in ((one, two), fresh))
+    rescale_([one, two], 4, scheduler=converted)
+    for target, source in zip([*fresh, *new], [one, two, *converted], strict=True):
+        target.load_state_dict(source.state_dict())
+    with pytest.raises(ValueError, match=r"optimizer 1: .* a scheduler, and none of those given drives it: give that"):
+        restore_(fresh, scheduler=new[:1])
+    assert restore_(fresh, scheduler=new).kappa == 4
 
 
 def test_optimizers_of_different_units_are_restored_apart():

@@ -340,6 +340,11 @@ REFUSED = {
     "floors": (lambda a: AdamW(a, reference_batch=8, floors=(0.9, 1)), ValueError, "each of floors must be in"),
     "one floor": (lambda a: AdamW(a, reference_batch=8, floors=(0.9,)), ValueError, "floors must be two numbers"),
     "fused": (lambda a: AdamW(a, reference_batch=8, fused=True, amsgrad=True), ValueError, "leave fused=None"),
+    "position": (
+        lambda a: AdamW(a, reference_batch=8).step(8),
+        TypeError,
+        r"samples go by name: step\(samples=\.\.\.\)",
+    ),
     "group": (
         lambda a: AdamW([{"params": a, "reference_batch": "8"}], reference_batch=8),
         ValueError,

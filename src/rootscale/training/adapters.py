@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,10 +57,9 @@ def adapter_of(optimizer: Any) -> Adapter:
         ValueError: there is one, but an option makes another update of it.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        inner = getattr(optimizer, "optimizer", None)
-        hint = f"; give the {type(inner).__name__} it wraps" if isinstance(inner, torch.optim.Optimizer) else ""
         raise TypeError(
-            f"optimizer must be a torch.optim.Optimizer that is known; got {type(optimizer).__name__}{hint}"
+            f"optimizer must be a torch.optim.Optimizer that is known; got {type(optimizer).__name__}"
+            f"{_wrapped(optimizer)}"
         )
     adapter = next((one for one in (*ADAPTERS, *LIBRARIES) if _fits(one, optimizer)), None)
     if adapter is None:
@@ -69,6 +67,10 @@ def adapter_of(optimizer: Any) -> Adapter:
     if adapter.refused:
         raise TypeError(f"there is nothing to convert in {type(optimizer).__name__}, as {adapter.refused}")
     for i, group in enumerate(optimizer.param_groups):
+        for key in adapter.needs:
+            if key not in group:
+                held = ", ".join(one for one in group if one != "params")
+                raise ValueError(f"{type(optimizer).__name__} has no {key!r} in group {i}, which has {held}")
         for key, value in adapter.requires.items():
             if group.get(key, value) != value:
                 raise ValueError(f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}): {adapter.why}")
@@ -92,27 +94,34 @@ def _unknown(optimizer: torch.optim.Optimizer) -> str:
         for one in LIBRARIES
         if not isinstance(one.cls, type)
     ]
-    near, lacks = _nearest(optimizer)
+    expected = f"optimizer must be one that is known; got {name}"
+    if _wrapped(optimizer):
+        return f"{expected}{_wrapped(optimizer)}; what {name} itself counts in steps is yours to divide by kappa"
+    near, reason = _nearest(optimizer)
+    likely = f"The nearest family is {near!r}, {reason}: if" if near else "No family is near by its name; if"
     return (
-        f"optimizer must be one that is known; got {name}. The nearest family is {near.name!r}"
-        + (f", which has {lacks} too" if lacks else "")
-        + f": if its update is that one, rootscale.training.register({name}, like={near.name!r}) takes it; if not, "
-        f"register a row of its own. Known are {', '.join(dict.fromkeys(known))}"
+        f"{expected}. {likely} its update is that {'one' if near else 'of a known one'}, rootscale.training.register("
+        f"{name}, like={near or '...'!r}) takes it; if not, register({name}, values=..., state=...) gives it a row of "
+        f"its own. Known are {', '.join(dict.fromkeys(known))}"
     )
 
 
-def _nearest(optimizer: torch.optim.Optimizer) -> tuple[Family, str]:
-    """Return the family with most in common with an optimizer, and what it has that the optimizer lacks."""
-    keys = {key for group in optimizer.param_groups for key in group}
-    held = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
+def _wrapped(optimizer: Any) -> str:
+    """Return a hint to the optimizer that an object holds; empty where it holds none."""
+    for name, held in getattr(optimizer, "__dict__", {}).items():
+        if isinstance(held, torch.optim.Optimizer):
+            return f"; give the {type(held).__name__} it wraps, its attribute {name}"
+    return ""
 
-    def score(row: Family) -> float:
-        values, pieces = set(row.torch.values), set(row.torch.state) if held else set()
-        alike = difflib.SequenceMatcher(None, type(optimizer).__name__.lower(), row.name).ratio()
-        return 2 * len(values & keys) - 3 * len(values - keys) + 2 * len(pieces & held) - len(pieces - held) + 3 * alike
 
-    near = max(FAMILIES.values(), key=score)
-    return near, ", ".join(sorted(set(near.torch.values) - keys))
+def _nearest(optimizer: torch.optim.Optimizer) -> tuple[str, str]:
+    """Return the family that an optimizer is likely to be of, and why; nothing is guessed from its numbers."""
+    for adapter in ADAPTERS:
+        if isinstance(adapter.cls, type) and isinstance(optimizer, adapter.cls):
+            family = adapter.family_of_group(optimizer, optimizer.param_groups[0])
+            return family, f"as it is a subclass of {adapter.cls.__name__} with a step of its own"
+    name = type(optimizer).__name__.lower()
+    return max((row for row in FAMILIES if row in name), key=len, default=""), "by its name"
 
 
 def families_of(optimizer: Any) -> list[tuple[Family, list[int]]]:

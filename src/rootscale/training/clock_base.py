@@ -94,6 +94,8 @@ class SampleClock(torch.optim.Optimizer):
         """
         loss = None
         if closure is not None:
+            if not callable(closure):
+                raise TypeError(f"closure must be a function, got {closure!r}; samples go by name: step(samples=...)")
             with torch.enable_grad():
                 loss = closure()
         if samples is None:

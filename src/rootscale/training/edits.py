@@ -16,10 +16,10 @@ from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
-from rootscale.training.markers import FREE, free_weight, is_tracked, units_of
+from rootscale.training.markers import FREE, is_tracked, past_weights, units_of
 from rootscale.training.scheduler_changes import rescale_scheduler, save_scheduler, ticks
 from rootscale.training.watch import save_watch, settle
-from rootscale.units import KEPT, UNITS
+from rootscale.units import KEPT, UNITS, Form
 
 __all__ = [
     "Action",
@@ -127,32 +127,40 @@ def whole_number(held: Any, after: Any) -> tuple[int | None, str]:
 
 def group_averages(group: dict[str, Any], family: Family, rule: Rule, kappa: float) -> tuple[dict[str, float], ...]:
     """Return the hyperparameters of a group before and after, by their units."""
-    before = group_values(group, family)
-    return before, {
-        unit: float(rule.convert(unit, value, kappa, free=free_weight(group, unit, value)))
-        for unit, value in before.items()
+    after = {
+        unit: value
+        for key, units in family.group_units(group).items()
+        for unit, value in zip(_tuple(units), _tuple(_converted(group, key, units, rule, kappa)), strict=True)
     }
+    return group_values(group, family), after
 
 
 def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: float) -> schedulers.Value:
     """Return a value of a group at ``kappa``."""
     before = schedulers.read(group[key])
+    if len(_tuple(units)) != len(_tuple(before)):
+        held, row = plural(_tuple(before), "number"), plural(_tuple(units), "unit")
+        raise ValueError(f"{key} holds {held}, and the optimizer's row has {row} for it: register it with one for each")
     name = None if isinstance(before, tuple) else key
     after = tuple(
-        float(rule.convert(unit, value, kappa, name, free_weight(group, unit, value)))
+        float(rule.convert(unit, value, kappa, name, past_weights(group, unit, value, _form(rule, unit))))
         for unit, value in zip(_tuple(units), _tuple(before), strict=True)
     )
     return after if isinstance(before, tuple) else after[0]
 
 
+def _form(rule: Rule, unit: str) -> Form:
+    return rule.units[unit].form if unit in rule.units else KEPT
+
+
 def _free_edits(group: dict[str, Any], units: Any, before: Any, after: Any, rule: Rule, kappa: float) -> Iterator[Edit]:
     """Yield the edits that remember the weights that floors have stopped, so that the way back leads to the first."""
     for unit, old, new in zip(_tuple(units), _tuple(before), _tuple(after), strict=True):
-        key, form = f"{FREE}{unit}", rule.units[unit].form if unit in rule.units else KEPT
+        key, form = f"{FREE}{unit}", _form(rule, unit)
         if form.floor is None or not old:
             free = None
         else:
-            free = 1 - kappa * (1 - free_weight(group, unit, old))
+            free = 1 - kappa * (1 - past_weights(group, unit, old, form)[0])
             free = None if math.isclose(free, new, rel_tol=1e-9) else free
         if free is not None or key in group:
             yield Edit((), partial(_remember, group, key, free), partial(_save_entry, group, key))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -33,11 +32,16 @@ def conversion_warnings(optimizer: Any, family: Family, rule: Rule, kappa: float
     return [*messages, *_eps_dominates(optimizer, family), *_leaves_format(state)]
 
 
-def longest_kappa(optimizer: torch.optim.Optimizer, family: Family, rule: Rule) -> float:
-    """Return the kappa up to which all averages of the optimizer last two steps or more; floors see to it."""
+def longest_kappa(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, batches: float) -> float:
+    """Return the kappa up to which all averages of the optimizer do what the rule takes them for.
+
+    They last two steps or more, which floors see to, and normalised momentum is more noise than gradient, at a noise
+    scale of so many batches.
+    """
     values = [group_values(group, family) for group in optimizer.param_groups]
     betas = [group[unit] for group in values for unit in ("beta1", "beta2") if group.get(unit) and rule.shortens(unit)]
-    return min(map(shortest_average, betas), default=math.inf)
+    longest = [rule.longest_momentum(group.get("mu", 0.0), batches) for group in values]
+    return min([*map(shortest_average, betas), *longest])
 
 
 def sample(tensor: Tensor, size: int = _VALUES) -> Tensor:
@@ -53,7 +57,7 @@ def _some(things: Sequence[Thing]) -> Sequence[Thing]:
 
 
 def _eps_dominates(optimizer: Any, family: Family) -> list[str]:
-    """A warning where eps, not sqrt(v), sets the size of most steps."""
+    """A warning where eps, not sqrt(v), sets the size of most steps; numbers that never had a gradient do not count."""
     key = family.torch.state_name("v")
     held = [
         (state, group)
@@ -67,16 +71,23 @@ def _eps_dominates(optimizer: Any, family: Family) -> list[str]:
         eps = group["eps"]
         if family.bias_corrected:  # sqrt(v_hat) > eps, where sqrt(v) > eps * correction
             eps = eps * bias_correction(state["step"], group["betas"][1])
-        ratios.append(sample(state[key]).float().sqrt().div_(eps).cpu())
+        some = sample(state[key])
+        if some.element_size() >= 4:  # in half precision a v of 0 may be a small one
+            some = some[some != 0]
+        ratios.append(some.float().sqrt().div_(eps).cpu())
     ratio = torch.cat(ratios) if ratios else torch.empty(0)  # the shards of a rank may be empty
     below = int((ratio < 1).sum())
     if below <= len(ratio) / 2:
         return []
-    smaller = 1 / max(ratio.median().item(), 1e-30)
+    middle = ratio.median().item()
+    remedy = (
+        f"an eps {show(1 / middle)} times smaller would let v set the size of half of them"
+        if middle
+        else "most of v is 0 in half precision; keep parameters and state in float32 or bfloat16"
+    )
     return [
         f"eps is larger than sqrt(v) in {_share(below, len(ratio))} sampled coordinates: there the steps are those "
-        f"of SGD with learning rate lr / eps; an eps {show(smaller)} times smaller would let v set the size of half "
-        "of them"
+        f"of SGD with learning rate lr / eps; {remedy}"
     ]
 
 

@@ -30,7 +30,7 @@ class Adapter:
         family: the name of the row.
         spelling: the library's, where it is not that of the row; by family, where groups have several.
         package: that a class known by name comes from; empty is any.
-        needs: keys that every group of a class known by name must have.
+        needs: keys that every group must have; a class that is known by name is another one without them.
         kind: gives the name for a group of an optimizer, where groups may be of several families.
         requires: options that must have these values; with others the update is another one.
         why: what the requirements are for.

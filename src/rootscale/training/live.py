@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,6 +35,10 @@ class Live:
     model: torch.nn.Module | Sequence[torch.nn.Module] | None = None
     ema: Any = None
     interval: Interval | Sequence[Interval] = "step"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, Iterator):  # it can be read only once
+            object.__setattr__(self, "optimizer", list(self.optimizer))
 
     def given(self, argument: str) -> list[Any]:
         """Return what was given for an argument, as a list."""
@@ -109,12 +113,13 @@ def _pair(given: Any, known: set[float | None]) -> tuple[BatchSize, BatchSize]:
         if len(given) != 2:
             raise ValueError(f"batch_size must be (before, after) or the new one alone, got {len(given)} numbers")
         return BatchSize.of(given[0]), BatchSize.of(given[1])
+    after = BatchSize.of(given)
     if len(known) != 1 or None in known:
         raise ValueError(
-            f"the run does not carry its batch size: give batch_size=(before, {show(given)}), or call "
+            f"the run does not carry its batch size: give batch_size=(before, {given!r}), or call "
             "track_(optimizer, batch_size=...) when the run starts"
         )
-    return BatchSize.of(known.pop() or 0), BatchSize.of(given)
+    return BatchSize.of(known.pop() or 0), after
 
 
 def is_reached(batch_size: Any, carried: Sequence[Carried]) -> bool:

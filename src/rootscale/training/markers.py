@@ -20,8 +20,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rootscale.format import show
+from rootscale.units import Form
 
-__all__ = ["FREE", "KAPPA", "PARTS", "TAG", "Carried", "Part", "free_weight", "is_tracked", "same", "units_of"]
+__all__ = [
+    "FREE",
+    "KAPPA",
+    "PARTS",
+    "TAG",
+    "Carried",
+    "Part",
+    "is_tracked",
+    "past_weights",
+    "same",
+    "units_of",
+]
 
 KAPPA, BATCH_SIZE = "rootscale_kappa", "rootscale_batch_size"
 #: Before the unit of an average: where a group remembers the weight that it would have without floors.
@@ -120,7 +132,15 @@ def is_tracked(groups: Sequence[Mapping[str, Any]]) -> bool:
     return bool(groups) and BATCH_SIZE in groups[0]
 
 
-def free_weight(group: Mapping[str, Any], unit: str, value: float) -> float:
-    """Return what the weight of an average in a group would be if no floor had stopped it."""
-    held = group.get(f"{FREE}{unit}")
-    return value if held is None else float(held)
+def past_weights(group: Mapping[str, Any], unit: str, value: float, form: Form) -> tuple[float, float]:
+    """Return what the weight of an average would be without floors, and what it was at the run's first batch size.
+
+    The first is remembered where a floor has stopped the weight; a weight above its floor has been set anew since, by a
+    scheduler that cycles it. The second matters where the batch has become smaller: a weight that was below its floor
+    returns to there.
+    """
+    held, kappa = group.get(f"{FREE}{unit}"), float(group.get(KAPPA, 1.0))
+    if form.kind == "floored" and form.floor is not None and value > form.floor:
+        held = None
+    free = value if held is None else float(held)
+    return free, value if kappa >= 1 else 1 - (1 - free) / kappa

@@ -156,6 +156,14 @@ class NoiseMeter:
         grads = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         self._held = [(i, g.to_local()) if hasattr(g, "to_local") else (i, g) for i, g in grads]
 
+    def _check_clear(self) -> None:
+        self._hold_grads()
+        held, self._held = self._held, []
+        if any(bool(gradient.any()) for _, gradient in held):
+            raise ValueError(
+                ".grad holds the gradient of another step: call zero_grad() before the first part of a step"
+            )
+
     @torch.no_grad()
     def _look(self, part: _Part) -> None:
         """Keep what is needed of the gradients held, and drop them."""
@@ -218,6 +226,8 @@ class NoiseMeter:
         number("weight", weight, "a finite number other than 0", lambda x: x != 0)
         if self._open is not None:
             raise RuntimeError("a part is open already: each part is one backward")
+        if not self._parts and len(self._steps) == 1:  # once: reading gradients makes a GPU wait
+            self._check_clear()
         self._open = part = _Part(float(samples), float(weight))
         self._listen = bool(self._parts) or self._ranks is not None
         try:
@@ -240,7 +250,11 @@ class NoiseMeter:
         parts, self._parts = self._parts, []
         ranks = 1 if self._ranks is None else dist.get_world_size(self._ranks)
         if not parts or len(parts) * ranks < 2:
-            raise ValueError(f"a step needs at least two parts to tell noise from gradient, got {len(parts)}")
+            raise ValueError(
+                f"a step needs at least two parts to tell noise from gradient, got {len(parts)}: without accumulation, "
+                "split the batch into two halves, each with its own backward in `with meter.part(samples=len(half), "
+                "weight=1 / 2)`, in some of the steps; data-parallel ranks are parts too, with process_group=..."
+            )
         self._hold_grads()
         if not self._held:
             raise ValueError("no parameter has a .grad: update() comes before zero_grad()")

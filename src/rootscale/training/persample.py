@@ -89,8 +89,8 @@ def _refuse(model: nn.Module) -> None:
 
 
 _DEPENDENT = (
-    " in the batch: the samples see each other, or are not along the first dimension, or the model is random; "
-    "exact_noise needs samples with gradients of their own"
+    " in the batch: the loss is a sum and not a mean over the samples, or they see each other, or are not along the "
+    "first dimension, or the model is random; exact_noise needs samples with gradients of their own"
 )
 
 
@@ -191,7 +191,8 @@ def exact_noise(
     xs = inputs if isinstance(inputs, tuple) else (inputs,)
     samples = len(targets)
     if not samples or any(len(x) != samples for x in xs):
-        raise ValueError(f"inputs and targets must have as many samples, got {[len(x) for x in xs]} and {samples}")
+        given = f"{' and '.join(str(len(x)) for x in xs)} inputs and {samples} targets"
+        raise ValueError(f"inputs and targets must have as many samples, at least one; got {given}")
     wanted = Wanted(second=preconditioned or batch_size is not None)
     found = _collect(_Audit(model, loss, named, wanted), xs, targets, int(positive("chunk", chunk)))
     groups = () if optimizer is None else tuple({id(p) for p in group["params"]} for group in optimizer.param_groups)

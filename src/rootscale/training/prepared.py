@@ -129,7 +129,7 @@ def prepare(
         for target, driven in ((one, by) for one, by in zip(targets, driving, strict=True) if one.leads):
             edits.append(_carry(target, [one for one, _ in driven], layers, live.given("ema"), switch))
     edits.append(Edit((), scaling.apply_others, scaling.save_others))
-    left = remaining(live, switch, common, clip)
+    left = remaining(live, switch, common, clip, targets)
     return Prepared(Changes(kappa, common, tuple(rows), tuple(messages), remaining=left), tuple(edits), scaling)
 
 

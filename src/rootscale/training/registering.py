@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field, make_dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from rootscale.rules import RULES, Rule, add_rule
 from rootscale.spelling import Fields
 from rootscale.training.adapters import add_adapter
 from rootscale.training.libraries import Adapter
-from rootscale.units import KEPT, UNITS, Unit, power
+from rootscale.units import KEPT, MOMENT, UNITS, Unit, power
 
 __all__ = ["register"]
 
@@ -49,7 +50,8 @@ def register(
             with a power of kappa.
         state: what it keeps for a parameter, in the same way.
         exponents: of `rootscale.degrees.count_degrees`: gives ``eta`` and ``decoupled_decay`` their powers, and
-            ``state`` may then name its pieces.
+            ``state`` may then name its pieces. One that averages gradients over samples, as Adam's ``m``, follows
+            ``beta1`` to its floor.
         rule: whose rows hold for everything else, such as schedules and parameter averages.
         name: of the family; None is that of the class in lower case.
         why: the derivation, in a sentence.
@@ -62,7 +64,7 @@ def register(
     >>> row.name, RULES["halved"].units["eta"].form.text, RULES["halved"].units["halved.sum"].form.text
     ('halved', 'x * kappa^(0)', 'x * kappa^(-2)')
     """
-    if not issubclass(cls, torch.optim.Optimizer):
+    if torch.optim.Optimizer not in getattr(cls, "__mro__", ()):
         raise TypeError(f"cls must be a class of torch optimizers, got {cls!r}")
     if like is not None:
         if values or state or exponents:
@@ -76,31 +78,39 @@ def register(
         raise ValueError("sums needs like='muon' or like='signum'")
     if not values or "lr" not in values:
         raise ValueError("register needs like=, or values= with at least {'lr': 'eta'}")
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
     name = name or cls.__name__.lower()
     custom: dict[str, Unit] = {} if exponents is None else dict(_counted(exponents, why))
-    pieces = {} if exponents is None else dict(exponents.state)
+    base = RULES[rule]
+    pieces = {} if exponents is None else {name: _as_moment(exponents, name, base) for name in exponents.state}
     spelled: dict[str, Fields] = {key: _names(key, given) for key, given in values.items()}
     if not isinstance(values["lr"], str):
         custom |= _rate(values["lr"])
-    fields = [
-        (field_name, float, field(metadata={"unit": _unit(name, field_name, unit, custom, {}, why)}, default=0.0))
+    units = [
+        (field_name, _unit(name, field_name, unit, custom, {}, why))
         for key, given in values.items()
         if key != "lr"
         for field_name, unit in zip(_tuple(spelled[key]), _tuple(given), strict=True)
     ]
-    record = make_dataclass(cls.__name__, fields, bases=(Optimizer,), frozen=True, namespace={"name": name})
+    record = _record(cls.__name__, name, tuple(units))
     held = {key: _unit(name, key, given, custom, pieces, why) for key, given in (state or {}).items()}
-    base = RULES[rule]
     row = Family(
         name, record, (name if custom else rule,), held, Spelling(cls.__name__, spelled, {key: key for key in held}),
         "heuristic", _SOURCE, why,
     )  # fmt: skip
     add_family(row)
-    if custom:
-        units = {**base.units, **custom}
-        add_rule(Rule(name, f"for {cls.__name__}, {_SOURCE}; else as {rule}", units, base.adaptive))
-    add_adapter(Adapter(cls, name))
+    summary = f"for {cls.__name__}, {_SOURCE}; else as {rule}"
+    add_rule(Rule(name, summary, {**base.units, **custom}, base.adaptive) if custom else base)
+    add_adapter(Adapter(cls, name, needs=tuple(values)))
     return row
+
+
+@cache
+def _record(cls: str, name: str, units: tuple[tuple[str, str], ...]) -> type[Optimizer]:
+    """Make the record of a class; the same for the same units, so that a cell of a notebook can be run again."""
+    fields = [(key, float, field(metadata={"unit": unit}, default=0.0)) for key, unit in units]
+    return make_dataclass(cls, fields, bases=(Optimizer,), frozen=True, namespace={"name": name})
 
 
 def _counted(exponents: Exponents, why: str) -> Iterator[tuple[str, Unit]]:
@@ -128,20 +138,33 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 def _names(key: str, given: Quantity) -> Fields:
     """Return the fields of the record that hold a hyperparameter; the learning rate is ``eta``."""
     if isinstance(given, tuple):
-        return tuple(f"{key}_{i}" for i in range(len(given)))
+        stem = "beta" if key == "betas" else f"{key}_"
+        return tuple(f"{stem}{i}" for i in range(1, len(given) + 1))
     return "eta" if key == "lr" else key
 
 
-def _unit(name: str, key: str, given: Any, custom: dict[str, Unit], pieces: Mapping[str, Fraction], why: str) -> str:
+def _as_moment(exponents: Exponents, piece: str, rule: Rule) -> str | Fraction:
+    """Return the power of a piece; or m's unit, where it averages gradients over the same samples as Adam's m does.
+
+    Its power is 0 then, but where beta1 stops at its floor, it gets the noise level of that average.
+    """
+    alike = not exponents.state[piece] and exponents.windows[piece] == 1
+    return "m" if alike and "m" in rule.units and rule.units["m"].form is MOMENT else exponents.state[piece]
+
+
+def _unit(
+    name: str, key: str, given: Any, custom: dict[str, Unit], pieces: Mapping[str, str | Fraction], why: str
+) -> str:
     """Return the key of a unit; a power of kappa becomes a row of the user's own."""
-    if isinstance(given, str) and given not in pieces:
+    given = pieces.get(given, given) if isinstance(given, str) else given
+    if isinstance(given, str):
         if given not in UNITS:
             raise ValueError(
                 f"{key} must have a unit of the table or a power of kappa, got {given!r}; "
                 f"the table has {', '.join(UNITS)}"
             )
         return given
-    exponent = Fraction(pieces[given] if isinstance(given, str) else given).limit_denominator(64)
+    exponent = Fraction(given).limit_denominator(64)
     own = f"{name}.{key}"
     form = power(exponent) if exponent else KEPT
     custom[own] = Unit(own, f"{key} ({name})", form, "heuristic", _SOURCE, why)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from rootscale.format import show
-from rootscale.rules import Rule
+from rootscale.format import few_digits, show
+from rootscale.rules import Rule, averaged_batches
+from rootscale.training.edits import group_values
 from rootscale.training.live import Live, Switch
+from rootscale.training.targets import Target
 
 __all__ = ["remaining", "visible_averages"]
 
 
-def remaining(live: Live, switch: Switch, rule: Rule, clip: float | None) -> tuple[str, ...]:
+def remaining(
+    live: Live, switch: Switch, rule: Rule, clip: float | None, targets: Sequence[Target] = ()
+) -> tuple[str, ...]:
     """Return what is left to do for the caller of `rescale_`; nothing where nothing changes.
 
     Args:
@@ -23,10 +28,12 @@ def remaining(live: Live, switch: Switch, rule: Rule, clip: float | None) -> tup
         switch: the change of batch size.
         rule: for the gradient clip.
         clip: as for `rescale_`.
+        targets: the optimizers with their rules, for what these cannot see.
     """
     if switch.kappa == 1 and switch.forward_kappa == 1:
         return ()
-    return tuple(_reminders(live, switch, rule, clip))
+    noise = [line for target in targets for line in _noise_of_momentum(target, switch)]
+    return (*_reminders(live, switch, rule, clip), *noise)
 
 
 def _reminders(live: Live, switch: Switch, rule: Rule, clip: float | None) -> Iterator[str]:
@@ -54,6 +61,21 @@ def _reminders(live: Live, switch: Switch, rule: Rule, clip: float | None) -> It
             yield f"parameter average {name} ({kind}): it was not given; give ema=model.{name}"
         if not seen:
             yield "average of the parameters (EMA), if there is one: ema was not given; give ema=ema"
+
+
+def _noise_of_momentum(target: Target, switch: Switch) -> Iterator[str]:
+    """Yield what a rule of normalised momentum rests on, once for an optimizer: no one sees it in the optimizer."""
+    weights = [group_values(group, target.family).get("mu", 0.0) for group in target.part.param_groups]
+    mu, size = max(weights, default=0.0), switch.sizes[switch.kappa > 1]
+    if switch.kappa == 1 or math.isinf(target.rule.longest_momentum(mu, 1.0)):
+        return
+    batches = averaged_batches(float(target.rule.convert("mu", mu, max(1.0, switch.kappa))))
+    samples = "" if size is None else f", {few_digits(batches * size)} samples"
+    yield (
+        f"{target.prefix}a look at the noise scale (NoiseMeter measures it): momentum averages {few_digits(batches)} "
+        f"batches, and {target.rule.name} holds while the noise scale is above that{samples}; below it steps have a "
+        "fixed length, and normalized-linear is nearer"
+    )
 
 
 def visible_averages(models: list[Any]) -> Iterator[tuple[str, str]]:

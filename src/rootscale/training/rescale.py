@@ -104,7 +104,7 @@ def _already(optimizer: torch.optim.Optimizer, live: Live) -> str:
     """Return what to say of a run that was loaded from a converted one, and is not to be converted twice."""
     given = [part for part in PARTS if getattr(live, part.argument) is not None]
     return (
-        f"this {type(optimizer).__name__} was loaded from a run that had been converted already, to "
+        f"this {type(optimizer).__name__} was loaded or copied from a run that had been converted already, to "
         f"{units_of(optimizer.param_groups)}: call {restore_call(given)} after load_state_dict. If that was this "
         "change, leave rescale_ out; if this is another one, let it follow restore_"
     )

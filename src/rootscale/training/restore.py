@@ -83,6 +83,11 @@ def restore_live(live: Live, *, dry_run: bool = False) -> Changes:
                 f"the optimizers are in different units, kappa = {show(carried.kappa)} and {show(own.kappa)}; restore "
                 "each of them with its own scheduler, model and ema"
             )
+        if not driven and live.given("scheduler") and not same(own.parts.get("scheduler", 1.0), 1.0):
+            raise ValueError(
+                f"{target.prefix}this {type(target.optimizer).__name__} was converted ({own}) together with a "
+                "scheduler, and none of those given drives it: give that one too"
+            )
         edits += [_scheduler_edit(one, own) for one, _ in driven]
         edits.append(_settled(live, target.optimizer, own))
     layers = averaging_layers(live.given("model"))
@@ -165,8 +170,8 @@ def track_(
     16.0
     """
     size = float(positive("batch_size", batch_size))
-    targets = find_targets(optimizer, None)
     live = Live(optimizer, scheduler)
+    targets = find_targets(live.optimizer, None)
     driving = match_schedulers(targets, live.given("scheduler"), "step")
     for target, driven in zip(targets, driving, strict=True):
         carried = units_of(target.optimizer.param_groups)

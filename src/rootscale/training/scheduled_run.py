@@ -166,10 +166,10 @@ class ScheduledRun:
     def grow(self, noise: Noise) -> int | None:
         """Raise the batch size as far as this noise scale allows; for schedules of `BatchSchedule.from_noise`.
 
-        Two limits besides the schedule's own: the optimizer's averages last two steps or more, which floors see to by
-        default, and ranks and micro-batches can share the batch. The change comes with the first batch that has not
-        been handed out yet. With a process group every rank has to call this, and all take the
-        smallest of their sizes at the latest of their positions.
+        Three limits besides the schedule's own: the optimizer's averages last two steps or more, which floors see to by
+        default; momentum that is normalised (Muon, Lion) is more noise than gradient; and ranks and micro-batches can
+        share the batch. The change comes with the first batch that has not been handed out yet. With a process group
+        every rank has to call this, and all take the smallest of their sizes at the latest of their positions.
 
         Args:
             noise: of a `NoiseMeter`, in the metric of your choice.
@@ -182,7 +182,7 @@ class ScheduledRun:
         size = schedule.larger(noise, now)
         if now != self.size:  # a change has been decided that training has not reached
             return None
-        longest = longest_kappa(self.optimizer, self._family, self._rule)
+        longest = longest_kappa(self.optimizer, self._family, self._rule, noise.scale.low / now)
         while size > now and (size / now >= longest or not self._possible(size)):
             size //= schedule.factor
         if self._group is not None:

@@ -162,7 +162,7 @@ def centered_edits(optimizer: Any, family: Family, rule: Rule, kappa: float) -> 
     """Yield the edit of centered RMSprop's second moment: only what exceeds the squared mean is noise."""
     names = [family.torch.state_name(key) for key in ("v", "a")]
     pairs = [
-        (state[names[0]], state[names[1]])
+        (_real(state[names[0]]), _real(state[names[1]]))
         for state in optimizer.state.values()
         if family.name == "rmsprop-centered" and names[0] in state and names[1] in state
     ]
@@ -187,10 +187,15 @@ def centered_edits(optimizer: Any, family: Family, rule: Rule, kappa: float) -> 
     yield Edit((Change(f"factor of {names[0]}", 1.0, factor, rule.units.get("v"), note=note),), apply, save)
 
 
+def _real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor as torch's optimizers take it: real and imaginary part are numbers of their own."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def _check(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"the optimizer's state {name} must be a tensor, got {type(tensor).__name__}")
-    if not tensor.is_floating_point():
+    if not tensor.is_floating_point() and not tensor.is_complex():
         raise TypeError(f"the optimizer's state {name} must be a floating-point tensor, got {tensor.dtype}")
     if is_frozen(tensor):
         raise TypeError(

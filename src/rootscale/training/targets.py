@@ -94,7 +94,7 @@ def bare_optimizers(given: Any) -> Iterator[Any]:
     inner = getattr(given, "optimizers", None)
     if isinstance(inner, list | tuple | dict):
         given = list(inner.values()) if isinstance(inner, dict) else inner
-    elif isinstance(given, torch.optim.Optimizer | str) or not hasattr(given, "__iter__"):
+    elif isinstance(given, torch.optim.Optimizer | torch.Tensor | str) or not hasattr(given, "__iter__"):
         yield given
         return
     for one in given:
@@ -104,7 +104,7 @@ def bare_optimizers(given: Any) -> Iterator[Any]:
 def _rule_for(rule: Rules, index: int, name: str, count: int) -> str | Rule | None:
     if isinstance(rule, Mapping):
         return rule.get(name)
-    if rule is None or isinstance(rule, str | Rule):
+    if isinstance(rule, str) or not isinstance(rule, Sequence):
         return rule
     if len(rule) != count:
         raise ValueError(f"rule must be one for all {count} optimizers or one for each of them, got {len(rule)}")

@@ -109,9 +109,9 @@ def check_whole(optimizer: torch.optim.Optimizer) -> None:
         raise ValueError(
             f"this {type(optimizer).__name__} is of a run that was converted to another batch size "
             f"({units_of(optimizer.param_groups)}), and {' and '.join(part.what for part in missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not: after load_state_dict, call {restore_call(missing)} (an "
-            "empty list says that there is none any more; under Lightning or transformers, give the Trainer its "
-            "RescaleCallback)"
+            f"{'is' if len(missing) == 1 else 'are'} not: after load_state_dict, call {restore_call(missing)} (after a "
+            "copy too; an empty list says that there is none any more; under Lightning or transformers, give the "
+            "Trainer its RescaleCallback)"
         )
 
 
