@@ -151,6 +151,16 @@ def test_shares_and_epochs_mean_the_same_at_any_batch_size():
     assert "batch size 4 -> 16 (4 micro x 4 accumulation x 1 workers)" in changes.title
 
 
+def test_an_argument_of_a_subclass_that_may_count_steps_is_named():
+    class Arguments(TrainingArguments):
+        pass
+
+    args = Arguments("out", per_device_train_batch_size=4, use_cpu=True)
+    args.teacher_sync_steps, args.epsilon = 512, 0.2
+    with pytest.warns(ScalingWarning, match="left as they are, .*: teacher_sync_steps=512; .* divided by 4"):
+        assert scale_training_arguments(args, to=16).teacher_sync_steps == 512
+
+
 @pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
 @pytest.mark.parametrize(
     ("to", "world_size", "layout"),
