@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import os
+import re
 import runpy
 from itertools import accumulate
 from pathlib import Path
@@ -447,6 +448,8 @@ def test_the_state_is_converted_when_the_run_goes_on_at_four_times_the_batch_siz
         assert new["eps"] == pytest.approx(5e-9)
         assert new["weight_decay"] == pytest.approx(2 * old["weight_decay"])
     assert callback.changes["lr (group 0)"].after == pytest.approx(2 * held["param_groups"][0]["lr"])
+    options = [re.search(r"RescaleCallback\((\w+)=", text)[1] for text in callback.changes.remaining]
+    assert options == ["batchnorm", "ema"]
     assert type(stop.scheduler) is LambdaLR  # an ordinary one
 
 
