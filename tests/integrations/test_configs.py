@@ -609,8 +609,15 @@ def test_auto_stays_auto_and_is_named():
             ["moe_router_bias_update_rate=0.001"],
             ["eval_iters"],
         ),
+        (
+            "data_loader: {global_batch_size: 64}\ntrain_module: {optim: {_CLASS_: AdamWConfig}}\n"
+            "trainer:\n  callbacks:\n    checkpointer: {save_interval: 100}\n    mine: {eval_interval: 500}\n",
+            256,
+            ["trainer.callbacks.mine.eval_interval=500"],
+            ["save_interval"],
+        ),
     ],
-    ids=["axolotl", "lightning", "deepspeed", "megatron"],
+    ids=["axolotl", "lightning", "deepspeed", "megatron", "olmo-core"],
 )
 def test_a_number_that_may_have_a_unit_and_is_in_no_table_is_named(text, size, named, quiet):
     def said(to):

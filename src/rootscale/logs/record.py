@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -107,13 +106,16 @@ def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
             yield f"{before}{key}", value
 
 
+_NUMBERS = (int, float, str, np.integer, np.floating)
+
+
 def number_of(value: Any) -> float | None:
     """Return a number that was logged, as such or as text; None for what is none.
 
     >>> number_of("1e-3"), number_of("NaN"), number_of("")
     (0.001, nan, None)
     """
-    if isinstance(value, bool) or not isinstance(value, Real | str):
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         return None
     try:
         return float(value)

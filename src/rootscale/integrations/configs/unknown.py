@@ -73,7 +73,8 @@ def left_as_they_are(values: Iterable[tuple[str, Any]], known: Format, kappa: fl
         known: its format.
         kappa: the factor of the batch size.
     """
-    paths = known.known_paths()
+    watched = {refusal.path for refusal in known.refusals if refusal.matching}  # for one name among many others
+    paths = known.known_paths() - watched
     unknown = ((path, value) for path, value in values if not _is_known(path, paths))
     found = [f"{path}={value!r}" for path, value in unknown if _may_have_unit(path, value)]
     if not found or kappa == 1:
