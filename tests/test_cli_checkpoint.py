@@ -46,6 +46,17 @@ def test_the_command_shows_every_change_and_what_is_left_and_writes(checkpoint, 
     assert torch.load(out, weights_only=True)["optimizer"]["param_groups"][0]["rootscale_batch_size"] == 64
 
 
+def test_every_counter_of_steps_is_named_and_settings_are_not(checkpoint, capsys):
+    held = torch.load(checkpoint, weights_only=True)
+    held |= {"iter_num": 32, "step_count": 8, "train_state": {"step": 8, "best": True}, "config": {"max_iters": 100}}
+    torch.save(held, checkpoint)
+    assert main(["checkpoint", str(checkpoint), "--from", "16", "--to", "64"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name, value in (("iter_num", 32), ("step_count", 8), ("train_state.step", 8)):
+        assert f"{name} = {value} is kept: if it counts steps, as many samples are {value // 4} of them now" in text
+    assert "max_iters" not in text
+
+
 def test_nothing_is_written_without_an_output(checkpoint, capsys):
     assert main(["checkpoint", str(checkpoint), "--from", "16", "--to", "64"]) == 0
     assert "nothing was written; -o OUT writes it" in capsys.readouterr().out

@@ -70,6 +70,42 @@ def test_a_batch_size_that_grows_is_summed_up_over_the_steps():
     assert found.trajectories[0].times[-1] == 4 * 24 + 16 * 25
 
 
+def test_samples_that_are_no_multiple_of_the_steps_count_before_a_batch_size_that_was_given():
+    """The steps of a run that was resumed at another batch size may be numbered anew."""
+    samples = np.concatenate([np.arange(1, 101) * 16, 1600 + np.arange(1, 76) * 64])
+    step = np.concatenate([np.arange(1, 101), np.arange(26, 101)])
+    switched = one([{"step": s, "samples_seen": n, "loss": falling(n)} for s, n in zip(step, samples, strict=True)])
+    base = Log.of_columns("b", steps(16, 400, 0))
+    found = align([[base], [switched]], Alignment(batch_sizes=(16, 64)))
+    np.testing.assert_allclose(
+        found.trajectories[1].values["loss"], falling(found.trajectories[1].times)[None], atol=2e-3
+    )
+    assert "column 'samples_seen', which is no multiple of 'step'" in found.notes[0]
+
+
+def test_a_batch_size_that_was_given_counts_before_one_that_the_log_says_and_that_is_said():
+    log = one([{"step": k, "batch_size": 4, "samples": 4 * k, "loss": falling(16 * k)} for k in range(1, 401)])
+    found = align([as_logs("a", steps(16, 400, 0)), [log]], Alignment(batch_sizes=(16, 16)))
+    assert "'step' x 16 as given; the log itself says 4" in found.notes[0]
+    assert found.trajectories[1].times[-1] == 6400
+
+
+def test_the_log_without_a_clock_is_named_also_if_the_others_have_one_by_their_batch_size():
+    texts = one([{"step": f"{k}K", "loss": 1.0 / k} for k in range(1, 9)])
+    with pytest.raises(ValueError, match=r"a\.jsonl has no column of samples, tokens or steps; its columns are 'loss'"):
+        align([as_logs("b", steps(16, 40)), [texts]], Alignment(batch_sizes=(16, 16)))
+
+
+def test_numbers_of_numpy_in_rows_are_numbers():
+    log = one([{"step": np.int64(k), "loss": np.float32(1 / 2**k)} for k in range(1, 4)])
+    assert (log.columns["step"].values.tolist(), log.columns["loss"].values.tolist()) == ([1, 2, 3], [0.5, 0.25, 0.125])
+
+
+def test_a_column_of_numbers_with_texts_in_it_is_said():
+    log = one([{"step": k, "loss": "n/a" if k == 3 else 1.0 / k, "note": "fine"} for k in range(1, 9)])
+    assert log.notes == ("1 of 8 values of loss are no numbers and were left out, such as 'n/a'",)
+
+
 def test_a_log_without_a_clock_says_what_to_type():
     logs = as_logs("runs/a.csv", {"step": X, "loss": falling(X)})
     with pytest.raises(
@@ -254,6 +290,14 @@ def test_one_run_a_side_is_never_the_same_and_says_what_can_be_seen():
         first, second = found.others[0].comparison.notes[-2:]
         assert first.startswith("one run on a side cannot show how far seeds differ: no verdict; run at least 4")
         assert re.search(text, second)
+
+
+def test_of_one_run_a_side_of_which_one_diverged_it_is_said_that_they_differ():
+    base, other = steps(16, 400, 0.01), steps(16, 400, 0.01, seed=1)
+    other["loss"][250:] = math.nan
+    notes = compare(base, other, alignment=Alignment(batch_sizes=(16, 16))).others[0].comparison.notes
+    assert any("1 of 1 runs of the other and 0 of 1 of the base diverged: these runs differ" in note for note in notes)
+    assert not any("no difference" in note for note in notes)
 
 
 def test_a_loss_far_above_its_start_is_a_divergence_and_one_that_never_came_down_is_said():

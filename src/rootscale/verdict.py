@@ -34,7 +34,7 @@ from rootscale.tolerance import (
 )
 from rootscale.trajectory import Trajectory, need_keys
 
-__all__ = ["FEWEST", "Absolute", "Comparison", "Gap", "Verdict", "compare", "need_levels"]
+__all__ = ["FEWEST", "Absolute", "Comparison", "Gap", "Verdict", "compare", "diverged_counts", "need_levels"]
 
 FEWEST = 2  # seeds (pairs, where paired) for a band; it is of use from 4 on
 
@@ -303,9 +303,14 @@ def _verdict(gap: Gap, limit: float) -> Verdict:
     return "same" if gap.within(limit).all() else "undecided"
 
 
-def _divergence_note(result: Comparison) -> str:
+def diverged_counts(result: Comparison) -> str:
+    """Return how many runs of either side diverged, in words."""
     (other, base), (n, m) = result.diverged, result.seeds
-    counts = f"{other} of {n} runs of the other and {base} of {m} of the base diverged"
+    return f"{other} of {n} runs of the other and {base} of {m} of the base diverged"
+
+
+def _divergence_note(result: Comparison) -> str:
+    counts = diverged_counts(result)
     if result.divergence == "same":
         return f"{counts}; the gap is that of the runs that did not"
     meaning = "different" if result.divergence == "different" else "no proof of a difference, but not the same either"

@@ -19,6 +19,7 @@ from live import on_the_clock  # noqa: E402
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau  # noqa: E402
 
 from rootscale.integrations.accelerate import add_samples, rescale  # noqa: E402
+from rootscale.training import rescale_, restore_  # noqa: E402
 from rootscale.training.samples import follow_samples  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -174,6 +175,15 @@ def test_bare_objects_work_too():
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     rescale(optimizer, 4, scheduler=LambdaLR(optimizer, half))
     assert optimizer.param_groups[0]["lr"] == pytest.approx(2e-3)
+
+
+def test_what_was_prepared_is_sent_here_by_the_functions_for_bare_objects():
+    _, _, optimizer, scheduler = prepared()
+    for function, change in ((rescale_, {"kappa": 4}), (restore_, {})):
+        with pytest.raises(
+            TypeError, match=r"AcceleratedOptimizer of accelerator\.prepare: .*integrations\.accelerate"
+        ):
+            function(optimizer, scheduler=scheduler, **change)
 
 
 def test_a_scheduler_whose_clock_is_not_known_is_refused_before_anything_is_changed():

@@ -174,10 +174,12 @@ def test_a_scheduler_of_another_kind_in_a_dcp_folder_is_refused(tmp_path):
 # ---- Accelerate
 
 
-def test_an_accelerate_folder_without_an_optimizer_is_refused(tmp_path):
+def test_an_accelerate_folder_names_its_own_restore_and_is_refused_without_an_optimizer(tmp_path):
     run = began(Accelerated)
     run.train(0, FIRST, 2)
     run.save(tmp_path)
+    converted = convert_checkpoint(tmp_path / "accelerate", FIRST, NEW)
+    assert "rootscale.integrations.accelerate.restore(optimizer" in converted.changes.remaining[0]  # not restore_
     (tmp_path / "accelerate" / "optimizer.bin").unlink()
     with pytest.raises(ValueError, match=r"has no optimizer.bin"):
         convert_checkpoint(tmp_path / "accelerate", FIRST, NEW)

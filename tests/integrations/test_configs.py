@@ -577,6 +577,59 @@ def test_auto_stays_auto_and_is_named():
         convert(text, 4096)
 
 
+@pytest.mark.parametrize(
+    ("text", "size", "named", "quiet"),
+    [
+        (
+            "base_model: m\nmicro_batch_size: 4\nlearning_rate: 1e-3\nwarmup_ratio: 0.1\nqat:\n"
+            "  fake_quant_after_n_steps: 1000\ndiffusion:\n  generation_interval: 250\n  generation_epochs: 3\n",
+            16,
+            ["qat.fake_quant_after_n_steps=1000", "diffusion.generation_interval=250"],
+            ["warmup_ratio", "generation_epochs"],
+        ),
+        (
+            "optimizer:\n  class_path: torch.optim.AdamW\ndata:\n  batch_size: 32\nmodel:\n  init_args:\n    lr: 0.1\n"
+            "    norm_eps: 1e-5\ntrainer:\n  val_check_interval: 50\n  callbacks:\n"
+            "  - class_path: lightning.pytorch.callbacks.EMAWeightAveraging\n    init_args: {decay: 0.999}\n"
+            "  - class_path: lightning.pytorch.callbacks.ModelCheckpoint\n    init_args: {every_n_train_steps: 1}\n",
+            128,
+            ["trainer.callbacks.0.init_args.decay=0.999", "model.init_args.lr=0.1"],
+            ["norm_eps", "val_check_interval", "every_n_train_steps"],
+        ),
+        (
+            deepspeed(curriculum_learning={"enabled": True, "schedule_config": {"total_curriculum_step": 15000}}),
+            1024,
+            ["curriculum_learning.schedule_config.total_curriculum_step=15000"],
+            ["enabled"],
+        ),
+        (
+            "pretrain_gpt.py --lr 1e-3 --train-iters 100 --global-batch-size 64 --moe-router-bias-update-rate 1e-3 "
+            "--eval-iters 10",
+            256,
+            ["moe_router_bias_update_rate=0.001"],
+            ["eval_iters"],
+        ),
+        (
+            "data_loader: {global_batch_size: 64}\ntrain_module: {optim: {_CLASS_: AdamWConfig}}\n"
+            "trainer:\n  callbacks:\n    checkpointer: {save_interval: 100}\n    mine: {eval_interval: 500}\n",
+            256,
+            ["trainer.callbacks.mine.eval_interval=500"],
+            ["save_interval"],
+        ),
+    ],
+    ids=["axolotl", "lightning", "deepspeed", "megatron", "olmo-core"],
+)
+def test_a_number_that_may_have_a_unit_and_is_in_no_table_is_named(text, size, named, quiet):
+    def said(to):
+        changes = convert(text, to, world_size=1).changes
+        return " ".join(warning for warning in changes.warnings if "left as they are" in warning)
+
+    assert [name for name in named if name not in said(size)] == []
+    assert [name for name in quiet if name in said(size)] == []
+    assert "divided by 4" in said(size)
+    assert said(size // 4) == ""
+
+
 # What the tools do themselves -----------------------------------------------------------------------------------------
 
 

@@ -171,6 +171,7 @@ def test_resumed_at_four_times_the_batch_size_everything_is_converted(small, tmp
     assert big.rates == pytest.approx([2 * rate for rate in rest.rates[::4]], rel=1e-12)  # at equal samples
     assert callbacks[1].changes[0]["gradient_clip_val"].after == 0.5
     assert module.net[1].momentum == 0.1  # the script's again, for the next fit
+    assert not any("clip" in text for text in callbacks[-1].changes[0].remaining)
 
 
 def test_a_run_that_was_converted_resumes_as_it_was_and_converts_again(small, tmp_path):
@@ -254,6 +255,10 @@ def test_max_steps_is_the_same_number_of_samples(tmp_path):
     assert spy.first["max_steps"] == 16 + 32 / 4
     assert len(spy.rates) == 8
     assert callbacks[0].changes[0]["max_steps"].used == 24
+    left = callbacks[0].changes[0].remaining
+    assert left[0] == "intervals in steps (log_every_n_steps, every_n_train_steps of a callback): divide by 4"
+    assert not any(text.startswith(("batch size", "steps left")) for text in left)
+    assert "gradient clip, if there is one: times 0.5" in left  # the Trainer has none
 
 
 def test_what_a_script_says_of_the_trainer_can_be_left_alone(tmp_path):
@@ -264,6 +269,7 @@ def test_what_a_script_says_of_the_trainer_can_be_left_alone(tmp_path):
     )
     assert spy.first["max_steps"] == 20
     assert spy.first["clip"] == 0.5
+    assert any(text.startswith("steps left") for text in callbacks[0].changes[0].remaining)
 
 
 def test_a_scheduler_by_epochs_keeps_its_clock(tmp_path):

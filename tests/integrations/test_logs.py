@@ -386,6 +386,18 @@ def test_runs_of_our_own_are_read_with_their_seeds(tmp_path):
 # -- what is not there
 
 
+def test_texts_of_other_programs_are_read_or_refused_by_name(tmp_path):
+    marked, wide, packed = (tmp_path / name for name in ("marked.jsonl", "wide.csv", "a.jsonl.gz"))
+    marked.write_text('{"samples": 1, "loss": 2}\n', encoding="utf-8-sig")
+    assert values(read_logs(marked)[0], "loss") == [2.0]
+    wide.write_text("samples,loss\n1,2\n", encoding="utf-16")
+    with pytest.raises(ValueError, match=r"wide\.csv must be text in UTF-8"):
+        read_logs(wide)
+    packed.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"a\.jsonl\.gz is packed; unpack it"):
+        read_logs(packed)
+
+
 def test_paths_that_hold_no_log_are_refused_with_the_formats_there_are(tmp_path):
     with pytest.raises(ValueError, match="there is no file or folder"):
         read_logs(tmp_path / "none")

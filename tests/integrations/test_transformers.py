@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import os
+import re
 import runpy
 from itertools import accumulate
 from pathlib import Path
@@ -149,6 +150,16 @@ def test_shares_and_epochs_mean_the_same_at_any_batch_size():
     changes = explain_training_arguments(args, to=16, dataset_size=1000)
     assert (changes["steps"].before, changes["steps"].used) == (750, 188)
     assert "batch size 4 -> 16 (4 micro x 4 accumulation x 1 workers)" in changes.title
+
+
+def test_an_argument_of_a_subclass_that_may_count_steps_is_named():
+    class Arguments(TrainingArguments):
+        pass
+
+    args = Arguments("out", per_device_train_batch_size=4, use_cpu=True)
+    args.teacher_sync_steps, args.epsilon = 512, 0.2
+    with pytest.warns(ScalingWarning, match="left as they are, .*: teacher_sync_steps=512; .* divided by 4"):
+        assert scale_training_arguments(args, to=16).teacher_sync_steps == 512
 
 
 @pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
@@ -437,6 +448,8 @@ def test_the_state_is_converted_when_the_run_goes_on_at_four_times_the_batch_siz
         assert new["eps"] == pytest.approx(5e-9)
         assert new["weight_decay"] == pytest.approx(2 * old["weight_decay"])
     assert callback.changes["lr (group 0)"].after == pytest.approx(2 * held["param_groups"][0]["lr"])
+    options = [re.search(r"RescaleCallback\((\w+)=", text)[1] for text in callback.changes.remaining]
+    assert options == ["batchnorm", "ema"]
     assert type(stop.scheduler) is LambdaLR  # an ordinary one
 
 

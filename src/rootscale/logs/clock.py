@@ -6,7 +6,7 @@ A log has a column of them, or steps and a batch size. A fraction of epochs will
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def find_clock(sides: Sequence[Sequence[Log]], asked: str | None, batch_sizes: S
         found = [[_of_unit(unit, log, size) for log, size in side] for side in pairs]
         if all(clock is not None for side in found for clock in side):
             return [[clock for clock in side if clock is not None] for side in found]
-    raise ValueError(_no_clock(sides))
+    raise ValueError(_no_clock(pairs))
 
 
 def _asked(log: Log, name: str, size: float | None) -> Clock:
@@ -105,8 +105,8 @@ def _of_unit(unit: str, log: Log, size: float | None) -> Clock | None:
     """Return the clock of a log in this unit, or None where it has none."""
     if unit == "samples" and size is not None:
         step = _first(log, STEPS)
-        if step is not None:  # a batch size that was given is there to be used
-            return _by_steps(log, step, size)
+        if step is not None:
+            return _by_given_size(log, step, size)
     name = _first(log, CLOCKS[unit])
     if name is not None and not (unit == "epochs" and _whole_epochs(log.columns[name])):
         return _by_column(log, name, unit)
@@ -126,6 +126,31 @@ def _by_steps(log: Log, step: str, size: float | None) -> Clock:
     assert size is not None
     places = log.columns[step]
     return Clock("samples", lambda series: size * places.at_rows(series.rows), f"column {step!r} x {show(size)}")
+
+
+def _by_given_size(log: Log, step: str, size: float) -> Clock:
+    """Return the clock by a batch size that was given, which is there to be used: a log may count those of one device.
+
+    But no one batch size is right for a log whose samples are no multiple of its steps: the batch size changed, or the
+    steps were numbered anew. Its samples count then.
+    """
+    name, clock = _first(log, CLOCKS["samples"]), _by_steps(log, step, size)
+    if name is not None and not _multiple(log.columns[name].at_rows(log.columns[step].rows), log.columns[step].values):
+        return replace(_by_column(log, name, "samples"), source=f"column {name!r}, which is no multiple of {step!r}")
+    logged = _size(log)
+    if logged in (None, size):
+        return clock
+    return replace(clock, source=f"{clock.source} as given; the log itself says {show(logged)}")
+
+
+def _multiple(samples: Array, steps: Array) -> bool:
+    """Return whether samples are one factor times the steps, within a step; they are if they tell no place at all."""
+    known = np.isfinite(samples) & (steps > 0)
+    samples, steps = samples[known], steps[known]
+    if not len(steps) or np.sum(np.diff(samples) > 0) < len(samples) / 2:
+        return True
+    size = samples[0] / steps[0]
+    return bool(np.all(np.abs(samples - size * steps) <= size))
 
 
 def _by_varying_steps(log: Log, step: str, size: str) -> Clock:
@@ -170,14 +195,14 @@ def _names(log: Log) -> str:
     return ", ".join(map(repr, log.columns)) or "no columns of numbers"
 
 
-def _no_clock(sides: Sequence[Sequence[Log]]) -> str:
-    logs = [log for side in sides for log in side]
-    lacking = next((log for log in logs if all(_of_unit(unit, log, None) is None for unit in CLOCKS)), None)
+def _no_clock(pairs: Sequence[Sequence[tuple[Log, float | None]]]) -> str:
+    units = [(log, [unit for unit in CLOCKS if _of_unit(unit, log, size)]) for side in pairs for log, size in side]
+    lacking = next((log for log, found in units if not found), None)
     if lacking is None:
-        units = [[unit for unit in CLOCKS if _of_unit(unit, log, None)] for log in (sides[0][0], sides[-1][0])]
+        (first, some), (last, others) = units[0], units[-1]
         return (
-            f"the runs have no clock in common: {sides[0][0].name} counts {', '.join(units[0])}, {sides[-1][0].name} "
-            f"counts {', '.join(units[1])}; give the batch sizes (--batch-size 16 64) or a column (--clock NAME)"
+            f"the runs have no clock in common: {first.name} counts {', '.join(some)}, {last.name} "
+            f"counts {', '.join(others)}; give the batch sizes (--batch-size 16 64) or a column (--clock NAME)"
         )
     what = "steps but no batch size" if _first(lacking, STEPS) else "no column of samples, tokens or steps"
     return (

@@ -16,13 +16,14 @@ from rootscale.format import percent
 from rootscale.gap import Gap
 from rootscale.logs.record import Array
 from rootscale.stats import student_quantile
-from rootscale.verdict import FEWEST, Comparison
+from rootscale.verdict import FEWEST, Comparison, diverged_counts
 
 __all__ = ["conclusions"]
 
 #: Runs a side from which on a verdict is of use.
 USEFUL = 4
 _ASSUMED = "assuming that values scatter independently around the smooth curve, beyond what neighbours share"
+_CAUSE = "Whether the setting or the seed made the difference cannot be told"
 
 
 def conclusions(comparison: Comparison, base: Mapping[str, Array], other: Mapping[str, Array]) -> tuple[str, ...]:
@@ -38,6 +39,8 @@ def conclusions(comparison: Comparison, base: Mapping[str, Array], other: Mappin
         return ()
     runs = "one run" if n == 1 else f"{n} runs"
     found = [f"{runs} on a side cannot show how far seeds differ: no verdict; run at least {USEFUL} of each"]
+    if comparison.divergence != "same":
+        return *found, f"{diverged_counts(comparison)}: these runs differ. {_CAUSE}"
     for gap in comparison.decisive:
         length = len(gap.times)
         scatter = np.sqrt(base[gap.name][-length:] ** 2 + other[gap.name][-length:] ** 2) / gap.range
@@ -53,10 +56,7 @@ def _conclusion(gap: Gap, scatter: Array, tolerance: float, level: float) -> str
     half = c * scatter[known]
     noise = f"the scatter of the logged values alone is ± {percent(float(np.median(half)))} ({_ASSUMED})"
     if np.any(size - half > tolerance):
-        return (
-            f"{gap.name}: these runs differ by more than {percent(tolerance)}; {noise}. Whether the setting or the "
-            "seed made the difference cannot be told"
-        )
+        return f"{gap.name}: these runs differ by more than {percent(tolerance)}; {noise}. {_CAUSE}"
     if np.all(size + half <= tolerance):
         return (
             f"{gap.name}: no difference beyond {percent(tolerance)} is seen between these runs; {noise}. That is not "

@@ -62,12 +62,23 @@ class Log:
         """
         places: dict[str, list[int]] = {}
         values: dict[str, list[float]] = {}
+        texts: dict[str, list[str]] = {}
         for number, row in enumerate(rows):
             for key, value in _flat(row):
-                places.setdefault(key, []).append(number)
-                values.setdefault(key, []).append(value)
+                found = number_of(value)
+                if found is not None:
+                    places.setdefault(key, []).append(number)
+                    values.setdefault(key, []).append(found)
+                elif isinstance(value, str):
+                    texts.setdefault(key, []).append(value)
         columns = {key: Series(np.array(places[key], np.int64), np.array(values[key])) for key in values}
-        return cls(name, columns, **more)
+        notes = tuple(
+            f"{len(texts[key])} of {len(texts[key]) + len(values[key])} values of {key} are no numbers and were left "
+            f"out, such as {texts[key][0]!r}"
+            for key in columns
+            if key in texts
+        )
+        return cls(name, columns, **{**more, "notes": (*more.get("notes", ()), *notes)})
 
     @classmethod
     def of_columns(cls, name: str, columns: Mapping[str, Any], **more: Any) -> Log:
@@ -87,14 +98,15 @@ def _column(values: Array) -> Series:
     return Series(np.flatnonzero(keep).astype(np.int64), values[keep])
 
 
-def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in row.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}/")
         else:
-            found = number_of(value)
-            if found is not None:
-                yield f"{before}{key}", found
+            yield f"{before}{key}", value
+
+
+_NUMBERS = (int, float, str, np.integer, np.floating)
 
 
 def number_of(value: Any) -> float | None:
@@ -103,7 +115,7 @@ def number_of(value: Any) -> float | None:
     >>> number_of("1e-3"), number_of("NaN"), number_of("")
     (0.001, nan, None)
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         return None
     try:
         return float(value)

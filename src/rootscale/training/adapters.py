@@ -88,6 +88,11 @@ def _unknown(optimizer: torch.optim.Optimizer) -> str:
     name = type(optimizer).__name__
     if name in REFUSED:
         return f"{name} has no rule that keeps its dynamics: {REFUSED[name]}"
+    if type(optimizer).__module__.partition(".")[0] == "accelerate":
+        return (
+            f"optimizer must be torch's own, got an {name} of accelerator.prepare: what was prepared is taken by "
+            "rescale and restore of rootscale.integrations.accelerate, in the place of rescale_ and restore_"
+        )
     known = sorted({one.cls.__name__ for one in ADAPTERS if isinstance(one.cls, type) and not one.refused})
     known += [
         f"{one.cls[0]} ({one.package})" if one.package else one.cls[0]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.integrations.checkpoints.safetensors import SafetensorsFile
-from rootscale.training.checkpoints import Contents, Folder, Keys
+from rootscale.rules import Rule
+from rootscale.training.checkpoints import Contents, Folder, Keys, Request
 from rootscale.training.checkpoints.archive import Archive, MappedFile
 from rootscale.training.checkpoints.dcp import DcpFolder
 from rootscale.training.checkpoints.finding import has_norms
@@ -69,6 +70,11 @@ class AccelerateFolder(Folder):
             batchnorm=has_norms(self._weights()),
             averages=any("n_averaged" in one for one in self._objects()),
         )
+
+    def remaining(self, request: Request, rule: Rule) -> list[str]:
+        """Return what is left to the user, for prepared objects."""
+        here = ("rootscale.training.restore_(", "rootscale.integrations.accelerate.restore(")
+        return [line.replace(*here) for line in super().remaining(request, rule)]
 
     def _weights(self) -> list[str]:
         """Return the names of the models' weights."""

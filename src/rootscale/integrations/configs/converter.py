@@ -16,7 +16,7 @@ from rootscale.integrations.configs.document import Document
 from rootscale.integrations.configs.formats import FORMATS, Format
 from rootscale.integrations.configs.reading import Length, Reading, read_configuration
 from rootscale.integrations.configs.syntaxes import guess_syntaxes
-from rootscale.integrations.configs.unknown import check_options, foreign_sign
+from rootscale.integrations.configs.unknown import check_options, foreign_sign, left_as_they_are
 from rootscale.plan import Plan
 from rootscale.rules import Rule
 from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number, stops
@@ -141,7 +141,8 @@ def _convert(
     plan = reading.plan(old, length)
     changes = reading.changes(plan.convert(batch.size, rule))
     used = (*(one.path for one in reading.values), *known.layout.paths())
-    notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes))
+    left = left_as_they_are(((path, leaf.value) for path, leaf in document.leaves.items()), known, float(changes.kappa))
+    notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes), *filter(None, [left]))
     warnings = dict.fromkeys((*changes.warnings, *notes))
     changes = replace(changes, warnings=tuple(warnings))
     new = {**batch.values, **_new_values(document, reading, changes)}

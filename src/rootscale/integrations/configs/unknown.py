@@ -1,24 +1,32 @@
 """What a file has that its format's table does not: signs of another tool, and options that may change the optimizer.
 
 Converting half of a run is worse than converting nothing. So a file that looks like two tools is refused, and so is an
-option that sounds like a part of the optimizer and is in no table.
+option that sounds like a part of the optimizer and is in no table. A number elsewhere that may count steps, or belong
+to an optimizer, stays as it is and is named.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
+from rootscale.format import show
 from rootscale.integrations.configs.document import Document
 from rootscale.integrations.configs.formats import SIGNS, Format
 from rootscale.integrations.configs.syntaxes.python_text import UNNAMED
 
-__all__ = ["check_options", "foreign_sign"]
+__all__ = ["check_options", "foreign_sign", "left_as_they_are"]
 
 #: Names of options that may change an optimizer, its schedule or its batches.
 _SOUNDS = re.compile(
     r"(?:^|_)(?:lrs?|eta|learning_rates?|betas?|eps|epsilon|momentum|optims?|optimi[sz]ers?|decay|warmup|scheds?"
     r"|schedulers?|clip|clipping|ema|swa|accumulation|accumulate|muon|galore|qgalore|apollo|badam|lomo|lion|sophia"
     r"|adam|adamw|adalomo|dion|lisa|relora|grokfast|loraplus|schedule_free|ref_model_sync)(?:_|\d|$)"
+)
+#: Names of options that may be counted in steps.
+_COUNTS = re.compile(
+    r"(?:^|_)(?:n?steps?|iters?|iterations?|intervals?|freq|frequency|every|period|schedule|update_rate)(?:_|$)"
 )
 #: Options of torch's optimizers that choose an implementation, not an update.
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable", "amsgrad", "nesterov", "dampening")
@@ -55,6 +63,36 @@ def check_options(document: Document, known: Format) -> None:
                 f"{path}={leaf.value!r}: this option may change the optimizer, its schedule or its batches, and "
                 f"its unit is not known for {known.name}; take it out of the file, and convert what it does yourself"
             )
+
+
+def left_as_they_are(values: Iterable[tuple[str, Any]], known: Format, kappa: float) -> str:
+    """Name the numbers that are in no table and may have a unit; empty if there are none, or nothing changes.
+
+    Args:
+        values: of a configuration, by path.
+        known: its format.
+        kappa: the factor of the batch size.
+    """
+    watched = {refusal.path for refusal in known.refusals if refusal.matching}  # for one name among many others
+    paths = known.known_paths() - watched
+    unknown = ((path, value) for path, value in values if not _is_known(path, paths))
+    found = [f"{path}={value!r}" for path, value in unknown if _may_have_unit(path, value)]
+    if not found or kappa == 1:
+        return ""
+    return (
+        f"left as they are, since {known.name} has no row for them: {', '.join(found)}; what counts optimizer steps "
+        f"has to be divided by {show(kappa)}, and what belongs to an optimizer or an average converted by hand"
+    )
+
+
+def _may_have_unit(path: str, value: Any) -> bool:
+    """Whether a number sounds like one of steps, or of an optimizer; an interval of 1 is the shortest there is."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value or path.startswith("deepspeed."):
+        return False
+    name = next((part for part in reversed(path.lower().split(".")) if not part.isdigit()), "")
+    if name.rpartition("_")[2] in ("eps", "epsilon", "epochs"):  # of a layer, or no steps
+        return False
+    return bool(_SOUNDS.search(name) or (_COUNTS.search(name) and value != 1))
 
 
 def _is_known(path: str, paths: frozenset[str]) -> bool:

@@ -20,7 +20,7 @@ from rootscale.integrations.lightning.batches import global_batch_size
 from rootscale.integrations.lightning.frame import Frame, Interval, find_averages, find_intervals, samples_seen
 from rootscale.integrations.lightning.loggers import log_changes, log_samples
 from rootscale.integrations.lightning.noise import NoiseLog
-from rootscale.integrations.lightning.settings import convert_settings
+from rootscale.integrations.lightning.settings import convert_settings, still_left
 from rootscale.noise import Noise
 from rootscale.rules import get_rule
 from rootscale.training import rescale_
@@ -294,5 +294,8 @@ class RescaleCallback(Callback):
         change: dict[str, Any] = {"kappa": frame.kappa} if sizes is None else {"batch_size": sizes}
         changes = rescale_(trainer.optimizers, **change, **live, rule=frame.rule, forward_kappa=frame.forward)
         self._script += script
-        rows = convert_settings(trainer, changes.rule, frame, self._note) if self.trainer_settings else ()
-        return replace(changes, rows=(*changes.rows, *rows))
+        if not self.trainer_settings:
+            return changes
+        rows = tuple(convert_settings(trainer, changes.rule, frame, self._note))
+        left = still_left(changes.remaining, rows, frame.kappa)
+        return replace(changes, rows=(*changes.rows, *rows), remaining=left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -11,11 +11,12 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from rootscale.changes import Change
+from rootscale.format import show
 from rootscale.integrations.lightning.frame import Frame
 from rootscale.rules import Rule
 from rootscale.units import UNITS
 
-__all__ = ["convert_settings"]
+__all__ = ["convert_settings", "still_left"]
 
 
 def convert_settings(trainer: Trainer, rule: Rule, frame: Frame, note: Callable[[Any, str], None]) -> Iterator[Change]:
@@ -43,3 +44,17 @@ def convert_settings(trainer: Trainer, rule: Rule, frame: Frame, note: Callable[
         note(trainer, "gradient_clip_val")
         trainer.gradient_clip_val = float(rule.convert("clip", clip, frame.kappa, "gradient_clip_val"))
         yield Change("gradient_clip_val", clip, trainer.gradient_clip_val, rule.units.get("clip"))
+
+
+def still_left(reminders: Collection[str], rows: Collection[Change], kappa: float) -> tuple[str, ...]:
+    """Return what is left to the user after `convert_settings`: the batch size has been changed, and so have its rows.
+
+    Args:
+        reminders: what `rescale_` leaves to its caller.
+        rows: what `convert_settings` has changed.
+        kappa: the factor of the batch size.
+    """
+    done = ["batch size of the data loader", "steps left"]
+    done += ["gradient clip"] * any(row.name == "gradient_clip_val" for row in rows)
+    intervals = f"intervals in steps (log_every_n_steps, every_n_train_steps of a callback): divide by {show(kappa)}"
+    return (*([intervals] if kappa != 1 else []), *(text for text in reminders if not text.startswith(tuple(done))))

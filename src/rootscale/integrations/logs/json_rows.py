@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rootscale.integrations.logs.texts import read_text
 from rootscale.logs import Log, as_logs
 
 __all__ = ["detect", "detect_trainer", "read", "read_trainer"]
@@ -25,7 +26,7 @@ def read(path: Path) -> list[Log]:
 
     The last line may be cut off, as a run leaves it that is being written or was killed.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     if path.suffix.lower() == ".json":
         return _whole(path, text)
     rows, notes = list[Mapping[str, Any]](), list[str]()
@@ -92,7 +93,7 @@ def read_trainer(path: Path) -> list[Log]:
     file = path if path.is_file() else _state_file(path)
     assert file is not None
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_text(file))
         assert isinstance(data["log_history"], list)
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise ValueError(f"{file} is no state of a Trainer with a log_history: {error!r}") from None

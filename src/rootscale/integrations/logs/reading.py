@@ -66,6 +66,9 @@ FORMATS = (
     LogFormat("Parquet", "*.parquet", parquet.detect, parquet.read),
 )  # fmt: skip
 
+#: Ends of the names of packed files.
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
+
 
 def read_logs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Log]:
     """Return the logs of all runs at these paths: files, folders of one run, or folders of such folders and files.
@@ -99,6 +102,8 @@ def _expanded(given: Iterable[str | os.PathLike[str]]) -> list[Path]:
 def _read(path: Path) -> list[Log]:
     if not path.exists() and not mlflow_database.detect(path):
         raise ValueError(f"there is no file or folder {path}")
+    if path.is_file() and path.suffix.lower() in _PACKED:
+        raise ValueError(f"{path} is packed; unpack it, and give what was in it")
     for row in FORMATS:
         if row.detect(path):
             return _need_columns(row.read(path), path, row)

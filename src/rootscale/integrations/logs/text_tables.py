@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rootscale.integrations.logs.texts import read_text
 from rootscale.logs import Log
 
 __all__ = ["detect", "detect_lightning", "names_runs", "read", "read_lightning", "table_logs"]
@@ -59,7 +60,7 @@ def _hparam(path: Path) -> float | None:
 
 
 def _table(path: Path) -> tuple[list[str], list[Row]]:
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_text(path)
     first = text.partition("\n")[0]
     mark = max((",", "\t", ";"), key=first.count)
     reader = csv.DictReader(text.splitlines(), delimiter=mark)

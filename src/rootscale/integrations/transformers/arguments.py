@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings as python_warnings
+from dataclasses import replace
 from typing import Any
 
 from rootscale.batch_size import BatchSize
@@ -15,6 +16,7 @@ from rootscale.integrations.checkpoints.trainer_steps import layout_at
 from rootscale.integrations.configs.formats.transformers import LIVE_REFUSALS, TRANSFORMERS
 from rootscale.integrations.configs.reading import Length, Reading, read_configuration
 from rootscale.integrations.configs.syntaxes.leaf import number
+from rootscale.integrations.configs.unknown import left_as_they_are
 from rootscale.rules import Rule
 from rootscale.units import Number
 
@@ -190,4 +192,6 @@ def _converted(
     old = global_batch_size(args, world_size)
     new = layout_at(old, BatchSize.of(to))
     plan = reading.plan(old, Length(dataset_size=dataset_size))
-    return reading, new, reading.changes(plan.convert(new, rule))
+    changes = reading.changes(plan.convert(new, rule))
+    left = left_as_they_are(vars(args).items(), reading.format, float(changes.kappa))
+    return reading, new, replace(changes, warnings=(*changes.warnings, *filter(None, [left])))

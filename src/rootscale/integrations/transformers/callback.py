@@ -157,7 +157,16 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             python_warnings.filterwarnings("ignore", "a scheduler drives this optimizer but was not given")
             changes = rescale_(optimizer, batch_size=(before, size), rule=self.rule)
         move()
-        return changes
+        return replace(changes, remaining=self._left())
+
+    def _left(self) -> tuple[str, ...]:
+        """What neither the arguments nor this callback have converted."""
+        options = {"BatchNorm, if there is any": "batchnorm", "average of the parameters (EMA), if there is one": "ema"}
+        return tuple(
+            f"{what}: RescaleCallback({name}=...) converts it"
+            for what, name in options.items()
+            if not getattr(self, name)
+        )
 
     def _check_arguments(self, wanted: Any, optimizer: Any, kappa: float) -> None:
         """Check that the checkpoint's hyperparameters, converted, are those of the arguments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,13 @@ from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_sc
 
 __all__ = ["Keys", "check_schedulers", "find_contents", "has_norms"]
 
-#: Words that people name a scheduler, a step counter and a number of epochs by.
+#: Words that people name a scheduler and a number of epochs by.
 _SCHEDULERS = ("scheduler", "lr_scheduler", "lr_schedulers", "schedulers", "scheduler_state_dict", "lr_sched", "sched")
-_STEPS = ("step", "steps", "global_step", "iteration", "iter", "it", "iter_num", "num_updates", "n_iter")
 _EPOCHS = ("epoch", "last_epoch", "epochs", "current_epoch")
 _DEPTH = 4
+#: Names of a counter of steps, and of what holds a run's settings, whose numbers a resumed run takes from its script.
+_STEPS = re.compile(r"(?:.*_)?(?:steps?|it|iters?|iterations?|updates)(?:_.*)?", re.IGNORECASE)
+_SETTINGS = re.compile(r".*(?:config|args|params|parameters).*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,20 @@ def find_contents(root: Any, tensor: Callable[[Any], Tensor | None], keys: Keys,
         next((top[key] for key in _EPOCHS if isinstance(top.get(key), int)), None),
         any(has_norms(one) for one in found.values()),
         any(_is_average(path, one) for path, one in found.items()),
-        {key: top[key] for key in top if key in _STEPS and isinstance(top[key], int)},
+        _counters({path: one for path, one in found.items() if not (is_optimizer(one) or is_scheduler(one))}),
     )
+
+
+def _counters(found: Mapping[str, Any]) -> dict[str, int]:
+    """Return the numbers in dictionaries, by path, that may count steps by their names."""
+    return {
+        f"{path}.{key}" if path else key: value
+        for path, one in found.items()
+        if not _SETTINGS.fullmatch(path)
+        for key, value in one.items()
+        if isinstance(key, str) and _STEPS.fullmatch(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value
+    }
 
 
 def _at(root: Any, path: str, fits: Callable[[Any], bool], option: str) -> Any:

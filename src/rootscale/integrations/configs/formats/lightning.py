@@ -68,6 +68,7 @@ LIGHTNING = Format(
     remarks=(_epochs,),
     tables=("optimizer", "lr_scheduler"),
     strict=(_ARGS,),
+    others=("trainer.val_check_interval",),
     null=True,
     aliases=(("data.batch_size", "data.init_args.batch_size"),),
     left_alone="`trainer.max_epochs`, the counts of `lr_scheduler` (epochs); `trainer.val_check_interval`, "

@@ -34,7 +34,7 @@ LITGPT = Format(
     refusals=(*class_refusals("optimizer.class_path", _ARGS),),
     tables=("train", "optimizer"),
     strict=(_ARGS,),
-    others=("train.lr_warmup_fraction",),
+    others=("train.lr_warmup_fraction", "train.log_interval", "eval.max_iters"),
     null=True,
     left_alone="`train.max_tokens`, `train.epochs`, `train.lr_warmup_fraction` (no steps); `train.log_interval` and "
     "`eval.max_iters` (they count micro-batches)",

@@ -84,7 +84,7 @@ MEGATRON = Format(
         "gradient_accumulation_fusion", "dist_ckpt_optim_fully_reshardable", "cuda_graph_warmup_steps",
         "overlap_param_gather_with_optimizer_step", "ckpt_fully_parallel_save_optimizer",
         "no_weight_decay_cond_type", "exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "main_params_dtype",
-        "finetune", "log_learning_rate_to_tensorboard", "no_log_learning_rate_to_tensorboard",
+        "eval_iters", "finetune", "log_learning_rate_to_tensorboard", "no_log_learning_rate_to_tensorboard",
     ),
     flat=True,
     left_alone="`train_samples`, `lr_decay_samples`, `lr_warmup_samples` (samples), `lr_warmup_fraction` (a share); "

@@ -50,5 +50,6 @@ NANOGPT = Format(
         ),
     ),
     tables=("",),
+    others=("eval_iters",),
     left_alone="`eval_iters` (batches of the evaluation); eps is in nanoGPT's code, and a warning says what it becomes",
 )  # fmt: skip

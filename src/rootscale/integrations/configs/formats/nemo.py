@@ -109,7 +109,7 @@ NEMO = Format(
                                       "contiguous_grad_buffer", "contiguous_param_buffer", "grad_sync_dtype",
                                       "capturable", "master_weights")),
         *(f"{_S}.{name}" for name in _SHARES),
-        "model.gradient_accumulation_fusion",
+        "model.gradient_accumulation_fusion", "trainer.val_check_interval",
     ),
     aliases=(
         (f"{_O}._target_", f"{_O}.name"),
@@ -163,7 +163,7 @@ HYDRA = Format(
     epochs="trainer.max_epochs",
     refusals=(_CLIP, *class_refusals(f"{_H}._target_", _H)),
     strict=(_H,),
-    others=(f"{_H}._partial_", f"{_H}._convert_", f"{_H}._recursive_"),
+    others=(f"{_H}._partial_", f"{_H}._convert_", f"{_H}._recursive_", "trainer.val_check_interval"),
     null=True,
     left_alone="`trainer.max_epochs`, patience (no steps); `trainer.val_check_interval` (it counts micro-batches)",
 )

@@ -70,7 +70,8 @@ TORCHTITAN = Format(
     strict=("optimizer",),
     others=(
         "optimizer.implementation", "lr_scheduler.decay_ratio", "lr_scheduler.min_lr_factor", "lr_scheduler.lr_min",
-        "lr_scheduler.decay_type",
+        "lr_scheduler.decay_type", "validation.steps", "validator.steps", "profiling.profile_freq",
+        "training.gc_freq",
     ),
     left_alone=_LEFT_ALONE,
 )  # fmt: skip

@@ -163,6 +163,7 @@ TRANSFORMERS = Format(
         "warmup_ratio",
         "optim_args",
         "eval_accumulation_steps",
+        "torch_empty_cache_steps",  # not about training
         "beta",  # the last of TRL's losses
     ),
 )
