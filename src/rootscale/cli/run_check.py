@@ -14,7 +14,7 @@ from rich.markup import escape
 from rootscale.cli.console import make_console
 from rootscale.cli.lab import TASKS
 from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
-from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
+from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
 from rootscale.cli.watching import duration, observing, stoppable, tracker
 from rootscale.files import command_line, need_folder
 from rootscale.format import few_digits, show
@@ -195,10 +195,13 @@ def _say_cost(cost: Cost, settings: Settings, seeds: int | str, execute: Execute
     """Print, before anything is run, about how long it takes."""
     count, more = (seeds, "") if isinstance(seeds, int) else (FIRST, " at first")
     measure = settings.measure
+    short = ""
+    if measure.share is not None and cost.share > 1.1 * measure.share:
+        short = f" (more than {100 * measure.share:.0f} %: the runs are too short for less)"
     print(
         f"about {duration(cost.seconds(count, execute.workers()))} for {cost.runs} kinds of runs with {count} seeds"
         f"{more}, {100 * cost.share:.0f} % of it measuring: {len(settings.grid)} points on {measure.eval_samples:,} "
-        "samples; runs that are stored are not made again",
+        f"samples{short}; runs that are stored are not made again",
         file=sys.stderr, flush=True,
     )  # fmt: skip
 
@@ -213,7 +216,9 @@ def folder_name(name: str) -> str:
 
 
 def samples_at(flag: str, text: str, total: int) -> int:
-    """Return a number of samples, given as such or as a share of the run."""
+    """Return a number of samples, given as such or as a share of the run, whose length a loop does not tell."""
+    if text.endswith("%") and not total:
+        raise ValueError(f"{flag} takes a number of samples where a loop of your own is checked, got {text!r}")
     try:
         return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
     except (OverflowError, ValueError):
@@ -248,6 +253,7 @@ def show_check(found: Check, console: Console) -> None:
     print_verdicts(found, console)
     for arm in found.others:
         _explain(arm, console)
+    print_notes(found, console)
     advice = recommend(found)
     if advice:
         console.print("\n[bold]What to do[/]")
@@ -256,7 +262,10 @@ def show_check(found: Check, console: Console) -> None:
 
 
 def _explain(arm: Arm, console: Console) -> None:
-    words = {"likely": arm.causes, "warning": arm.guards if not arm.causes else ()}
+    assert arm.comparison is not None
+    words = {
+        "likely": arm.causes, "note": arm.comparison.notes, "warning": arm.guards if not arm.causes else (),
+    }  # fmt: skip
     for what, texts in words.items():
         for text in texts[:3]:
             console.print(f"  {escape(arm.label)}: {what}: {escape(text)}", soft_wrap=True)

@@ -14,17 +14,17 @@ from rootscale.gap import Gap
 from rootscale.lab import Check
 from rootscale.tolerance import tolerance_text
 
-__all__ = ["EXIT", "print_verdicts", "write_report"]
+__all__ = ["EXIT", "print_notes", "print_verdicts", "write_report"]
 
 EXIT = {"same": 0, "different": 1, "undecided": 3}
 _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
-def print_verdicts(found: Check, console: Console, what: str = "largest gap of the loss, with its band") -> None:
+def print_verdicts(found: Check, console: Console) -> None:
     """Print the verdict on each arm as a table, and what its words mean."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     open_ones = any(arm.verdict == "undecided" for arm in found.others)
-    for column in ("", "verdict", what, *(["seeds that would decide"] if open_ones else [])):
+    for column in ("", "verdict", "largest gap, with its band", *(["seeds that would decide"] if open_ones else [])):
         table.add_column(column, overflow="fold")
     for arm in found.others:
         assert arm.comparison is not None
@@ -47,6 +47,12 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
         f"\nSame: within {escape(tolerance_text(comparison.tolerance))} all along, averaged over a fifth of the run. A "
         f"verdict is wrong in at most {percent(1 - comparison.level)} of such checks{often}."
     )
+
+
+def print_notes(found: Check, console: Console) -> None:
+    """Print how the logs were read, where runs were compared by them."""
+    for note in found.made.get("notes", ()):
+        console.print(f"[dim]  {escape(note)}[/]", soft_wrap=True)
 
 
 def _size(gap: Gap) -> float:

@@ -17,7 +17,7 @@ import hashlib
 import inspect
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -113,6 +113,20 @@ class RunLog:
         self._file.flush()
         self._rows += 1
         self.look()
+        if self._logged is not None:
+            self._logged(self.folder, False)
+
+    @property
+    def followed(self) -> bool:
+        """Whether anyone looks at the log while the run is made."""
+        return self._logged is not None
+
+    def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows in place of all that was logged so far."""
+        self._file.truncate(0)
+        self._file.writelines(json.dumps(row) + "\n" for row in rows)
+        self._file.flush()
+        self._rows = len(rows)
         if self._logged is not None:
             self._logged(self.folder, False)
 
