@@ -121,11 +121,15 @@ class Gap:
 
     @property
     def judged(self) -> Largest:
-        """What the verdict rests on: `largest`, and for "same" where `local` is, with its `band`."""
-        return self._largest(self.local if self.verdict == "same" else self.gap, *self.band)
+        """What the verdict rests on, with its `band`: `largest`; for "same" where `local` is largest.
 
-    def _largest(self, gap: Array, low: Array, high: Array) -> Largest:
-        at = int(np.argmax(np.nan_to_num(np.abs(gap), nan=-1.0)))
+        For "different" it is where the whole band is farthest from no gap, as bands are wider at some times.
+        """
+        far = np.maximum(self.low, -self.high) if self.verdict == "different" else None
+        return self._largest(self.local if self.verdict == "same" else self.gap, *self.band, far)
+
+    def _largest(self, gap: Array, low: Array, high: Array, far: Array | None = None) -> Largest:
+        at = int(np.argmax(np.nan_to_num(np.abs(gap) if far is None else far, nan=-np.inf)))
         return Largest(*(float(part[at]) for part in (gap, self.se, low, high, self.times)))
 
     def within(self, tolerance: float) -> Mask:

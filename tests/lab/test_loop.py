@@ -492,7 +492,7 @@ def test_a_loop_that_fails_says_which_run_and_where_and_is_no_verdict(tmp_path, 
     words = ["check", f"{path}:train", "--batch-size", "4", "--to", "16", "--seeds", "3", "--workers", "1"]
     assert main([*words, "--out", str(tmp_path / "kept")]) == 2
     said = capsys.readouterr().err
-    assert f"B = 16, seed 1 failed with {type(error).__name__}: {error}\n" in said
+    assert f"B = 16, seed 1 failed: {type(error).__name__}: {error}\n" in said
     assert f'{path}", line 6, in train' in said
     assert "Traceback" not in said
     assert "rootscale/lab" not in said
@@ -516,6 +516,11 @@ def test_the_terminal_says_that_runs_diverged_and_does_not_speak_of_the_toleranc
     assert "lies about on the tolerance" not in said
 
 
+def test_only_numbers_are_logged():
+    with pytest.raises(ValueError, match=r"B = 4, seed 0 failed: log takes numbers; 'loss' is a Tensor of shape \[2\]"):
+        run(lambda batch_size, seed, log, convert: log(samples=4, loss=torch.ones(2)))
+
+
 def test_seeds_that_do_not_reach_the_runs_are_noted():
     found = run(lambda batch_size, seed, log, convert: train(batch_size, 0, log, convert))
     assert [note for note in found.made["notes"] if note.startswith("B = 4: all 4 runs are equal to the last digit")]
@@ -536,6 +541,22 @@ def test_no_run_of_a_search_is_made_before_all_checkpoints_are_there(tmp_path):
     with pytest.raises(ValueError, match=r"there is no checkpoint 25%, .* a loop of your own switches where you saved"):
         find_largest(Loop("mine", train, 4), starts=(0, "25%"), store=Store(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_quick_search_takes_four_seeds_and_calls_undecided_what_is(tmp_path, capsys):
+    path = tmp_path / "open.py"
+    path.write_text(
+        "import math\n"
+        "def train(batch_size=4, seed=0, log=None, convert=None):\n"
+        "    for samples in range(batch_size, 801, batch_size):\n"
+        "        far = 0.03 * (batch_size > 4) * (1 + math.sin(40 * seed))\n"
+        "        log(samples=samples, loss=math.exp(-samples / 200) + far)\n"
+    )
+    words = ["check", f"{path}:train", "--to", "16", "--find-largest", "--quick", "--workers", "1"]
+    assert main([*words, "--out", str(tmp_path / "kept")]) == 3
+    said = capsys.readouterr()
+    assert "B = 16: undecided with 4 seeds" in said.err
+    assert "No larger batch is known to be the same; more seeds for B = 16 may tell." in said.out
 
 
 def test_the_start_of_a_search_from_scratch_is_0(tmp_path):

@@ -7,6 +7,7 @@ import re
 import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -47,7 +48,8 @@ from rootscale.plan import Plan
 from rootscale.rules import rule_text
 
 __all__ = [
-    "folder_name", "handle_check", "handle_demo", "make_executor", "measure_of", "samples_at", "start_of", "subject_of",
+    "folder_name", "handle_check", "handle_demo", "make_executor", "measure_of", "samples_at", "seeds_of", "start_of",
+    "subject_of",
 ]  # fmt: skip
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
@@ -69,7 +71,7 @@ def handle_check(args: argparse.Namespace) -> int:
     measure, execute = measure_of(args), make_executor(args)
     setup = Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs)
     judge = Judge(args.tolerance, args.level, args.decide_by, args.looks)
-    seeds = FIRST if args.quick and args.seeds == "auto" else args.seeds
+    seeds = seeds_of(args)
     if isinstance(task, Task) and isinstance(start, int) and args.device.startswith("cpu"):
         refuse(task, variants, Rounds.of(seeds, args.budget).first, judge)
         settings = settings_of(task, variants, start, stop, measure, setup)
@@ -145,7 +147,15 @@ def subject_of(args: argparse.Namespace) -> Task | Loop:
         raise ValueError(f"TASK must be file.py:name, module:name, or one of {', '.join(TASKS)}; got {text!r}")
     where = text if ":" in text else f"rootscale.paper.tasks:{text}"
     found = load_named(where)
-    return loop_of_function(where, found, args) if is_train_function(found) else as_task(where, found)
+    if is_train_function(found):
+        return loop_of_function(where, found, args)
+    task = as_task(where, found)
+    given = [name for name in ("batch_size", "plan", "values", "log") if getattr(args, name)]
+    if given:
+        raise ValueError(
+            f"--{given[0].replace('_', '-')} is for a loop of your own; {text} is a Task, whose plan says how it is run"
+        )
+    return task
 
 
 def start_of(text: str, task: Task | Loop, total: int) -> int | str:
@@ -163,6 +173,7 @@ def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
     rules = [rule_text(rule, args.averaging, args.keep) for rule in args.rule]
     found = [Variant(to / size, rule) for to in args.to for rule in rules]
     found = [variant for variant in found if variant.kappa != 1] + [Variant(ell=ell) for ell in args.ell if ell != 1]
+    found = list(dict.fromkeys(found))
     if not found:
         raise ValueError(
             f"nothing to compare with batch size {show(size)}: give others with --to, or SVAG with --ell; "
@@ -179,6 +190,12 @@ def make_executor(args: argparse.Namespace) -> Execute:
     if args.workers == 1 or (args.workers is None and not args.device.startswith("cpu")):
         return Here(args.together)
     return Forked(args.workers, args.together)
+
+
+def seeds_of(args: argparse.Namespace) -> int | Literal["auto"]:
+    """Return how many seeds there are; of a quick check, the first few and no more."""
+    given: int | Literal["auto"] = args.seeds
+    return FIRST if args.quick and given == "auto" else given
 
 
 def measure_of(args: argparse.Namespace) -> Measure:

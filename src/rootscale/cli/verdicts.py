@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from rootscale.format import percent
-from rootscale.gap import Gap
 from rootscale.lab import Check
 from rootscale.tolerance import tolerance_text
 
@@ -29,7 +28,8 @@ def print_verdicts(found: Check, console: Console) -> None:
     for arm in found.others:
         assert arm.comparison is not None
         verdict = arm.comparison.verdict or "not judged"
-        worst = max(arm.comparison.decisive, key=_size)
+        worst = arm.comparison.worst
+        assert worst is not None
         needed = arm.comparison.seeds_needed
         banded = np.isfinite(worst.judged.low)
         gap = str(worst.judged) if banded else percent(worst.judged.gap, worst.judged.se, sign="+")
@@ -53,10 +53,6 @@ def print_notes(found: Check, console: Console) -> None:
     """Print how the logs were read, where runs were compared by them."""
     for note in found.made.get("notes", ()):
         console.print(f"[dim]  {escape(note)}[/]", soft_wrap=True)
-
-
-def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.judged.gap)))
 
 
 def write_report(found: Check, path: Path, console: Console) -> None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import torch
 
+from rootscale.lab.failures import blaming
 from rootscale.lab.learner import make_learner
 from rootscale.lab.probes import Probes
 from rootscale.lab.settings import Settings
@@ -61,7 +62,7 @@ def estimate_cost(task: Task, variants: Sequence[Variant], settings: Settings) -
     size = int(task.plan.batch_size.total)
     stream = Stream(len(task.train), [0], settings.setup.replacement, 0, device)
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), blaming(f"a step of the task {task.name!r}"):
         torch.set_num_threads(1)  # as workers have it
         try:
 

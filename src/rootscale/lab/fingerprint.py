@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rootscale.lab.failures import blaming
 from rootscale.lab.loop import Loop
 from rootscale.lab.replicas import initialized
 from rootscale.lab.task import Data, Task, Tensors
@@ -76,7 +77,8 @@ class Fingerprints:
             self._data[key] = {"train data": data_hash(task.train), "test data": data_hash(task.test)}
         for seed in seeds:
             if (key, seed) not in self._seeds:
-                self._seeds[key, seed] = seed_numbers(task, seed)
+                with blaming(f"the task {task.name!r}, tried on {SAMPLES} of its samples,"):
+                    self._seeds[key, seed] = seed_numbers(task, seed)
         return {**self._data[key], "seeds": {str(seed): self._seeds[key, seed] for seed in seeds}}
 
     def _file(self, path: Path) -> list[float]:

@@ -108,7 +108,7 @@ class RunLog:
 
     def __call__(self, row: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Write a row; raises what the user or a deadline asked for, when the run is to stop."""
-        text = json.dumps({key: _plain(value) for key, value in {**(row or {}), **values}.items()})
+        text = json.dumps({key: _plain(key, value) for key, value in {**(row or {}), **values}.items()})
         self._file.write(text + "\n")
         self._file.flush()
         self._rows += 1
@@ -154,10 +154,17 @@ class RunLog:
         self._file.close()
 
 
-def _plain(value: Any) -> Any:
+def _plain(key: str, value: Any) -> Any:
+    """Return a value in JSON's types; a tensor has one element."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value.item() if hasattr(value, "item") else value
+        return {inner: _plain(inner, item) for inner, item in value.items()}
+    try:
+        found = value.item() if hasattr(value, "item") else value
+        json.dumps(found)
+    except (RuntimeError, TypeError, ValueError):
+        shape = f" of shape {list(value.shape)}" if hasattr(value, "shape") else ""
+        raise ValueError(f"log takes numbers; {key!r} is a {type(value).__name__}{shape}") from None
+    return found
 
 
 def read_log(folder: Path, name: str, seed: int, batch_size: float) -> Log:

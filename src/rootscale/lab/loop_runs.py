@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,19 +16,17 @@ import torch
 from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.execute import Execute
+from rootscale.lab.failures import FINISHED, blaming
 from rootscale.lab.group import Spec, Wanted, write_facts
 from rootscale.lab.loop import Convert, Loop, RunLog, read_log
 from rootscale.lab.provenance import environment
-from rootscale.lab.stopping import ClearlyDifferentError, Stop, UnfinishedError, held_interrupts
+from rootscale.lab.stopping import Stop, held_interrupts
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer
 from rootscale.lab.variant import Variant
 from rootscale.logs import Log
 
 __all__ = ["LoopSpec", "need_checkpoint", "run_loop"]
-
-#: The folder of rootscale, whose files are no part of a user's program.
-_PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -151,28 +147,10 @@ class _LoopJob:
         with self.store.claim(self.wanted, facts, tell, stop) as place:
             if place is not None:
                 convert = Convert(spec.batch_size, spec.task.batch_size, spec.variant.text, spec.start(seed))
-                with _blaming(self.label):
+                with blaming(self.label, FINISHED):
                     _run(spec.task, seed, RunLog(place, stop, tell, self.logged), convert)
                 write_facts(place, self.wanted, {**facts, "status": "finished", "guards": convert.warnings})
         tell(1.0)
-
-
-@contextmanager
-def _blaming(label: str) -> Iterator[None]:
-    """Say which run failed, and where in the user's program; a loop that would end this one has failed too."""
-    try:
-        yield
-    except (ClearlyDifferentError, KeyboardInterrupt, UnfinishedError):
-        raise
-    except BaseException as error:
-        steps = traceback.extract_tb(error.__traceback__)
-        theirs = traceback.format_list([step for step in steps if _PACKAGE not in Path(step.filename).parents])
-        if not theirs:  # what was said of the run itself
-            raise ValueError(f"{label}: {error}") from error
-        raise ValueError(
-            f"{label} failed with {type(error).__name__}: {error}\n{''.join(theirs)}"
-            "Runs that are finished are kept: the same command makes the others."
-        ) from error
 
 
 def _run(loop: Loop, seed: int, log: RunLog, convert: Convert) -> None:
