@@ -392,7 +392,8 @@ def test_a_task_that_fails_in_its_own_program_says_where(tmp_path, capsys):
         "x = torch.ones(20, 3)\n"
         "def loss(outputs, y):\n"
         "    return (outputs @ y).sum(1)\n"
-        "task = Task('mine', Plan(Adam(eta=1.0), batch_size=4, steps=50), lambda: torch.nn.Linear(3, 1), loss, (x,) * 2)\n"
+        "plan = Plan(Adam(eta=1e-3), batch_size=4, steps=50)\n"
+        "task = Task('mine', plan, lambda: torch.nn.Linear(3, 1), loss, (x, x))\n"
     )
     for more in ([], ["--find-largest"]):
         assert (

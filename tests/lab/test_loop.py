@@ -288,6 +288,8 @@ def test_a_function_is_checked_from_the_command_line(tmp_path, capsys):
         """)
     )
     out = ["--seeds", "4", "--workers", "1", "--out", str(tmp_path / "kept")]
+    assert main(["check", f"{path}:train", "--to", "16", *out, "--report", str(tmp_path)]) == 0
+    assert "No report: " in capsys.readouterr().out  # a folder: the verdict stands
     assert main(["check", f"{path}:train", "--to", "16", *out]) == 0
     assert "mine-train: runs from scratch" in capsys.readouterr().out
     assert main(["check", f"{path}:bare", "--to", "16", *out]) == 2

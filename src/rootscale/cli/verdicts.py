@@ -56,10 +56,10 @@ def print_notes(found: Check, console: Console) -> None:
 
 
 def write_report(found: Check, path: Path, console: Console) -> None:
-    """Write the report and say where it is; or why there is none."""
+    """Write the report and say where it is; or why there is none, which takes nothing from the verdict."""
     try:
         from rootscale.report import write_page
 
         console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
-    except (ImportError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         console.print(f"\nNo report: {escape(str(error))}")

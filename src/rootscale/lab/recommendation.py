@@ -94,8 +94,9 @@ def _safe(arms: Sequence[Arm], check: Check) -> Iterator[str]:
 def _different(arm: Arm, own: Sequence[Arm], check: Check) -> Iterator[str]:
     """Yield how a batch size that differs may be used after all."""
     assert arm.comparison is not None
-    largest = max((gap.largest for gap in arm.comparison.decisive), key=lambda far: float(np.nan_to_num(abs(far.gap))))
-    by = f"by up to {percent(abs(largest.gap))} of the range" if math.isfinite(largest.gap) else "as its runs diverge"
+    worst = arm.comparison.worst
+    far = math.nan if worst is None else abs(worst.judged.gap)
+    by = f"by up to {percent(far)} of the range" if math.isfinite(far) else "as its runs diverge"
     ways = [*_later(arm, check), *_longer_averages(arm), *_smaller(arm, own)]
     text = f"{_name(arm)} is different, {by}: {' or '.join(ways) if ways else 'stay below it'}."
     yield text

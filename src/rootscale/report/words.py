@@ -200,8 +200,8 @@ def _said(arm: Arm, several: bool) -> str:
     if arm.verdict == "undecided":
         return decide(arm.comparison)
     gap = arm.comparison.worst
-    if gap is not None and gap.verdict == "different" and math.isfinite(gap.largest.gap):
-        return f"by up to {percent(abs(gap.largest.gap))}" + (f" ({gap.name})" if several else "")
+    if gap is not None and gap.verdict == "different" and math.isfinite(gap.judged.gap):
+        return f"by up to {percent(abs(gap.judged.gap))}" + (f" ({gap.name})" if several else "")
     return diverged(arm)  # which can make the difference by itself
 
 
