@@ -480,7 +480,11 @@ def test_ctrl_c_says_where_the_runs_are_and_the_command_that_goes_on_with_them(t
 # -- what goes wrong in a loop
 
 
-@pytest.mark.parametrize("error", [RuntimeError("out of memory"), SystemExit(0)], ids=["error", "exit"])
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("out of memory"), SystemExit(0), FileNotFoundError(2, "No such file")],
+    ids=["error", "exit", "file"],
+)
 def test_a_loop_that_fails_says_which_run_and_where_and_is_no_verdict(tmp_path, capsys, error):
     path = tmp_path / "fails.py"
     path.write_text(

@@ -28,7 +28,7 @@ def blaming(what: str, then: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (ClearlyDifferentError, KeyboardInterrupt, OSError, UnfinishedError):
+    except (ClearlyDifferentError, KeyboardInterrupt, UnfinishedError):
         raise
     except BaseException as error:
         steps = traceback.extract_tb(error.__traceback__)
