@@ -347,6 +347,17 @@ def test_the_band_decides() -> None:
             assert found.verdict == expected
 
 
+def test_what_is_shown_of_a_different_gap_is_a_band_that_lies_outside() -> None:
+    wide, narrow = (-0.8, 1.2), (0.06, 0.24)  # the gap of the first is larger, that of the second is sure
+    a, b = np.array([wide, narrow]).T
+    gap = Gap("loss", np.arange(2.0), (a + b) / 2, (b - a) / 6, 2.0, a, b, "different")
+    assert gap.largest.gap == pytest.approx(0.2)
+    assert astuple(gap.judged)[0::2][:2] == pytest.approx((0.15, 0.06))
+    other = replace(gap, name="test loss", gap=gap.gap + 1, verdict="undecided")
+    both = Comparison({"loss": gap, "test loss": other}, 0.05, 0.95, (4, 4), True)
+    assert both.worst is gap
+
+
 def test_one_different_function_makes_all_different_and_one_undecided_prevents_the_same() -> None:
     def whole(*verdicts: str) -> str:
         gaps = {str(i): gap_of([0.0], [0.0], verdict) for i, verdict in enumerate(verdicts)}

@@ -121,11 +121,20 @@ class Gap:
 
     @property
     def judged(self) -> Largest:
-        """What the verdict rests on: `largest`, and for "same" where `local` is, with its `band`."""
-        return self._largest(self.local if self.verdict == "same" else self.gap, *self.band)
+        """What the verdict rests on, with its `band`: `largest`; for "same" where `local` is largest.
+
+        Bands are wider at some times. Where that of the largest gap holds 0 and the verdict is "different" all the
+        same, it is the gap whose band is farthest from 0.
+        """
+        far = self._largest(self.local if self.verdict == "same" else self.gap, *self.band)
+        if self.verdict == "different" and far.low <= 0 <= far.high:
+            return self._at(int(np.nanargmax(np.maximum(self.low, -self.high))), self.gap, self.low, self.high)
+        return far
 
     def _largest(self, gap: Array, low: Array, high: Array) -> Largest:
-        at = int(np.argmax(np.nan_to_num(np.abs(gap), nan=-1.0)))
+        return self._at(int(np.argmax(np.nan_to_num(np.abs(gap), nan=-1.0))), gap, low, high)
+
+    def _at(self, at: int, gap: Array, low: Array, high: Array) -> Largest:
         return Largest(*(float(part[at]) for part in (gap, self.se, low, high, self.times)))
 
     def within(self, tolerance: float) -> Mask:

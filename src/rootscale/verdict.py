@@ -36,6 +36,8 @@ from rootscale.trajectory import Trajectory, need_keys
 
 __all__ = ["FEWEST", "Absolute", "Comparison", "Gap", "Verdict", "compare", "diverged_counts", "need_levels"]
 
+#: Verdicts on test functions, from what says least to what settles the whole.
+_SEVERITY: Mapping[str | None, int] = {None: 0, "same": 0, "undecided": 1, "different": 2}
 FEWEST = 2  # seeds (pairs, where paired) for a band; it is of use from 4 on
 
 
@@ -76,6 +78,15 @@ class Comparison:
     def decisive(self) -> tuple[Gap, ...]:
         """The gaps on which the verdict rests."""
         return tuple(gap for name, gap in self.gaps.items() if not self.deciding or name in self.deciding)
+
+    @property
+    def worst(self) -> Gap | None:
+        """The gap that settled the verdict: the largest of the severest verdict among those on which it rests."""
+
+        def rank(gap: Gap) -> tuple[int, float]:
+            return _SEVERITY[gap.verdict], float(np.nan_to_num(abs(gap.judged.gap)))
+
+        return max(self.decisive, key=rank, default=None)
 
     @property
     def verdict(self) -> Verdict | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from problems import PLANS, make, mlp_batchnorm
 from torch import nn
 
@@ -364,6 +365,12 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("{file}:task --to 8 --points 0", "points must be at least 1, got 0"),
         ("{file}:task --to 8 --switch-at inf", "--switch-at takes samples or a share such as 25%, got 'inf'"),
         ("{file}:task --to 8 --device gpu", "device must be one of torch, such as cpu or cuda, got 'gpu'"),
+        pytest.param(
+            "{file}:task --to 8 --device cuda",
+            "there is no device cuda for torch",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
+        ("{file}:task --to 8 --batch-size 2", "--batch-size is for a loop of your own; {file}:task is a Task"),
         ("{file}:task --to 8 --level 95", "a level between 0 and 1, got 0.05 and 95"),
         ("{file}:task --to 8 --decide-by loss", "the verdict cannot rest on 'loss'"),
         ("{file}:task --to 8 --report nowhere/x.html", "there is no folder nowhere for the report"),
@@ -373,9 +380,30 @@ def test_mistakes_end_in_one_line(task_file, tmp_path, capsys, monkeypatch, word
     monkeypatch.delenv("ROOTSCALE_DATA", raising=False)
     assert main(["check", *words.format(file=task_file).split(), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert message.replace("{file}", str(task_file)) in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_task_that_fails_in_its_own_program_says_where(tmp_path, capsys):
+    path = tmp_path / "fails.py"
+    path.write_text(
+        "import torch\nfrom rootscale import Adam, Plan\nfrom rootscale.lab import Task\n"
+        "x = torch.ones(20, 3)\n"
+        "def loss(outputs, y):\n"
+        "    return (outputs @ y).sum(1)\n"
+        "plan = Plan(Adam(eta=1e-3), batch_size=4, steps=50)\n"
+        "task = Task('mine', plan, lambda: torch.nn.Linear(3, 1), loss, (x, x))\n"
+    )
+    for more in ([], ["--find-largest"]):
+        assert (
+            main(["check", f"{path}:task", "--to", "8", *more, "--workers", "1", "--out", str(tmp_path / "out")]) == 2
+        )
+        said = capsys.readouterr().err
+        assert "the task 'mine'" in said
+        assert "failed: RuntimeError: " in said
+        assert f'{path}", line 6, in loss' in said
+        assert "rootscale/lab" not in said
 
 
 def test_a_share_of_the_run_is_a_switch(task_file, tmp_path, capsys):

@@ -2,8 +2,12 @@
 
 import json
 import math
+import shlex
+import subprocess
 import sys
 import textwrap
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ import torch
 
 from rootscale import Adam, AdamW, Plan
 from rootscale.cli import main
+from rootscale.cli.watching import stoppable
 from rootscale.integrations.logs import read_logs
 from rootscale.lab import (
     Check,
@@ -19,6 +24,7 @@ from rootscale.lab import (
     Forked,
     Here,
     Loop,
+    Observer,
     Search,
     Store,
     UnfinishedError,
@@ -26,7 +32,7 @@ from rootscale.lab import (
     check,
     find_largest,
 )
-from rootscale.lab.command import values_of
+from rootscale.lab.command import _end, values_of
 from rootscale.lab.forking import can_fork
 from rootscale.lab.loop import Convert, is_train_function
 from rootscale.lab.rounds import Rounds
@@ -207,7 +213,6 @@ def test_a_deadline_ends_a_run_when_it_logs(tmp_path):
 
 def test_another_source_makes_new_runs(tmp_path):
     notes = []
-    from rootscale.lab import Observer
 
     for factor in (1.0, 1.5):
         path = tmp_path / "mine.py"
@@ -283,6 +288,8 @@ def test_a_function_is_checked_from_the_command_line(tmp_path, capsys):
         """)
     )
     out = ["--seeds", "4", "--workers", "1", "--out", str(tmp_path / "kept")]
+    assert main(["check", f"{path}:train", "--to", "16", *out, "--report", str(tmp_path)]) == 0
+    assert "No report: " in capsys.readouterr().out  # a folder: the verdict stands
     assert main(["check", f"{path}:train", "--to", "16", *out]) == 0
     assert "mine-train: runs from scratch" in capsys.readouterr().out
     assert main(["check", f"{path}:bare", "--to", "16", *out]) == 2
@@ -351,7 +358,7 @@ def test_the_search_ends_at_the_first_batch_that_is_different(tmp_path):
     assert sorted(set(made)) == [4, 8, 16, 32]
     assert len(made) == 14  # four seeds of each decide; of the last, two show it on the way
     assert branch.to_dict()["arms"][-1]["stopped_at"] == pytest.approx(32 + 0.75 * (1600 - 32))
-    assert str(branch) == "after 32 samples B = 16 is the same; 32 is different"
+    assert str(branch) == "after 0 samples B = 16 is the same; 32 is different"
     assert Check.load(tmp_path / "start-0")["B = 32"].verdict == "different"
 
 
@@ -468,3 +475,196 @@ def test_ctrl_c_says_where_the_runs_are_and_the_command_that_goes_on_with_them(t
     assert main(words) == 0
     made = (tmp_path / "made.txt").read_text().split()
     assert made == ["0", "1", "1", "2", "0", "1", "2"]  # the first is not made again
+
+
+# -- what goes wrong in a loop
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("out of memory"), SystemExit(0), FileNotFoundError(2, "No such file")],
+    ids=["error", "exit", "file"],
+)
+def test_a_loop_that_fails_says_which_run_and_where_and_is_no_verdict(tmp_path, capsys, error):
+    path = tmp_path / "fails.py"
+    path.write_text(
+        "import math\n"
+        "def train(batch_size, seed, log, convert):\n"
+        "    for samples in range(batch_size, 401, batch_size):\n"
+        "        log(samples=samples, loss=math.exp(-samples / 100) + 1e-3 * seed)\n"
+        "        if (batch_size, seed) == (16, 1):\n"
+        f"            raise {error!r}\n"
+    )
+    words = ["check", f"{path}:train", "--batch-size", "4", "--to", "16", "--seeds", "3", "--workers", "1"]
+    assert main([*words, "--out", str(tmp_path / "kept")]) == 2
+    said = capsys.readouterr().err
+    assert f"B = 16, seed 1 failed: {type(error).__name__}: {error}\n" in said
+    assert f'{path}", line 6, in train' in said
+    assert "Traceback" not in said
+    assert "rootscale/lab" not in said
+    assert len(list(tmp_path.rglob("log.jsonl"))) == 4
+
+
+def test_the_terminal_says_that_runs_diverged_and_does_not_speak_of_the_tolerance(tmp_path, capsys):
+    path = tmp_path / "nan.py"
+    path.write_text(
+        "import math\n"
+        "def train(batch_size=4, seed=0, log=None, convert=None):\n"
+        "    for samples in range(batch_size, 801, batch_size):\n"
+        "        lost = batch_size == 4 and samples > 400\n"
+        "        log(samples=samples, loss=math.nan if lost else math.exp(-samples / 200) + 1e-3 * math.sin(seed))\n"
+    )
+    words = ["check", f"{path}:train", "--to", "16", "--seeds", "4", "--workers", "1", "--out", str(tmp_path / "kept")]
+    assert main(words) == 3
+    said = capsys.readouterr().out
+    assert "B = 4, seed 3: diverged: loss is not finite from" in said
+    assert "B = 16 is undecided: 0 of its 4 runs diverged, and 4 of the 4 of B = 4. Find out why" in said
+    assert "lies about on the tolerance" not in said
+
+
+def test_only_numbers_are_logged():
+    with pytest.raises(ValueError, match=r"B = 4, seed 0 failed: log takes numbers; 'loss' is a Tensor of shape \[2\]"):
+        run(lambda batch_size, seed, log, convert: log(samples=4, loss=torch.ones(2)))
+
+
+def test_seeds_that_do_not_reach_the_runs_are_noted():
+    found = run(lambda batch_size, seed, log, convert: train(batch_size, 0, log, convert))
+    assert [note for note in found.made["notes"] if note.startswith("B = 4: all 4 runs are equal to the last digit")]
+    assert not [note for note in run(train).made["notes"] if "equal" in note]
+
+
+def test_another_checkpoint_of_the_same_name_makes_new_runs(tmp_path):
+    where, notes = tmp_path / "state.json", []
+    for samples in (800, 800, 1600):
+        where.write_text(json.dumps({"samples": samples}))
+        found = run(train, switch_at=where, store=tmp_path / "kept", observe=Observer(note=notes.append))
+        assert found.base.trajectory.meta["samples"][0] == pytest.approx(samples, abs=50)
+    assert notes[0].startswith("B = 4: the stored runs were made with another checkpoint")
+    assert len(notes) == 2  # and one on B = 16, the third time
+
+
+def test_no_run_of_a_search_is_made_before_all_checkpoints_are_there(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no checkpoint 25%, .* a loop of your own switches where you saved"):
+        find_largest(Loop("mine", train, 4), starts=(0, "25%"), store=Store(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_quick_search_takes_four_seeds_and_calls_undecided_what_is(tmp_path, capsys):
+    path = tmp_path / "open.py"
+    path.write_text(
+        "import math\n"
+        "def train(batch_size=4, seed=0, log=None, convert=None):\n"
+        "    for samples in range(batch_size, 801, batch_size):\n"
+        "        far = 0.03 * (batch_size > 4) * (1 + math.sin(40 * seed))\n"
+        "        log(samples=samples, loss=math.exp(-samples / 200) + far)\n"
+    )
+    words = ["check", f"{path}:train", "--to", "16", "--find-largest", "--quick", "--workers", "1"]
+    assert main([*words, "--out", str(tmp_path / "kept")]) == 3
+    said = capsys.readouterr()
+    assert "B = 16: undecided with 4 seeds" in said.err
+    assert "No larger batch is known to be the same; more seeds for B = 16 may tell." in said.out
+
+
+def test_the_start_of_a_search_from_scratch_is_0(tmp_path):
+    found = find_largest(Loop("mine", train, 4), Search(kappas=(4,)), store=Store(tmp_path), execute=HERE)
+    assert found.ramp == ((0, 16),)
+
+
+# -- what goes wrong with a command
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("LR=1 python a.py {batch_size} {seed} {log}", "has 'LR=1', which only a shell understands"),
+        ("cd a && python a.py {batch_size} {seed} {log}", r"has '&&', which .*: write it as sh -c '...'"),
+        ("python a.py {batch_size} {seed} {log} > out.txt", "has '>', which only a shell understands"),
+        ("python 'a.py {batch_size} {seed} {log}", "cannot be split into words"),
+        ("", "must have {batch_size}"),
+        ("python a.py {batch_size} {seed} {log} '{\"a\": 1}'", r"braces that are to stay are written {{ and }}"),
+    ],
+)
+def test_a_command_that_no_program_can_be_is_refused_before_it_is_run(text, said):
+    with pytest.raises(ValueError, match=said):
+        Command(text, None, read_logs)
+
+
+def test_a_command_may_change_its_folder(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loop = Loop("moves", Command(f"sh -c 'cd / && {script}'", PLAN, read_logs), 4)
+    assert check(loop, [4], seeds=2, execute=HERE, store="kept").base.trajectory.replicas == 2
+
+
+def test_settings_that_a_command_names_are_a_part_of_it(tmp_path):
+    settings = tmp_path / "base.yaml"
+    command = Command(f"python -m mine --config={settings} {{batch_size}} {{seed}} {{log}}", None, read_logs)
+    found = []
+    for text in ("depth: 2", "depth: 2", "depth: 3"):
+        settings.write_text(text)
+        found.append(Loop("mine", command, 4).fingerprint())
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_log_that_another_run_left_is_not_taken_for_that_of_a_command(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"samples": 4, "loss": 1}\n{"samples": 8, "loss": 0.5}\n')
+    command = Command(f"{sys.executable} -S -c pass {{batch_size}} {{seed}}", None, read_logs, f"{tmp_path}/a.jsonl")
+    with pytest.raises(ValueError, match=r"B = 4, seed 0: the command did not write to .*a.jsonl, whose log is older"):
+        check(Loop("silent", command, 4), [4], seeds=2, execute=HERE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_command_ends_with_all_that_it_started():
+    words = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
+    child = Path("/proc", process.stdout.readline().decode().strip(), "stat")
+    _end(process)
+    while child.exists() and child.read_text().split()[2] != "Z":
+        time.sleep(0.01)
+    process.stdout.close()
+
+
+LIVE = """
+import json, math, sys, time
+size, seed, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+with open(path, "w") as file:
+    for samples in range(32, 1601, 32):
+        loss = 1 + 0.2 * (size > 4) + math.exp(-samples / 400) + 1e-3 * math.sin(7 * seed + size)
+        print(json.dumps({"samples": samples, "loss": loss}), file=file, flush=True)
+        if size > 4 and seed == 2 and samples == 800:
+            time.sleep(60)
+"""
+
+
+def test_a_command_that_is_clearly_different_is_stopped_on_the_way(tmp_path, monkeypatch):
+    monkeypatch.setattr("rootscale.lab.early.EVERY", 0.0)
+    monkeypatch.setattr("rootscale.lab.early.SHARE", 1e9)
+    (tmp_path / "live.py").write_text(LIVE)
+    text = f"{sys.executable} -S {tmp_path / 'live.py'} {{batch_size}} {{seed}} {{log}}"
+    loop = Loop("live", Command(text, None, read_logs), 4)
+    search = Search(kappas=(4,), rounds=Rounds.of(4))
+    (branch,) = find_largest(loop, search, store=Store(tmp_path / "kept"), execute=HERE).branches
+    (arm,) = branch.check.others
+    assert arm.verdict == "different"
+    assert arm.trajectory.replicas == 3  # the third was stopped in its sleep, and the fourth was not begun
+    assert arm.trajectory.meta["stopped_at"] < 800
+    (part,) = (tmp_path / "kept").rglob("log.part.jsonl")
+    assert len(part.read_text().splitlines()) == 24  # of 25 that were written, without the last
+
+
+def test_a_run_that_cannot_be_checked_says_what_it_takes(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("def train(batch_size, seed):\n    pass\n\ndef good(batch_size, seed, log, convert):\n    pass\n")
+    words = ["--batch-size", "4", "--to", "16", "--out", str(tmp_path / "kept")]
+    assert main(["check", f"{path}:train", *words]) == 2
+    said = "a training function train(batch_size, seed, log, convert); it takes (batch_size, seed)"
+    assert said in capsys.readouterr().err
+    assert main(["check", f"{path}:good", *words, "--stop", "50%"]) == 2
+    assert "--stop takes a number of samples where a loop of your own is checked, got '50%'" in capsys.readouterr().err
+
+
+def test_the_command_that_resumes_has_its_quotes(monkeypatch, capsys):
+    words = ["rootscale", "check", "--command", "python 'my dir/a.py' {batch_size}", "--switch-at", "25%"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(KeyboardInterrupt), stoppable(Path("runs")):
+        raise KeyboardInterrupt
+    assert shlex.split(capsys.readouterr().err.splitlines()[1]) == words

@@ -23,7 +23,8 @@ def loop_of_command(args: argparse.Namespace) -> Loop:
     if plan is None and args.batch_size is None:
         raise ValueError("--command needs the batch size of the base: give --batch-size, or a --plan")
     size = int(plan.batch_size.total) if plan is not None else args.batch_size
-    return Loop(_name(args.own_command), Command(args.own_command, plan, read_logs, args.log), size, plan)
+    command = Command(args.own_command, plan, read_logs, args.log)
+    return Loop(_name(command.text), command, size, plan)
 
 
 def loop_of_function(where: str, train: Any, args: argparse.Namespace) -> Loop:

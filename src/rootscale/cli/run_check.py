@@ -7,6 +7,7 @@ import re
 import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +15,7 @@ from rich.markup import escape
 from rootscale.cli.console import make_console
 from rootscale.cli.lab import TASKS
 from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
-from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
+from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
 from rootscale.cli.watching import duration, observing, stoppable, tracker
 from rootscale.files import command_line, need_folder
 from rootscale.format import few_digits, show
@@ -47,7 +48,8 @@ from rootscale.plan import Plan
 from rootscale.rules import rule_text
 
 __all__ = [
-    "folder_name", "handle_check", "handle_demo", "make_executor", "measure_of", "samples_at", "start_of", "subject_of",
+    "folder_name", "handle_check", "handle_demo", "make_executor", "measure_of", "samples_at", "seeds_of", "start_of",
+    "subject_of",
 ]  # fmt: skip
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
@@ -69,7 +71,7 @@ def handle_check(args: argparse.Namespace) -> int:
     measure, execute = measure_of(args), make_executor(args)
     setup = Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs)
     judge = Judge(args.tolerance, args.level, args.decide_by, args.looks)
-    seeds = FIRST if args.quick and args.seeds == "auto" else args.seeds
+    seeds = seeds_of(args)
     if isinstance(task, Task) and isinstance(start, int) and args.device.startswith("cpu"):
         refuse(task, variants, Rounds.of(seeds, args.budget).first, judge)
         settings = settings_of(task, variants, start, stop, measure, setup)
@@ -145,7 +147,15 @@ def subject_of(args: argparse.Namespace) -> Task | Loop:
         raise ValueError(f"TASK must be file.py:name, module:name, or one of {', '.join(TASKS)}; got {text!r}")
     where = text if ":" in text else f"rootscale.paper.tasks:{text}"
     found = load_named(where)
-    return loop_of_function(where, found, args) if is_train_function(found) else as_task(where, found)
+    if is_train_function(found):
+        return loop_of_function(where, found, args)
+    task = as_task(where, found)
+    given = [name for name in ("batch_size", "plan", "values", "log") if getattr(args, name)]
+    if given:
+        raise ValueError(
+            f"--{given[0].replace('_', '-')} is for a loop of your own; {text} is a Task, whose plan says how it is run"
+        )
+    return task
 
 
 def start_of(text: str, task: Task | Loop, total: int) -> int | str:
@@ -163,6 +173,7 @@ def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
     rules = [rule_text(rule, args.averaging, args.keep) for rule in args.rule]
     found = [Variant(to / size, rule) for to in args.to for rule in rules]
     found = [variant for variant in found if variant.kappa != 1] + [Variant(ell=ell) for ell in args.ell if ell != 1]
+    found = list(dict.fromkeys(found))
     if not found:
         raise ValueError(
             f"nothing to compare with batch size {show(size)}: give others with --to, or SVAG with --ell; "
@@ -181,6 +192,12 @@ def make_executor(args: argparse.Namespace) -> Execute:
     return Forked(args.workers, args.together)
 
 
+def seeds_of(args: argparse.Namespace) -> int | Literal["auto"]:
+    """Return how many seeds there are; of a quick check, the first few and no more."""
+    given: int | Literal["auto"] = args.seeds
+    return FIRST if args.quick and given == "auto" else given
+
+
 def measure_of(args: argparse.Namespace) -> Measure:
     """Return what is measured: as much as the share allows, but for numbers that were given."""
     given = {"points": args.points, "eval_samples": args.eval_samples}
@@ -195,10 +212,13 @@ def _say_cost(cost: Cost, settings: Settings, seeds: int | str, execute: Execute
     """Print, before anything is run, about how long it takes."""
     count, more = (seeds, "") if isinstance(seeds, int) else (FIRST, " at first")
     measure = settings.measure
+    short = ""
+    if measure.share is not None and cost.share > 1.1 * measure.share:
+        short = f" (more than {100 * measure.share:.0f} %: the runs are too short for less)"
     print(
         f"about {duration(cost.seconds(count, execute.workers()))} for {cost.runs} kinds of runs with {count} seeds"
         f"{more}, {100 * cost.share:.0f} % of it measuring: {len(settings.grid)} points on {measure.eval_samples:,} "
-        "samples; runs that are stored are not made again",
+        f"samples{short}; runs that are stored are not made again",
         file=sys.stderr, flush=True,
     )  # fmt: skip
 
@@ -213,7 +233,9 @@ def folder_name(name: str) -> str:
 
 
 def samples_at(flag: str, text: str, total: int) -> int:
-    """Return a number of samples, given as such or as a share of the run."""
+    """Return a number of samples, given as such or as a share of the run, whose length a loop does not tell."""
+    if text.endswith("%") and not total:
+        raise ValueError(f"{flag} takes a number of samples where a loop of your own is checked, got {text!r}")
     try:
         return int(float(text[:-1]) / 100 * total) if text.endswith("%") else int(float(text))
     except (OverflowError, ValueError):
@@ -248,6 +270,7 @@ def show_check(found: Check, console: Console) -> None:
     print_verdicts(found, console)
     for arm in found.others:
         _explain(arm, console)
+    print_notes(found, console)
     advice = recommend(found)
     if advice:
         console.print("\n[bold]What to do[/]")
@@ -256,7 +279,10 @@ def show_check(found: Check, console: Console) -> None:
 
 
 def _explain(arm: Arm, console: Console) -> None:
-    words = {"likely": arm.causes, "warning": arm.guards if not arm.causes else ()}
+    assert arm.comparison is not None
+    words = {
+        "likely": arm.causes, "note": arm.comparison.notes, "warning": arm.guards if not arm.causes else (),
+    }  # fmt: skip
     for what, texts in words.items():
         for text in texts[:3]:
             console.print(f"  {escape(arm.label)}: {what}: {escape(text)}", soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from rootscale.cli.console import make_console
-from rootscale.cli.verdicts import EXIT, print_verdicts, write_report
+from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
 from rootscale.integrations.logs import read_logs
@@ -79,13 +79,12 @@ def _show(found: Check, sides: Sequence[Sequence[Log]], console: Console) -> Non
     runs = [f"{len(logs)} run{'s' * (len(logs) > 1)}" for logs in sides]
     others = ", ".join(f"{escape(arm.label)} ({n})" for arm, n in zip(found.others, runs[1:], strict=True))
     console.print(f"{others} compared with [bold]{escape(found.base.label)}[/] ({runs[0]}):\n")
-    print_verdicts(found, console, "largest gap, with its band")
+    print_verdicts(found, console)
     for arm in found.others:
         for text in _said(arm):
             console.print(f"  {escape(arm.label)}: {escape(text)}", soft_wrap=True)
     console.print("")
-    for note in found.made["notes"]:
-        console.print(f"[dim]  {escape(note)}[/]", soft_wrap=True)
+    print_notes(found, console)
 
 
 def _said(arm: Arm) -> list[str]:

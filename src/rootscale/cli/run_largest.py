@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rootscale.cli.console import make_console
-from rootscale.cli.run_check import folder_name, make_executor, measure_of, samples_at, start_of, subject_of
+from rootscale.cli.run_check import folder_name, make_executor, measure_of, samples_at, seeds_of, start_of, subject_of
 from rootscale.cli.verdicts import EXIT, write_report
 from rootscale.cli.watching import observing, stoppable, tracker
 from rootscale.files import command_line, write_json
@@ -44,7 +44,7 @@ def handle_largest(args: argparse.Namespace) -> int:
             Search(
                 kappas,
                 rule,
-                Rounds.of(args.seeds, args.budget),
+                Rounds.of(seeds_of(args), args.budget),
                 Judge(args.tolerance, args.level, args.decide_by, args.looks),
             ),
             starts=[start_of(text, task, total) for text in args.switch_at],
@@ -82,4 +82,11 @@ def _show(found: Largest, tolerance: Tolerance, console: Console) -> None:
         "and the third. It is assumed that larger batches are further away."
     )
     stages = [f"{show(size)} from {show(at)} samples on" for at, size in found.ramp]
-    console.print(f"A ramp: {listed(stages)}." if stages else "No larger batch is the same: switch later.")
+    arms = [arm for branch in found.branches for arm in branch.check.others]
+    unknown = list(dict.fromkeys(arm.label for arm in arms if arm.verdict == "undecided"))
+    if stages:
+        console.print(f"A ramp: {listed(stages)}.")
+    elif unknown:
+        console.print(f"No larger batch is known to be the same; more seeds for {listed(unknown)} may tell.")
+    else:
+        console.print("No larger batch is the same: switch later.")

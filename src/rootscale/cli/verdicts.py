@@ -10,26 +10,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from rootscale.format import percent
-from rootscale.gap import Gap
 from rootscale.lab import Check
 from rootscale.tolerance import tolerance_text
 
-__all__ = ["EXIT", "print_verdicts", "write_report"]
+__all__ = ["EXIT", "print_notes", "print_verdicts", "write_report"]
 
 EXIT = {"same": 0, "different": 1, "undecided": 3}
 _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
-def print_verdicts(found: Check, console: Console, what: str = "largest gap of the loss, with its band") -> None:
+def print_verdicts(found: Check, console: Console) -> None:
     """Print the verdict on each arm as a table, and what its words mean."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     open_ones = any(arm.verdict == "undecided" for arm in found.others)
-    for column in ("", "verdict", what, *(["seeds that would decide"] if open_ones else [])):
+    for column in ("", "verdict", "largest gap, with its band", *(["seeds that would decide"] if open_ones else [])):
         table.add_column(column, overflow="fold")
     for arm in found.others:
         assert arm.comparison is not None
         verdict = arm.comparison.verdict or "not judged"
-        worst = max(arm.comparison.decisive, key=_size)
+        worst = arm.comparison.worst
+        assert worst is not None
         needed = arm.comparison.seeds_needed
         banded = np.isfinite(worst.judged.low)
         gap = str(worst.judged) if banded else percent(worst.judged.gap, worst.judged.se, sign="+")
@@ -49,15 +49,17 @@ def print_verdicts(found: Check, console: Console, what: str = "largest gap of t
     )
 
 
-def _size(gap: Gap) -> float:
-    return float(np.nan_to_num(abs(gap.judged.gap)))
+def print_notes(found: Check, console: Console) -> None:
+    """Print how the logs were read, where runs were compared by them."""
+    for note in found.made.get("notes", ()):
+        console.print(f"[dim]  {escape(note)}[/]", soft_wrap=True)
 
 
 def write_report(found: Check, path: Path, console: Console) -> None:
-    """Write the report and say where it is; or why there is none."""
+    """Write the report and say where it is; or why there is none, which takes nothing from the verdict."""
     try:
         from rootscale.report import write_page
 
         console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
-    except (ImportError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         console.print(f"\nNo report: {escape(str(error))}")

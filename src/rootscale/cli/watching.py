@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -85,7 +86,7 @@ def stoppable(runs: Path) -> Iterator[None]:
     except (KeyboardInterrupt, UnfinishedError) as error:
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else "the budget is spent"
         words = ["rootscale", *sys.argv[1:]]
-        command = " ".join(f"'{word}'" if set(word) & set(" \t'\"*;&|<>()$") else word for word in words)
+        command = " ".join(shlex.quote(word) if set(word) & set(" \t'\"*;&|<>()$") else word for word in words)
         _say(f"{why}: the runs so far are in {runs}; this resumes them:\n  {command}")
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from rootscale.lab.checks import Judge, arm_of, compared_arm, settings_of
-from rootscale.lab.early import ClearlyDifferentError, LoopWatch, TaskWatch, at_the_end
+from rootscale.format import show
+from rootscale.lab.checks import Judge, arm_of, compared_arm
+from rootscale.lab.early import LoopWatch, TaskWatch, at_the_end
 from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.group import Spec
 from rootscale.lab.loop import Loop
@@ -15,8 +16,8 @@ from rootscale.lab.loop_check import check_loop, with_noise, with_plan
 from rootscale.lab.loop_runs import LoopSpec, run_loop
 from rootscale.lab.result import Arm
 from rootscale.lab.rounds import Rounds
-from rootscale.lab.settings import Measure, Setup
-from rootscale.lab.stopping import Deadline
+from rootscale.lab.settings import Settings
+from rootscale.lab.stopping import ClearlyDifferentError, Deadline
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer, Sweep, sweep
 from rootscale.lab.task import Task
@@ -47,22 +48,25 @@ class Search:
     rounds: Rounds = field(default_factory=lambda: Rounds.of("auto"))
     judge: Judge = field(default_factory=Judge)
 
+    @property
+    def variants(self) -> list[Variant]:
+        """The batch sizes, the smallest first."""
+        return [Variant(kappa, self.rule) for kappa in sorted(Fraction(kappa) for kappa in self.kappas)]
+
     def __post_init__(self) -> None:
         if not self.kappas or min(self.kappas) <= 1:
-            raise ValueError(f"the batch sizes must be larger than that of the base; got kappa {list(self.kappas)}")
+            given = ", ".join(show(kappa) for kappa in self.kappas) or "none"
+            raise ValueError(f"the batch sizes must be larger than that of the base; got {given} times as large")
 
 
 def task_look(
-    task: Task, search: Search, start: int, stop: int | None, measure: Measure, setup: Setup,
-    execute: Execute | None, place: Store, observe: Observer,
-) -> Look:  # fmt: skip
+    task: Task, search: Search, settings: Settings, execute: Execute | None, place: Store, observe: Observer
+) -> Look:
     """Return how a task is looked at; all arms are measured on one grid, so that they share the runs of the base."""
-    variants = [Variant(Fraction(kappa), search.rule) for kappa in search.kappas]
-    settings = settings_of(task, variants, start, stop, measure, setup)
     runs = replace(place, folder=place.folder / "runs")
 
     def look(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Arm, list[Arm]]:
-        workers = limited(execute or default_executor(setup.device), within)
+        workers = limited(execute or default_executor(settings.setup.device), within)
 
         def made(which: Sequence[Variant], following: Observer) -> Sweep:
             return sweep(task, which, seeds=seeds, settings=settings, store=runs, execute=workers, observe=following)
@@ -86,13 +90,12 @@ def loop_look(
     loop: Loop, search: Search, start: str | None, alignment: Alignment, execute: Execute | None, place: Store,
     observe: Observer,
 ) -> Look:  # fmt: skip
+    """Return how a loop of the user's is looked at, from a checkpoint or from scratch."""
     how = replace(alignment, metrics=tuple(search.judge.decide_by or alignment.metrics))
+    runs = replace(place, folder=place.folder / "runs")
 
     def look(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Arm, list[Arm]]:
-        workers, runs = (
-            limited(execute or default_executor("cpu"), within),
-            replace(place, folder=place.folder / "runs"),
-        )
+        workers = limited(execute or default_executor("cpu"), within)
         own, spec = (LoopSpec(loop, variant, checkpoint=start) for variant in (Variant(), *some))
         (logs,) = run_loop([own], seeds, runs, workers, observe)
         base = dict(zip(seeds, logs, strict=True))

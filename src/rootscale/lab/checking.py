@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,6 @@ from rootscale.lab.sweeps import Observer, kept
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment
-from rootscale.verdict import FEWEST
 
 __all__ = ["check"]
 
@@ -67,44 +67,44 @@ def check(
             stopped is resumed. None keeps nothing.
         observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
     """
+    tried, rounds, watcher = as_variants(variants), Rounds.of(seeds, budget), observe or Observer()
+    look: Callable[..., Check]
     if isinstance(task, Loop):
         how = replace(alignment, metrics=tuple(judge.decide_by or alignment.metrics), points=measure.points)
         how = how if stop is None else replace(how, stop=float(stop))
-        options = {"checkpoint": _checkpoint(switch_at), "alignment": how, "judge": judge}
-        return _check_loop(task, as_variants(variants), Rounds.of(seeds, budget), execute, store, observe, options)
-    if not isinstance(switch_at, int):
+        look = partial(check_loop, task, checkpoint=_checkpoint(switch_at), alignment=how)
+    elif isinstance(switch_at, int):
+        refuse(task, tried, rounds.first, judge)
+        look = partial(check_task, task, settings=settings_of(task, tried, switch_at, stop, measure, setup))
+    else:
         raise ValueError(f"switch_at of a Task is a number of samples, got {switch_at!r}; a path is for a Loop")
-    tried, rounds = as_variants(variants), Rounds.of(seeds, budget)
-    refuse(task, tried, rounds.first, judge)
-    settings = settings_of(task, tried, switch_at, stop, measure, setup)
-    return check_task(task, tried, rounds, settings, judge, execute=execute, store=store, observe=observe or Observer())
-
-
-def _check_loop(
-    loop: Loop,
-    variants: Sequence[Variant],
-    rounds: Rounds,
-    execute: Execute | None,
-    store: Store | str | Path | None,
-    observe: Observer | None,
-    options: dict[str, Any],
-) -> Check:
-    """Check a loop, with more and more seeds where they are to be added until all verdicts are decided."""
-    numbers = rounds.first
-    if len(numbers) < FEWEST or len(set(numbers)) < len(numbers):
-        raise ValueError(f"at least {FEWEST} different seeds are needed for a verdict, got {list(numbers)}")
-    watcher = observe or Observer()
     with kept(as_store(store)) as place:
 
-        def compared(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Check, list[Arm]]:
-            workers = limited(execute or default_executor("cpu"), within)
-            found = check_loop(loop, some, seeds, execute=workers, store=place, observe=watcher, **options)
+        def compared(some: Sequence[Variant], numbers: Sequence[int], within: Deadline) -> tuple[Check, list[Arm]]:
+            workers = limited(execute or default_executor(setup.device), within)
+            found = look(some, numbers, judge=judge, execute=workers, store=place, observe=watcher)
             return found, list(found.others)
 
-        found, arms = rounds.run(variants, compared, watcher.note)
-        result = replace(found, others=tuple(arms))
-        result.save(place.folder)
-    return result
+        found, arms = rounds.run(tried, compared, watcher.note)
+        found = replace(found, others=tuple(arms))
+        found = replace(found, made={**found.made, **_spent(found)})
+        found.save(place.folder)
+    return found
+
+
+def _spent(found: Check) -> dict[str, Any]:
+    """Return the seconds of all runs, and the share of them that was measuring, as far as the runs say.
+
+    Loops of the user's do not, and runs of older versions know no share.
+    """
+    arms = (found.base, *found.others)
+    known = [one.meta for one in (*(arm.trajectory for arm in arms), found.warm) if one is not None]
+    if not all("seconds" in meta for meta in known):
+        return {}
+    seconds = sum(float(meta["seconds"]) for meta in known)
+    measuring = [float(meta["measuring"]) for meta in known if "measuring" in meta]
+    share = round(sum(measuring) / seconds, 3) if seconds and len(measuring) == len(known) else None
+    return {"seconds": round(seconds, 1), "measuring": share}
 
 
 def _checkpoint(switch_at: int | str | Path) -> str | None:

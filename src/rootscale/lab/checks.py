@@ -1,4 +1,4 @@
-"""The check: does a run stay the same when its batch size changes?"""
+"""The check of a task: the judge, the variants, the settings, the runs, and the arms with their comparisons."""
 
 from __future__ import annotations
 
@@ -12,22 +12,30 @@ from pathlib import Path
 from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.causes import causes_of
-from rootscale.lab.execute import Execute, default_executor, limited
+from rootscale.lab.execute import Execute
 from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES, Arm, Check
-from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Measure, Settings, Setup, grid
-from rootscale.lab.stopping import Deadline
-from rootscale.lab.store import Store, as_store
-from rootscale.lab.sweeps import Observer, Sweep, kept, sweep
+from rootscale.lab.store import Store
+from rootscale.lab.sweeps import Observer, Sweep, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.tolerance import Tolerance, tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, compare, need_levels
 
-__all__ = ["Judge", "arm_of", "as_variants", "check_task", "compared_arm", "judged_arm", "refuse", "settings_of"]
+__all__ = [
+    "Judge",
+    "arm_of",
+    "as_variants",
+    "check_task",
+    "compared_arm",
+    "judged_arm",
+    "measured_on",
+    "refuse",
+    "settings_of",
+]
 
 
 @dataclass(frozen=True)
@@ -55,51 +63,30 @@ class Judge:
 def check_task(
     task: Task,
     variants: Sequence[Variant],
-    rounds: Rounds,
+    seeds: Sequence[int],
+    *,
     settings: Settings,
     judge: Judge,
-    *,
-    execute: Execute | None,
-    store: Store | str | Path | None,
+    execute: Execute,
+    store: Store,
     observe: Observer,
 ) -> Check:
-    """Check a task, as `rootscale.lab.check` does, with its variants, seeds and settings made up."""
-    device = settings.setup.device
-    with kept(as_store(store)) as place:
-        runs = replace(place, folder=place.folder / "runs")
-
-        def compared(some: Sequence[Variant], numbers: Sequence[int], within: Deadline) -> tuple[Sweep, list[Arm]]:
-            workers = limited(execute or default_executor(device), within)
-            swept = sweep(
-                task, [Variant(), *some], seeds=numbers, settings=settings, store=runs, execute=workers, observe=observe
-            )
-            return swept, [compared_arm(task, variant, swept, settings, judge) for variant in some]
-
-        swept, arms = rounds.run(variants, compared, observe.note)
-    base = swept.trajectories[Variant()]
-    trajectories = [base, *(arm.trajectory for arm in arms), *([] if swept.warm is None else [swept.warm])]
+    """Run a task as it is and in other ways with some seeds, and compare the runs; see `rootscale.lab.check`."""
+    runs = replace(store, folder=store.folder / "runs")
+    swept = sweep(
+        task, [Variant(), *variants], seeds=seeds, settings=settings, store=runs, execute=execute, observe=observe
+    )
     made = {
-        "command": place.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
-        **environment(device),
-        "seeds": list(base.meta["seeds"]),
-        "seconds": round(sum(float(one.meta["seconds"]) for one in trajectories), 1),
-        "measuring": _measuring(trajectories),
+        "command": store.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+        **environment(settings.setup.device),
+        "seeds": list(seeds),
         "date": time.strftime("%Y-%m-%d"),
         "tolerance": tolerance_to_json(judge.tolerance),
         "level": judge.level,
     }
-    result = Check(task.name, arm_of(task, Variant(), base), tuple(arms), settings.switch_at, made, swept.warm)
-    if store is not None:
-        result.save(place.folder)
-    return result
-
-
-def _measuring(trajectories: Sequence[Trajectory]) -> float | None:
-    """Return the share of the time that was spent on measuring; None where a run of an older version does not say."""
-    spent = sum(float(one.meta["seconds"]) for one in trajectories)
-    if not spent or not all("measuring" in one.meta for one in trajectories):
-        return None
-    return round(sum(float(one.meta["measuring"]) for one in trajectories) / spent, 3)
+    base = arm_of(task, Variant(), swept.trajectories[Variant()])
+    arms = tuple(compared_arm(task, variant, swept, settings, judge) for variant in variants)
+    return Check(task.name, base, arms, settings.switch_at, made, swept.warm)
 
 
 def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Arm:
@@ -155,8 +142,13 @@ def settings_of(
     if not 0 <= switch_at < stop:
         raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
     switch_at = switch_at // sizes[0] * sizes[0]
-    measure = measure.fitted(stop - switch_at, len(task.train), 0 if task.test is None else len(task.test))
+    measure = measured_on(task, measure, stop - switch_at)
     return Settings(grid(stop, measure.points, switch_at, sizes), switch_at, measure, setup)
+
+
+def measured_on(task: Task, measure: Measure, trained: int) -> Measure:
+    """Return what is measured along a run of so many samples."""
+    return measure.fitted(trained, len(task.train), 0 if task.test is None else len(task.test))
 
 
 def compared_arm(task: Task, variant: Variant, swept: Sweep, settings: Settings, judge: Judge) -> Arm:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import shlex
+import signal
 import string
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,8 +29,14 @@ PLACES = ("batch_size", "seed", "kappa", "log", "folder", "checkpoint")
 _SPELLED = {"eta": "lr", "beta": "alpha", "min_eta": "min_lr", "warmup": "warmup_steps", "decay": "decay_steps"}
 #: Counts of steps, which are whole numbers in a command.
 _COUNTS = ("steps", "warmup_steps", "decay_steps", "epochs", "dataset_size")
-#: Seconds between looks at whether a command has ended.
-_LOOK = 0.2
+#: Seconds between looks at whether a command has ended, and for which one that is asked to end has time to do so.
+_LOOK, _GRACE = 0.2, 10.0
+#: Of the time of a command, the most in which its log is read while it runs.
+_READING = 0.05
+#: Names of files that decide what a command does, where it names them.
+_DECIDES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
+#: Words that only a shell understands.
+_SHELL = ("&&", "||", "|", ";", ">", ">>", "<")
 #: Characters of its output that an error shows.
 _TAIL = 2000
 
@@ -52,11 +63,15 @@ class Command:
     log: str | None = None
 
     def __post_init__(self) -> None:
+        _need_program(self.text)
         known = [*PLACES, *([] if self.plan is None else values_of(self.plan))]
         for text in (self.text, self.log or ""):
             for name in _names(text):
                 if name not in known:
-                    raise ValueError(f"the command has {{{name}}}, which is not known; known are {', '.join(known)}")
+                    raise ValueError(
+                        f"the command has {{{name}}}, which is not known; known are {', '.join(known)}, and what "
+                        "--values gives; braces that are to stay are written {{ and }}"
+                    )
         if "batch_size" not in _names(self.text):
             raise ValueError(f"the command must have {{batch_size}}, which the check changes; got {self.text!r}")
         if "seed" not in _names(self.text):
@@ -67,9 +82,10 @@ class Command:
             )
 
     def source(self) -> str:
-        """Return the command and the Python files it names: what its runs depend on."""
-        files = [Path(word) for word in shlex.split(self.text) if word.endswith(".py") and Path(word).is_file()]
-        return "\n".join([self.text, *(parsed_source(file.read_text(encoding="utf-8")) for file in files)])
+        """Return the command and the programs and settings it names as files: what its runs depend on."""
+        words = [word.rpartition("=")[2] for word in shlex.split(self.text)]
+        files = [Path(word) for word in words if word.endswith(_DECIDES) and Path(word).is_file()]
+        return "\n".join([self.text, *(_content(file) for file in files)])
 
     def __call__(self, batch_size: int, seed: int, log: RunLog, convert: Convert) -> None:
         """Make a run."""
@@ -80,16 +96,48 @@ class Command:
             "kappa": float(convert.kappa),
             "log": log.folder / "command.jsonl",
             "folder": log.folder,
-            "checkpoint": convert.checkpoint or "",
+            "checkpoint": "" if convert.checkpoint is None else convert.checkpoint.absolute(),
         }
         words = [_filled(word, values) for word in shlex.split(self.text)]
-        _finish(words, log)
         path = Path(_filled(self.log or "{log}", values))
+        before = _stamp(path)
+        _finish(words, log, self._following(path, log))
         if not path.exists():
             raise ValueError(f"the command ended without a log at {path}: {shlex.join(words)}")
-        (found,) = _one(self.read(path), path)
-        for row in _rows(found):
-            log(row)
+        if self.log is not None and _stamp(path) == before:
+            raise ValueError(f"the command did not write to {path}, whose log is older: {shlex.join(words)}")
+        log.show(self._rows(path))
+
+    def _following(self, path: Path, log: RunLog) -> Callable[[], None]:
+        """Return what hands on the log of a command that runs, if anyone looks at it and it has grown."""
+        seen, due = _stamp(path), 0.0
+
+        def follow() -> None:
+            nonlocal seen, due
+            began = time.monotonic()
+            if not log.followed or began < due or (now := _stamp(path)) == seen:
+                return
+            seen = now
+            try:
+                rows = self._rows(path)[:-1]  # the last may be under way
+            except (OSError, ValueError):  # as all of it may
+                rows = []
+            due = time.monotonic() + (time.monotonic() - began) / _READING
+            if rows:
+                log.show(rows)
+
+        return follow
+
+    def _rows(self, path: Path) -> list[dict[str, float]]:
+        """Return the rows of a log as they were written."""
+        logs = self.read(path)
+        if len(logs) != 1:
+            raise ValueError(f"{path} holds {len(logs)} runs; a command logs one")
+        rows: dict[int, dict[str, float]] = {}
+        for name, series in logs[0].columns.items():
+            for row, value in zip(series.rows.tolist(), series.values.tolist(), strict=True):
+                rows.setdefault(row, {})[name] = value if math.isfinite(value) else math.nan
+        return [rows[row] for row in sorted(rows)]
 
 
 def values_of(plan: Plan) -> dict[str, float]:
@@ -121,12 +169,43 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
     return text.format(**values)
 
 
-def _finish(words: list[str], log: RunLog) -> None:
-    """Run the command to its end; one that is asked to stop is ended."""
+def _need_program(text: str) -> None:
+    """Refuse a command that does not begin with a program, or that only a shell could run."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"the command cannot be split into words ({error}): {text}") from None
+    name, sets, _ = words[0].partition("=") if words else ("", "", "")
+    strange = [word for word in words if word in _SHELL]
+    if strange or name in ("cd", "export") or (sets and name.isidentifier()):
+        raise ValueError(
+            f"the command has {(strange or words)[0]!r}, which only a shell understands, and none runs it: write it as "
+            f"sh -c '...', or set a variable as env NAME=VALUE python ...; got {text!r}"
+        )
+
+
+def _content(file: Path) -> str:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    return parsed_source(text) if file.suffix == ".py" else text
+
+
+def _stamp(path: Path) -> list[tuple[str, int, int]]:
+    """Return when what a path leads to was written, and how much of it there is."""
+    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            found.append((str(file), (stat := file.stat()).st_mtime_ns, stat.st_size))
+    return found
+
+
+def _finish(words: list[str], log: RunLog, follow: Callable[[], None]) -> None:
+    """Run the command to its end; one that is asked to stop is ended, with all that it started."""
     output = log.folder / "output.txt"
     with output.open("w", encoding="utf-8") as file:
         try:
-            process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
+            # Ctrl-C is not for the command: it would fail before anyone knows why.
+            process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         except OSError as error:
             raise ValueError(f"cannot run {words[0]!r}: {error.strerror or error}") from None
         try:
@@ -135,25 +214,23 @@ def _finish(words: list[str], log: RunLog) -> None:
                     process.wait(_LOOK)
                 except subprocess.TimeoutExpired:
                     log.look()
+                    follow()
         finally:
             if process.poll() is None:
-                process.terminate()
-                process.wait()
+                _end(process)
     if process.returncode:
         tail = output.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
         raise ValueError(f"the command failed with {process.returncode}: {shlex.join(words)}\n{tail}")
 
 
-def _one(logs: list[Log], path: Path) -> list[Log]:
-    if len(logs) != 1:
-        raise ValueError(f"{path} holds {len(logs)} runs; a command logs one")
-    return logs
-
-
-def _rows(log: Log) -> list[dict[str, float]]:
-    """Return the rows of a log as they were written."""
-    rows: dict[int, dict[str, float]] = {}
-    for name, series in log.columns.items():
-        for row, value in zip(series.rows.tolist(), series.values.tolist(), strict=True):
-            rows.setdefault(row, {})[name] = value if math.isfinite(value) else math.nan
-    return [rows[row] for row in sorted(rows)]
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a command and all that it started to end, and then make them."""
+    if sys.platform == "win32":  # there are no groups of processes
+        process.kill()
+        process.wait()
+        return
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)

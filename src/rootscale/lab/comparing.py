@@ -87,7 +87,11 @@ def compare(
         "level": judge.level,
         "notes": [
             *aligned.notes,
-            *(note for label, one in zip(labels, runs, strict=True) for note in _stuck(label, one)),
+            *(
+                note
+                for label, one in zip(labels, runs, strict=True)
+                for note in (*_stuck(label, one), *_equal(label, one))
+            ),
         ],
     }
     return Check(task or " and ".join(labels), Arm(labels[0], "base", None, None, runs[0]), arms, 0, made)
@@ -153,3 +157,15 @@ def _stuck(label: str, runs: Trajectory) -> list[str]:
                 f"its first value, {show(float(f'{values[ended][0, 0]:.4g}'))}"
             )
     return notes
+
+
+def _equal(label: str, runs: Trajectory) -> list[str]:
+    """Return a note on runs that are one run several times: they say nothing about chance."""
+    if runs.replicas > 1 and all(
+        np.array_equal(one, one[:1].repeat(len(one), 0), equal_nan=True) for one in runs.values.values()
+    ):
+        return [
+            f"{label}: all {runs.replicas} runs are equal to the last digit: does the seed reach them? As it is, the "
+            "bands know nothing of chance"
+        ]
+    return []

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import torch
 
+from rootscale.lab.failures import blaming
 from rootscale.lab.learner import make_learner
 from rootscale.lab.probes import Probes
 from rootscale.lab.settings import Settings
@@ -20,6 +21,8 @@ __all__ = ["Cost", "estimate_cost"]
 
 #: Most samples of the longer of the two steps that are timed.
 LONGEST = 512
+#: How often something is timed, and the seconds from which on once is enough.
+TRIES, LONG = 4, 0.5
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def estimate_cost(task: Task, variants: Sequence[Variant], settings: Settings) -
     size = int(task.plan.batch_size.total)
     stream = Stream(len(task.train), [0], settings.setup.replacement, 0, device)
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), blaming(f"a step of the task {task.name!r}"):
         torch.set_num_threads(1)  # as workers have it
         try:
 
@@ -69,7 +72,7 @@ def estimate_cost(task: Task, variants: Sequence[Variant], settings: Settings) -
 
             longer = max(size + 1, min(LONGEST, 8 * size))
             short, long = _timed(lambda: step(size)), _timed(lambda: step(longer))
-            point = _timed(lambda: probes.values(learner), 1) + _timed(lambda: probes.train_mode_loss(learner), 1)
+            point = _timed(lambda: probes.values(learner)) + _timed(lambda: probes.train_mode_loss(learner))
         finally:
             torch.set_num_threads(threads)
     each = max(0.0, (long - short) / (longer - size))  # seconds a sample, beyond what a step costs in any case
@@ -85,11 +88,11 @@ def estimate_cost(task: Task, variants: Sequence[Variant], settings: Settings) -
     return Cost(training, point * points * (1 + len(variants)), 1 + len(variants))
 
 
-def _timed(work: Callable[[], object], times: int = 3) -> float:
-    """Return the seconds of the fastest of so many, after one that is not counted where there are several."""
-    found = []
-    for _ in range(times + (times > 1)):
+def _timed(work: Callable[[], object]) -> float:
+    """Return the seconds of the fastest of `TRIES`, of which the first warms up; what takes long is done once."""
+    found = list[float]()
+    while len(found) < TRIES and not any(seconds > LONG for seconds in found):
         before = time.perf_counter()
         work()
         found.append(time.perf_counter() - before)
-    return min(found[times > 1 :])
+    return min(found)

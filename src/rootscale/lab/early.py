@@ -22,12 +22,13 @@ from rootscale.lab.loop import read_log
 from rootscale.lab.loop_runs import LoopSpec
 from rootscale.lab.result import Arm
 from rootscale.lab.run import Run
+from rootscale.lab.stopping import ClearlyDifferentError
 from rootscale.lab.store import Store
 from rootscale.logs import Alignment, Log, align, reached
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST
 
-__all__ = ["ClearlyDifferentError", "LoopWatch", "TaskWatch", "at_the_end"]
+__all__ = ["LoopWatch", "TaskWatch", "at_the_end"]
 
 #: Shares of a run at which is looked, and what each of them may spend of the chance of an error.
 PLACES, SPENT = (0.25, 0.5, 0.75), 0.05
@@ -35,10 +36,6 @@ PLACES, SPENT = (0.25, 0.5, 0.75), 0.05
 EVERY, SHARE = 1.0, 0.05
 #: What a run of a task has so far.
 _PART = "part.npz"
-
-
-class ClearlyDifferentError(Exception):
-    """Runs are clearly different from the base before their end; raised where they are made, to stop all of them."""
 
 
 def at_the_end(judge: Judge) -> Judge:

@@ -16,11 +16,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rootscale.lab.failures import blaming
 from rootscale.lab.loop import Loop
 from rootscale.lab.replicas import initialized
 from rootscale.lab.task import Data, Task, Tensors
@@ -53,22 +55,42 @@ class Fingerprints:
         self._data: dict[int, dict[str, str]] = {}
         self._seeds: dict[tuple[int, int], Numbers] = {}
         self._held: dict[int, Task] = {}  # an id stays with its object while that is held
+        self._files: dict[Path, list[float]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave everything behind: where it is unpickled, tasks are other objects."""
-        return {"_data": {}, "_seeds": {}, "_held": {}}
+        return {"_data": {}, "_seeds": {}, "_held": {}, "_files": {}}
 
-    def of(self, task: Task | Loop, seeds: Iterable[int]) -> dict[str, Any]:
-        """Return the fingerprint of a task for some seeds, in JSON's types; a loop of the user's has its own."""
+    def of(
+        self, task: Task | Loop, seeds: Iterable[int], start: Callable[[int], Path | None] = lambda seed: None
+    ) -> dict[str, Any]:
+        """Return the fingerprint of a task for some seeds, in JSON's types.
+
+        A loop of the user's has its own, and counts what is in the checkpoints from which its runs ``start``.
+        """
         if isinstance(task, Loop):
-            return task.fingerprint()
+            starts = {str(seed): start(seed) for seed in seeds}
+            known = {seed: {"checkpoint": self._file(path)} for seed, path in starts.items() if path is not None}
+            return {**task.fingerprint(), "seeds": known}
         key = id(self._held.setdefault(id(task), task))
         if key not in self._data:
             self._data[key] = {"train data": data_hash(task.train), "test data": data_hash(task.test)}
         for seed in seeds:
             if (key, seed) not in self._seeds:
-                self._seeds[key, seed] = seed_numbers(task, seed)
+                with blaming(f"the task {task.name!r}, tried on {SAMPLES} of its samples,"):
+                    self._seeds[key, seed] = seed_numbers(task, seed)
         return {**self._data[key], "seeds": {str(seed): self._seeds[key, seed] for seed in seeds}}
+
+    def _file(self, path: Path) -> list[float]:
+        """Return a hash of a file or folder, as numbers, which is read once."""
+        if path not in self._files:
+            found = hashlib.blake2b(digest_size=16)
+            for one in sorted(path.rglob("*")) if path.is_dir() else [path]:
+                if one.is_file():
+                    with one.open("rb") as file:
+                        found.update(hashlib.file_digest(file, "blake2b").digest())
+            self._files[path] = [float(byte) for byte in found.digest()]
+        return self._files[path]
 
 
 def differences(now: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:

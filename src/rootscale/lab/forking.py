@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -51,6 +52,7 @@ class Pool:
 
     def run(self) -> None:
         """Run all jobs; a job that fails stops the others, and its error is raised here."""
+        importlib.import_module("torch._dynamo")  # which every optimizer needs: a second, here and not in each process
         try:
             while self.waiting or self.running:
                 stopping = self.stop.asked or self.failed is not None

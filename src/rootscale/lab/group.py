@@ -47,6 +47,10 @@ class Spec:
         """In words, for legends."""
         return self.variant.label(self.task.plan)
 
+    def start(self, seed: int) -> Path | None:
+        """Return the file or folder from which a run of this seed starts; a task has none."""
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types; the device is left out, since runs may be moved."""
         settings = {**asdict(self.settings.measure), **asdict(self.settings.setup)}

@@ -19,14 +19,15 @@ from typing import Any
 
 from rootscale.format import show
 from rootscale.lab.branches import KAPPAS, Look, Search, loop_look, task_look
+from rootscale.lab.checks import measured_on, settings_of
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
+from rootscale.lab.loop_runs import need_checkpoint
 from rootscale.lab.result import Arm, Check
 from rootscale.lab.settings import Measure, Setup
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer
 from rootscale.lab.task import Task
-from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment
 from rootscale.noise import NOISE_SCALE, Advice, Interval, advice_of_scale, advise, noise_at_start
 from rootscale.tolerance import tolerance_to_json
@@ -150,8 +151,10 @@ def find_largest(
         store: of the runs and results: ``start-0``, ``start-1`` and so on hold a check each.
         stop, measure, setup, alignment, execute, observe: as for `rootscale.lab.check`.
     """
-    observe = observe or Observer()
-    branches = []
+    observe, branches = observe or Observer(), list[Branch]()
+    if isinstance(task, Loop):
+        for start in starts:  # before any run is made
+            need_checkpoint(str(start) if start else None, (search or Search()).rounds.first)
     for number, start in enumerate(starts):
         how = search or Search()
         place = replace(store, folder=store.folder / f"start-{number}")
@@ -162,8 +165,9 @@ def find_largest(
             if not isinstance(start, int):
                 raise ValueError(f"a start of a Task is a number of samples, got {start!r}; a path is for a Loop")
             how = _fitting(task, how, start, stop, measure or Measure(), observe)
-            look = task_look(task, how, start, stop, measure or Measure(), setup or Setup(), execute, place, observe)
-        branches.append(_branch(task, how, look, place, observe))
+            settings = settings_of(task, how.variants, start, stop, measure or Measure(), setup or Setup())
+            look = task_look(task, how, settings, execute, place, observe)
+        branches.append(_branch(task, how, start, look, place, observe))
     return Largest(tuple(branches))
 
 
@@ -171,7 +175,8 @@ def _fitting(task: Task, search: Search, start: int, stop: int | None, measure: 
     """Return the search without batches of which a step is longer than the distance of two points."""
     total = task.plan.samples
     assert total is not None
-    longest = (float(total if stop is None else stop) - start) / measure.points
+    trained = int(total if stop is None else stop) - start
+    longest = trained / measured_on(task, measure, trained).points
     size = Fraction(task.plan.batch_size.total)
     kept = [kappa for kappa in search.kappas if kappa * size <= longest]
     if not kept:
@@ -184,18 +189,20 @@ def _fitting(task: Task, search: Search, start: int, stop: int | None, measure: 
     return replace(search, kappas=kept)
 
 
-def _branch(task: Task | Loop, search: Search, look: Look, place: Store, observe: Observer) -> Branch:
+def _branch(
+    task: Task | Loop, search: Search, start: int | str | Path, look: Look, place: Store, observe: Observer
+) -> Branch:
     """Try batch sizes from the smallest up until one is different."""
     size = task.batch_size if isinstance(task, Loop) else int(task.plan.batch_size.total)
     bases, arms, sizes = list[Arm](), list[Arm](), list[int]()
-    for kappa in sorted(Fraction(kappa) for kappa in search.kappas):
-        base, (arm,) = search.rounds.run([Variant(kappa, search.rule)], look, observe.note)
+    for variant in search.variants:
+        base, (arm,) = search.rounds.run([variant], look, observe.note)
         stopped = arm.trajectory.meta.get("stopped_at")
         where = "" if stopped is None else f", stopped at {show(round(stopped))}"
         observe.note(f"{arm.label}: {arm.verdict or 'not judged'} with {arm.trajectory.replicas} seeds{where}")
         bases.append(base)
         arms.append(arm)
-        sizes.append(int(kappa * size))
+        sizes.append(int(variant.kappa * size))
         if arm.verdict == "different":
             break
     base = max(bases, key=lambda one: one.trajectory.replicas)
@@ -204,7 +211,7 @@ def _branch(task: Task | Loop, search: Search, look: Look, place: Store, observe
     made["seeds"] = base.trajectory.meta.get("seeds", [])
     if place.command:
         made["command"] = place.command
-    samples = base.trajectory.meta["samples"][0]
+    samples = round(base.trajectory.meta["samples"][0]) if start else 0  # a loop's first point is that of a window
     switch = int(base.trajectory.meta.get("switch_at", 0))
     check = Check(task.name, base, tuple(arms), switch, made)
     check.save(place.folder)

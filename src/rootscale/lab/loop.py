@@ -17,7 +17,7 @@ import hashlib
 import inspect
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -108,11 +108,25 @@ class RunLog:
 
     def __call__(self, row: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Write a row; raises what the user or a deadline asked for, when the run is to stop."""
-        text = json.dumps({key: _plain(value) for key, value in {**(row or {}), **values}.items()})
+        text = json.dumps({key: _plain(key, value) for key, value in {**(row or {}), **values}.items()})
         self._file.write(text + "\n")
         self._file.flush()
         self._rows += 1
         self.look()
+        if self._logged is not None:
+            self._logged(self.folder, False)
+
+    @property
+    def followed(self) -> bool:
+        """Whether anyone looks at the log while the run is made."""
+        return self._logged is not None
+
+    def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows in place of all that was logged so far."""
+        self._file.truncate(0)
+        self._file.writelines(json.dumps(row) + "\n" for row in rows)
+        self._file.flush()
+        self._rows = len(rows)
         if self._logged is not None:
             self._logged(self.folder, False)
 
@@ -140,10 +154,17 @@ class RunLog:
         self._file.close()
 
 
-def _plain(value: Any) -> Any:
+def _plain(key: str, value: Any) -> Any:
+    """Return a value in JSON's types; a tensor has one element."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value.item() if hasattr(value, "item") else value
+        return {inner: _plain(inner, item) for inner, item in value.items()}
+    try:
+        found = value.item() if hasattr(value, "item") else value
+        json.dumps(found)
+    except (RuntimeError, TypeError, ValueError):
+        shape = f" of shape {list(value.shape)}" if hasattr(value, "shape") else ""
+        raise ValueError(f"log takes numbers; {key!r} is a {type(value).__name__}{shape}") from None
+    return found
 
 
 def read_log(folder: Path, name: str, seed: int, batch_size: float) -> Log:

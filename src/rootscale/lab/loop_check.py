@@ -26,6 +26,7 @@ from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment, Log
 from rootscale.noise import NOISE_SCALE
 from rootscale.stats import student_quantile
+from rootscale.verdict import FEWEST
 
 __all__ = ["check_loop", "with_noise", "with_plan"]
 
@@ -56,6 +57,8 @@ def check_loop(
         judge: what makes runs the same.
         execute, store, observe: as for `rootscale.lab.check`.
     """
+    if len(seeds) < FEWEST or len(set(seeds)) < len(seeds):
+        raise ValueError(f"at least {FEWEST} different seeds are needed for a verdict, got {list(seeds)}")
     for variant in variants:
         if variant.ell != 1 or variant.ramp or variant.zero_state:
             raise ValueError(
@@ -81,9 +84,7 @@ def check_loop(
     made = {**found.made, **environment("cpu"), "seeds": list(seeds)}
     if checkpoint is not None:
         made["checkpoint"] = checkpoint
-    result = replace(found, base=base, others=tuple(others), made=made)
-    result.save(store.folder)
-    return result
+    return replace(found, base=base, others=tuple(others), made=made)
 
 
 def _guards(store: Store, spec: LoopSpec, seeds: Sequence[int]) -> list[str]:

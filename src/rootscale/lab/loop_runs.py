@@ -16,6 +16,7 @@ import torch
 from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.execute import Execute
+from rootscale.lab.failures import FINISHED, blaming
 from rootscale.lab.group import Spec, Wanted, write_facts
 from rootscale.lab.loop import Convert, Loop, RunLog, read_log
 from rootscale.lab.provenance import environment
@@ -25,7 +26,7 @@ from rootscale.lab.sweeps import Observer
 from rootscale.lab.variant import Variant
 from rootscale.logs import Log
 
-__all__ = ["LoopSpec", "run_loop"]
+__all__ = ["LoopSpec", "need_checkpoint", "run_loop"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,21 @@ class LoopSpec(Spec):
 
     def start(self, seed: int) -> Path | None:
         """Return the checkpoint from which a run of this seed starts."""
-        return None if self.checkpoint is None else Path(self.checkpoint.replace("{seed}", str(seed)))
+        return None if self.checkpoint is None else _place(self.checkpoint, seed)
+
+
+def _place(checkpoint: str, seed: int) -> Path:
+    return Path(checkpoint.replace("{seed}", str(seed)))
+
+
+def need_checkpoint(checkpoint: str | None, seeds: Sequence[int]) -> None:
+    """Refuse a path, in which ``{seed}`` stands for the seed, that is not there for all seeds."""
+    for seed in () if checkpoint is None else seeds:
+        if not (place := _place(str(checkpoint), seed)).exists():
+            raise ValueError(
+                f"there is no checkpoint {place}, from which the run of seed {seed} is to start: a loop of your own "
+                "switches where you saved it, and is given the path"
+            )
 
 
 def run_loop(
@@ -79,10 +94,7 @@ def run_loop(
 ) -> list[list[Log]]:
     """Run every spec with every seed, and return their logs. Runs that are finished are only read."""
     for spec in specs:
-        for seed in seeds:
-            start = spec.start(seed)
-            if start is not None and not start.exists():
-                raise ValueError(f"there is no checkpoint {start}, from which the run of seed {seed} is to start")
+        need_checkpoint(spec.checkpoint, seeds)
     with held_interrupts() as interrupted:
         jobs = [job for spec in specs for job in _jobs(store, spec, seeds, observe)]
 
@@ -134,10 +146,9 @@ class _LoopJob:
         tell(0.0)
         with self.store.claim(self.wanted, facts, tell, stop) as place:
             if place is not None:
-                convert = Convert(
-                    spec.batch_size, spec.task.batch_size, spec.variant.text, spec.start(seed)
-                )  # fmt: skip
-                _run(spec.task, seed, RunLog(place, stop, tell, self.logged), convert)
+                convert = Convert(spec.batch_size, spec.task.batch_size, spec.variant.text, spec.start(seed))
+                with blaming(self.label, FINISHED):
+                    _run(spec.task, seed, RunLog(place, stop, tell, self.logged), convert)
                 write_facts(place, self.wanted, {**facts, "status": "finished", "guards": convert.warnings})
         tell(1.0)
 

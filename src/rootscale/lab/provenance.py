@@ -19,7 +19,10 @@ def environment(device: str) -> dict[str, Any]:
     """Return the versions of what computes, and the name of the hardware it runs on."""
     hardware = f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     if torch.device(device).type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
+        try:
+            hardware = torch.cuda.get_device_name(device)
+        except (AssertionError, RuntimeError) as error:
+            raise ValueError(f"there is no device {device} for torch ({error}); cpu is always there") from None
     versions = {"rootscale": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {"versions": {**versions, "numpy": np.__version__}, "hardware": hardware}
 

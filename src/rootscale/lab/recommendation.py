@@ -35,7 +35,7 @@ def recommend(check: Check) -> tuple[str, ...]:
     return (
         *_safe([arm for arm in own if arm.verdict == "same"], check),
         *(sentence for arm in own if arm.verdict == "different" for sentence in _different(arm, own, check)),
-        *(_undecided(arm) for arm in own if arm.verdict == "undecided"),
+        *(_undecided(arm, check) for arm in own if arm.verdict == "undecided"),
         *_other_rules([arm for arm in arms if arm.kind != "svag" and arm not in own]),
         *_svag([arm for arm in arms if arm.kind == "svag"]),
     )
@@ -94,8 +94,9 @@ def _safe(arms: Sequence[Arm], check: Check) -> Iterator[str]:
 def _different(arm: Arm, own: Sequence[Arm], check: Check) -> Iterator[str]:
     """Yield how a batch size that differs may be used after all."""
     assert arm.comparison is not None
-    largest = max((gap.largest for gap in arm.comparison.decisive), key=lambda far: float(np.nan_to_num(abs(far.gap))))
-    by = f"by up to {percent(abs(largest.gap))} of the range" if math.isfinite(largest.gap) else "as its runs diverge"
+    worst = arm.comparison.worst
+    far = math.nan if worst is None else abs(worst.judged.gap)
+    by = f"by up to {percent(far)} of the range" if math.isfinite(far) else "as its runs diverge"
     ways = [*_later(arm, check), *_longer_averages(arm), *_smaller(arm, own)]
     text = f"{_name(arm)} is different, {by}: {' or '.join(ways) if ways else 'stay below it'}."
     yield text
@@ -153,17 +154,25 @@ def _smaller(arm: Arm, own: Sequence[Arm]) -> Iterator[str]:
         yield f"try {show(whole)}, as the error of larger steps grows in proportion to them"
 
 
-def _undecided(arm: Arm) -> str:
+def _undecided(arm: Arm, check: Check) -> str:
     assert arm.comparison is not None
-    there, needed = min(arm.comparison.seeds), arm.comparison.seeds_needed
+    comparison, needed = arm.comparison, arm.comparison.seeds_needed
+    (lost, lost_base), (runs, runs_base) = comparison.diverged, comparison.seeds
+    if lost or lost_base:
+        chance = "" if needed is None or needed > MOST else f"; about {needed:,} seeds would show whether it is chance"
+        return (
+            f"{_name(arm)} is undecided: {lost} of its {runs} runs diverged, and {lost_base} of the {runs_base} of "
+            f"{check.base.label}. Find out why before you switch{chance}."
+        )
+    made = arm.kind != "log" or "seeds" in check.made  # by the check, and not elsewhere
     if needed is None or needed > MOST:
         more = "its gap lies about on the tolerance, and more seeds would hardly decide. Take a smaller batch, or a "
         more += "tolerance that you can live with"
-    elif arm.kind == "log":
-        more = f"about {needed:,} runs of each side would decide; compare them again when you have them"
-    else:
+    elif made:
         more = f"about {needed:,} seeds would decide (--seeds {needed}, or --seeds auto)"
-    return f"{_name(arm)} is undecided with {there} {'runs a side' if arm.kind == 'log' else 'seeds'}: {more}."
+    else:
+        more = f"about {needed:,} runs of each side would decide; compare them again when you have them"
+    return f"{_name(arm)} is undecided with {min(runs, runs_base)} {'seeds' if made else 'runs a side'}: {more}."
 
 
 def _other_rules(arms: Sequence[Arm]) -> Iterator[str]:

@@ -17,7 +17,7 @@ GRADIENT = 3
 #: Points of a run and samples at each of them, from the most to the least, of which the first that fit are taken.
 _LADDER = (
     (40, 2048), (40, 1024), (40, 512), (32, 512), (32, 256), (24, 256), (20, 256), (16, 256), (12, 256), (12, 128),
-    (10, 128),
+    (10, 128), (10, 64), (8, 64), (6, 64),
 )  # fmt: skip
 
 
@@ -33,7 +33,8 @@ class Measure:
         noise_samples: training samples on which they are.
         share: of the work of a check, the most that is measuring: the numbers above are then upper limits. Work is
             counted in samples that pass through the model, so that equal checks measure equally on all machines. A
-            very short run has a larger share, as it needs a few points all the same. None takes the numbers as given.
+            run of fewer than some 3,000 samples has a larger share: it needs a few points all the same. None takes
+            the numbers as given.
     """
 
     points: int = 40

@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Deadline", "Job", "OnProgress", "Stop", "UnfinishedError", "held_interrupts"]
+__all__ = ["ClearlyDifferentError", "Deadline", "Job", "OnProgress", "Stop", "UnfinishedError", "held_interrupts"]
 
 
 class UnfinishedError(RuntimeError):
     """The deadline passed before all runs were finished; what they have so far is in their checkpoints."""
+
+
+class ClearlyDifferentError(Exception):
+    """Runs are clearly different from the base before their end; raised where they are made, to stop all of them."""
 
 
 @dataclass(frozen=True)

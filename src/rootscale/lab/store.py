@@ -65,11 +65,11 @@ class Store:
     fingerprints: Fingerprints = field(default_factory=Fingerprints, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(self.folder))
+        object.__setattr__(self, "folder", Path(self.folder).absolute())  # a run may change where it is
 
     def want(self, spec: Spec, seeds: Sequence[int], with_state: bool = False) -> Wanted:
         """Return a description of runs by which they are looked up and made."""
-        fingerprint = {} if self.temporary else self.fingerprints.of(spec.task, seeds)
+        fingerprint = {} if self.temporary else self.fingerprints.of(spec.task, seeds, spec.start)
         return Wanted(spec, tuple(seeds), fingerprint, with_state)
 
     # -- finding ------------------------------------------------------------------------------------------------

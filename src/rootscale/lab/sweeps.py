@@ -21,6 +21,7 @@ import torch
 from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.execute import Execute, default_executor
+from rootscale.lab.failures import FINISHED, blaming
 from rootscale.lab.group import Spec, Wanted, write_checkpoint, write_result
 from rootscale.lab.provenance import environment
 from rootscale.lab.replicas import stacking_pays
@@ -269,8 +270,9 @@ class _Job:
         facts = _facts(self.store, self.wanted.spec)
         with self.store.claim(self.wanted, facts, tell, stop) as place:
             if place is not None:
-                run = self._resumed(place)
-                self._advance(run, place, tell, stop)
+                with blaming(self.label, FINISHED):
+                    run = self._resumed(place)
+                    self._advance(run, place, tell, stop)
                 write_result(place, self.wanted, run, facts, self.store.keep_models)
         tell(1.0)
 

@@ -158,7 +158,13 @@ def load_task(where: str) -> Task:
 
 def as_task(where: str, found: Any) -> Task:
     """Return a task, or what a function makes that takes no arguments."""
-    task = found() if callable(found) and not isinstance(found, Task) else found
+    makes = callable(found) and not isinstance(found, Task)
+    if makes and not _needs_nothing(found):
+        raise ValueError(
+            f"{where} must be a rootscale.lab.Task, a function without arguments that makes one, or a training "
+            f"function train(batch_size, seed, log, convert); it takes {inspect.signature(found)}"
+        )
+    task = found() if makes else found
     if not isinstance(task, Task):
         raise ValueError(
             f"{where} must be a rootscale.lab.Task or a function that makes one, got {type(task).__name__}"
@@ -206,8 +212,14 @@ def _task_names(module: ModuleType) -> list[str]:
     def makes_task(value: Any) -> bool:
         if not inspect.isfunction(value) or value.__annotations__.get("return") not in (Task, "Task"):
             return False
-        return all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
+        return _needs_nothing(value)
 
     return [
         key for key, value in vars(module).items() if key[:1] != "_" and (isinstance(value, Task) or makes_task(value))
     ]
+
+
+def _needs_nothing(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be called without arguments."""
+    more = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(p.default is not p.empty or p.kind in more for p in inspect.signature(function).parameters.values())

@@ -44,7 +44,7 @@ def card(i: int, arm: Arm, check: Check) -> Html:
 
 
 def _worst(arm: Arm, comparison: Comparison) -> Html:
-    found = words.worst(comparison)
+    found = comparison.worst
     return Html("") if found is None else _gap(found, comparison.limit(found), arm)
 
 

@@ -23,7 +23,6 @@ from rootscale.verdict import FEWEST, Comparison
 
 #: The words for the verdicts, in the order of the page; the last is for runs that were too few for one.
 VERDICTS = {"same": "Same", "different": "Different", "undecided": "Undecided", "unjudged": "Not judged"}
-_SEVERITY = {None: 0, "same": 0, "undecided": 1, "different": 2}
 
 
 def percent(share: float, sign: str = "") -> str:
@@ -93,22 +92,13 @@ def tolerance(check: Check, name: str) -> float | None:
     return None
 
 
-def worst(comparison: Comparison) -> Gap | None:
-    """Return the gap that settled the verdict: the largest of the severest verdict among the functions that decide."""
-
-    def rank(gap: Gap) -> tuple[int, float]:
-        return _SEVERITY[gap.verdict], float(np.nan_to_num(abs(gap.largest.gap)))
-
-    return max(comparison.decisive, key=rank, default=None)
-
-
 def decide(comparison: Comparison) -> str:
     """Return what it would take to decide."""
     if comparison.seeds_needed is not None:
         return f"about {comparison.seeds_needed:,} seeds would decide (there are {min(comparison.seeds)})"
-    if any(gap.verdict == "undecided" and gap.seeds_needed is None for gap in comparison.decisive):
-        return "no number of seeds would decide, if the gap is what it seems: it lies on the tolerance"
     (lost, lost_base), (runs, runs_base) = comparison.diverged, comparison.seeds
+    if not lost and not lost_base:
+        return "no number of seeds would decide, if the gap is what it seems: it lies on the tolerance"
     return f"{lost} of {runs} runs diverged, of the base {lost_base} of {runs_base}: too few to tell"
 
 
@@ -209,9 +199,9 @@ def _said(arm: Arm, several: bool) -> str:
         return ""
     if arm.verdict == "undecided":
         return decide(arm.comparison)
-    gap = worst(arm.comparison)
-    if gap is not None and gap.verdict == "different" and math.isfinite(gap.largest.gap):
-        return f"by up to {percent(abs(gap.largest.gap))}" + (f" ({gap.name})" if several else "")
+    gap = arm.comparison.worst
+    if gap is not None and gap.verdict == "different" and math.isfinite(gap.judged.gap):
+        return f"by up to {percent(abs(gap.judged.gap))}" + (f" ({gap.name})" if several else "")
     return diverged(arm)  # which can make the difference by itself
 
 
