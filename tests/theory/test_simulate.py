@@ -116,5 +116,5 @@ def test_diverged_paths_are_counted_and_reported():
 
 def test_a_state_of_another_optimizer_is_refused():
     chain = Chain(Adam(0.1, 0.9, 0.99), NGOS(cosine(), sigma=10.0))
-    with pytest.raises(ValueError, match="a state of the SDE of adam with 3 parts, got RMSpropState with 2"):
+    with pytest.raises(ValueError, match=r"x0 must be AdamState\(theta, m, u\) of tensors, got RMSpropState of"):
         chained(chain, RMSpropState(torch.ones(1, 1), torch.ones(1, 1)), {}, [0.1], seed=0, t0=0.05, paths=2)

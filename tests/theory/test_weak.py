@@ -244,7 +244,12 @@ def test_points_that_follow_no_power_yet_are_noted():
         (lambda s: measured(s, s.chain(8), scheme="euler"), "'euler' has weak order 1, .*use 'heun' or 'richardson'"),
         (lambda s: weak(s.chain(8), s.equation, s.x0, [1.0]), "needs start > 0 .* got start=0.0"),
         (lambda s: weak(s.chain(8), s.equation, s.x0, [1.55], start=0.5), "t=1.55 is not, 1.5"),
-        (lambda s: weak(s.chain(8), s.equation, s.x0[:1], [1.0], start=0.5), "with 3 parts, got 1"),
+        (lambda s: weak(s.chain(8), s.equation, s.x0[:1], [1.0], start=0.5), r"x0 must be AdamState\(theta, m, u\)"),
+        (lambda s: measured(s, s.chain(8), scheme="milstein"), "no scheme 'milstein'; there are euler, heun"),
+        (
+            lambda s: weak(s.chain(8), case("rmsprop").equation, s.x0, [1.5], start=0.5),
+            "a chain of adam has states AdamState, its reference has RMSpropState",
+        ),
         (lambda s: weak([s.chain(8)], [], s.x0, [1.5], start=0.5), "as many references as chains .* 0 and 1"),
         (
             lambda s: weak(rescaled(s.chain(8), 2), s.chain(8), s.x0, [1.5], start=0.5),

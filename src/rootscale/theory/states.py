@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-__all__ = ["AdamState", "RMSpropState", "SGDState", "SignumState", "Time"]
+__all__ = ["AdamState", "Kind", "RMSpropState", "SGDState", "SignumState", "Time", "need_later", "started"]
 
 Time = float | Tensor
 
@@ -37,3 +38,40 @@ class SignumState(NamedTuple):
 
     theta: Tensor
     m: Tensor
+
+
+Kind = type[SGDState] | type[RMSpropState] | type[AdamState] | type[SignumState]
+
+
+def started(x0: tuple[Tensor, ...], kind: Kind, d: int) -> SGDState | RMSpropState | AdamState | SignumState:
+    """Return an initial state as one of this kind, or raise: too few columns would share the noise of one.
+
+    Args:
+        x0: as the user gave it; a plain tuple is read in the order of the kind.
+        kind: of the states of the SDE.
+        d: the number of parameters of the oracle.
+    """
+    fields = kind._fields
+    if getattr(x0, "_fields", fields) != fields or len(x0) != len(fields) or not all(map(torch.is_tensor, x0)):
+        parts = ", ".join(type(part).__name__ for part in x0)
+        raise ValueError(
+            f"x0 must be {kind.__name__}({', '.join(fields)}) of tensors, got {type(x0).__name__} of ({parts})"
+        )
+    for name, part in zip(fields, x0, strict=True):
+        if part.ndim == 2 and part.shape[1] != d:
+            raise ValueError(
+                f"{name} of x0 must be [P, {d}] or [1, {d}], as the oracle has d={d}, got {list(part.shape)}"
+            )
+        if not bool(part.isfinite().all()):
+            raise ValueError(f"{name} of x0 must be finite, got {int((~part.isfinite()).sum())} numbers that are not")
+        if name == "u" and bool((part < 0).any()):
+            raise ValueError(f"u of x0 must be >= 0, as a mean of squares is, got {float(part.min()):g}")
+    return kind(*x0)
+
+
+def need_later(kind: Kind, start: float) -> None:
+    """Raise where the SDE of states of this kind cannot start at this time."""
+    if kind is AdamState and not start > 0:
+        raise ValueError(
+            f"Adam's SDE needs start > 0 (its normalization is 0/0 at t = 0), got start={start}; give SaveAt a start"
+        )
