@@ -65,13 +65,14 @@ class SaveAt:
 
     def functions_of(self, x0: State) -> Functions:
         """Return the test functions for this initial state."""
-        functions = tests_of(x0) if self.functions is None else self.functions
+        functions: Any = tests_of(x0) if self.functions is None else self.functions
         if not isinstance(functions, Mapping) or not functions:
             raise ValueError(
                 "functions of SaveAt must be test functions by name, as in SaveAt([1.0], {'theta': lambda x: "
                 "x.theta[:, 0]}), got " + (repr(functions) if functions else "none that suits this state")
             )
-        return functions
+        found: Functions = functions
+        return found
 
     def steps(self, h: float) -> list[int]:
         """Return how many steps ``h`` each time is after the start.
@@ -118,7 +119,7 @@ class Paths:
         checked_seed(self.seed)
         for name in ("count", "chunk"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, Integral) and value >= 1):
+            if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
                 raise ValueError(f"{name} of Paths must be a whole number of at least 1, got {value!r}")
 
 
@@ -243,7 +244,7 @@ class _Record:
         for chunks in self.chunks.values():
             chunks.append([])
 
-    def add(self, column: int, x: States, observed: Mapping[str, Tensor]) -> None:
+    def add(self, column: int, x: States, observed: Mapping[str, Any]) -> None:
         """Add what is observed of the chunk at one time."""
         real, paths = len(self.lost), len(x[0][0])
         for name, value in observed.items():
