@@ -66,13 +66,12 @@ class SaveAt:
     def functions_of(self, x0: State) -> Functions:
         """Return the test functions for this initial state."""
         functions: Any = tests_of(x0) if self.functions is None else self.functions
-        if not isinstance(functions, Mapping) or not functions:
-            raise ValueError(
-                "functions of SaveAt must be test functions by name, as in SaveAt([1.0], {'theta': lambda x: "
-                "x.theta[:, 0]}), got " + (repr(functions) if functions else "none that suits this state")
-            )
-        found: Functions = functions
-        return found
+        if isinstance(functions, Mapping) and functions:
+            return functions
+        raise ValueError(
+            "functions of SaveAt must be test functions by name, as in SaveAt([1.0], {'theta': lambda x: "
+            "x.theta[:, 0]}), got " + (repr(functions) if functions else "none that suits this state")
+        )
 
     def steps(self, h: float) -> list[int]:
         """Return how many steps ``h`` each time is after the start.
@@ -218,7 +217,7 @@ def _warn(diverged: np.ndarray[Any, Any], count: int, times: list[float]) -> Non
         seen = times[int(np.argmax(diverged > 0))]
         warnings.warn(
             f"{diverged[-1]} of {count} paths diverged (first seen at t={seen:g}); means are over the others. "
-            "A smaller h may help, unless the equation itself diverges.",
+            "A smaller h (of a chain: eta) may help, unless the process itself diverges.",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -277,7 +277,9 @@ def sde(optimizer: SDEOptimizer, oracle: Oracle, *, in_time: bool = False) -> SD
             constants.eps_root0,
         )  # fmt: skip
     if constants.c1 is None:
-        raise ValueError("the SDE of Adam needs beta1 > 0; with beta1 = 0 use RMSprop(eta, beta=beta2)")
+        raise ValueError(
+            "the SDE of Adam needs beta1 > 0; with beta1 = 0 use RMSprop(eta, beta=beta2), once 1 - beta2^k is near 1"
+        )
     l2 = optimizer.weight_decay if isinstance(optimizer, Adam) else 0.0
     decay = constants.decay if isinstance(optimizer, AdamW) else 0.0
     return AdamSDE(

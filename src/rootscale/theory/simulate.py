@@ -70,7 +70,7 @@ def run_chain(
             f"run_chain needs an oracle with normals and drawn(theta, w), as NGOS and NetworkOracle have them; "
             f"{type(oracle).__name__} has none (Chain.iterate takes any oracle)"
         )
-    x0 = started(x0, chain.kind, oracle.d)
+    x0 = started(x0, chain.kind, chain.oracle)
     functions = save.functions_of(x0)
 
     def observe(t: float, x: States) -> dict[str, Tensor]:

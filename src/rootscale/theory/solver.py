@@ -181,7 +181,7 @@ def solve(
     """
     scheme, kind = get_scheme(scheme), getattr(equation, "kind", None)
     if kind is not None:
-        x0 = started(x0, kind, equation.oracle.d)
+        x0 = started(x0, kind, equation.oracle)
         need_later(kind, save.start)
     if not suits(scheme, equation, x0, save.start):
         fitting = ", ".join(name for name, row in SCHEMES.items() if row.step is not heun)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rootscale.theory.oracle import Oracle
+
 __all__ = ["AdamState", "Kind", "RMSpropState", "SGDState", "SignumState", "Time", "need_later", "started"]
 
 Time = float | Tensor
@@ -40,18 +42,20 @@ class SignumState(NamedTuple):
     m: Tensor
 
 
+#: Up to so many coordinates of ``xi`` the noise is checked.
+_FEW = 64
 Kind = type[SGDState] | type[RMSpropState] | type[AdamState] | type[SignumState]
 
 
-def started(x0: tuple[Tensor, ...], kind: Kind, d: int) -> SGDState | RMSpropState | AdamState | SignumState:
+def started(x0: tuple[Tensor, ...], kind: Kind, oracle: Oracle) -> SGDState | RMSpropState | AdamState | SignumState:
     """Return an initial state as one of this kind, or raise: too few columns would share the noise of one.
 
     Args:
         x0: as the user gave it; a plain tuple is read in the order of the kind.
         kind: of the states of the SDE.
-        d: the number of parameters of the oracle.
+        oracle: where the state is used; its variance must be that of its noise there.
     """
-    fields = kind._fields
+    fields, d = kind._fields, oracle.d
     if getattr(x0, "_fields", fields) != fields or len(x0) != len(fields) or not all(map(torch.is_tensor, x0)):
         parts = ", ".join(type(part).__name__ for part in x0)
         raise ValueError(
@@ -66,7 +70,22 @@ def started(x0: tuple[Tensor, ...], kind: Kind, d: int) -> SGDState | RMSpropSta
             raise ValueError(f"{name} of x0 must be finite, got {int((~part.isfinite()).sum())} numbers that are not")
         if name == "u" and bool((part < 0).any()):
             raise ValueError(f"u of x0 must be >= 0, as a mean of squares is, got {float(part.min()):g}")
+    if x0[0].ndim == 2 and oracle.rank <= _FEW:
+        _check_variance(oracle, x0[0][:1])
     return kind(*x0)
+
+
+def _check_variance(oracle: Oracle, theta: Tensor) -> None:
+    """Refuse an oracle whose ``variance`` is not the diagonal of what its ``noise`` gives, at ``theta`` ``[1, d]``."""
+    units = torch.eye(oracle.rank, dtype=theta.dtype, device=theta.device)
+    found = oracle.noise(theta.expand(oracle.rank, -1), units).square().sum(0)
+    stated = oracle.variance(theta)[0]
+    if not torch.allclose(found, stated, rtol=1e-3, atol=1e-6 * float(found.abs().max())):
+        worst = int((found - stated).abs().argmax())
+        raise ValueError(
+            f"variance(theta) of the oracle must be the diagonal of the covariance of noise(theta, xi) for standard "
+            f"normal xi, without sigma; at x0 parameter {worst} has {stated[worst]:g}, its noise gives {found[worst]:g}"
+        )
 
 
 def need_later(kind: Kind, start: float) -> None:

@@ -134,11 +134,15 @@ def weak_error(
         raise ValueError(f"paths must be at least 100, for a standard error to mean something, got {count}")
     errors = []
     for i, (chain, ref) in enumerate(zip(chains, references, strict=True)):
+        if not isinstance(chain.oracle, NGOS):
+            raise TypeError(
+                f"weak_error needs chains over an NGOS, whose noise can be coupled, got {chain.oracle!r:.80}"
+            )
         how = replace(
             paths, count=count, seed=paths.seed + i, compile=bool(paths.compile), warn=False,
             progress=_part(paths, i, len(chains)),
         )  # fmt: skip
-        x = started(x0, chain.kind, chain.oracle.d)
+        x = started(x0, chain.kind, chain.oracle)
         error = _Pair(chain, ref, _scheme(chain, ref, x, save.start, scheme), controls).error(x, save, how)
         if paths.warn and error.diverged[-1]:
             warnings.warn(
@@ -158,8 +162,6 @@ def _part(paths: Paths, index: int, count: int) -> Callable[[float], None] | Non
 
 def _scheme(chain: Chain, reference: SDE | Chain, x0: State, start: float, scheme: str | Scheme | None) -> Scheme:
     """Return the scheme to solve the SDE with, after checks of the chain and of the scheme."""
-    if not isinstance(chain.oracle, NGOS):
-        raise TypeError(f"weak_error needs chains over an NGOS, whose noise can be coupled, got {chain.oracle!r:.80}")
     if getattr(reference, "kind", chain.kind) is not chain.kind:
         raise ValueError(
             f"a chain of {chain.optimizer.name} has states {chain.kind.__name__}, its reference has "
