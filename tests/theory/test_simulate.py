@@ -131,3 +131,9 @@ def test_a_variance_that_is_not_that_of_the_noise_is_refused(of_noise):
     x0 = RMSpropState(*torch.ones(2, 1, 2, dtype=torch.double))
     with pytest.raises(ValueError, match=r"without sigma; at x0 parameter 1 has (2|64), its noise gives 4"):
         chained(chain, x0, None, [0.1], seed=0, paths=2)
+
+
+def test_a_noise_of_nothing_but_rounding_is_no_mistake():
+    same = NGOS(logistic(0.3 * torch.ones(7, 2), torch.ones(7)), 0.5)  # all points alike: no noise
+    x0 = RMSpropState(*torch.ones(2, 1, 2))
+    chained(Chain(RMSprop(0.1, 0.9, 0.1), same), x0, None, [0.1], seed=0, paths=2)

@@ -421,6 +421,7 @@ def test_whole_steps_are_found_through_rounding() -> None:
             {"x0": RMSpropState(torch.ones(1, 3), torch.ones(1, 3).long())},
             "must all be float32 or all float64, on one device, got torch.float32 on cpu, torch.int64 on cpu",
         ),
+        ({"x0": RMSpropState(*torch.ones(2, 1, 3).long())}, "must all be float32 or all float64, .* got torch.int64"),
         ({"x0": RMSpropState(torch.ones(3), torch.ones(3))}, r"must be \[P, d\], or \[1, d\] .* got \[\[3\], \[3\]\]"),
         (
             {"x0": RMSpropState(*full(1.0, 0.3, paths=4)), "paths": 5},
