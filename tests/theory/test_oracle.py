@@ -209,6 +209,7 @@ def test_another_batch_size_is_another_noise_scale():
         (lambda: quadratic(1.0), r"hessian must have the shape .* got \[\]"),
         (lambda: quadratic([1.0, math.nan]), r"hessian must be finite, got \[1.0, nan\]"),
         (lambda: quadratic([1.0, 2.0], optimum=[1.0]), r"optimum must be a number or have the shape \[2\], got \[1\]"),
+        (lambda: NGOS(cosine(), 1.0).sample(torch.ones(4, 3)), r"theta must be \[P, 1\], .* got \[4, 3\]"),
         (lambda: cosine(0), "d must be a whole number of at least 1, got 0"),
         (lambda: logistic(*data(), l2=-1.0), "l2 must be a finite number >= 0, got -1.0"),
         (lambda: linear([1.0, 2.0], [1.0]), r"shape \[2\] \(diagonal\) or \[2, 2\] \(full\), got \[1\]"),

@@ -255,6 +255,7 @@ def test_points_that_follow_no_power_yet_are_noted():
             lambda s: weak(rescaled(s.chain(8), 2), s.chain(8), s.x0, [1.5], start=0.5),
             "whole multiple of the first's, got 0.5 times",
         ),
+        (lambda s: s.chain(0), "steps must be a finite number > 0, got 0"),
         (lambda s: case("sdg"), "optimizer must be one of sgd, rmsprop, adam, signsgd.*, got 'sdg'"),
         (lambda s: case("sgd", "cos"), "problem must be one of cosine, quadratic, linear, logistic, got 'cos'"),
     ],

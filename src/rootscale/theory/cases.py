@@ -54,7 +54,7 @@ class Case:
 
     def chain(self, steps: int) -> Chain:
         """Return the chain that takes ``steps`` steps for the duration."""
-        return discretise(self.equation, (self.duration / steps) ** (1 / self.equation.clock_power))
+        return discretise(self.equation, (self.duration / positive("steps", steps)) ** (1 / self.equation.clock_power))
 
 
 def _equation(scale: Scale, row: Constants, oracle: NGOS) -> SDE:

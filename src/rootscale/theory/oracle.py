@@ -128,6 +128,8 @@ class NGOS:
 
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return a fresh stochastic gradient for each path."""
+        if theta.ndim != 2 or theta.shape[1] != self.d:
+            raise ValueError(f"theta must be [P, {self.d}], a row for each path, got {list(theta.shape)}")
         w = torch.randn(theta.shape[0], self.normals, generator=generator, dtype=theta.dtype, device=theta.device)
         return self.drawn(theta, w)
 
