@@ -150,7 +150,7 @@ class Setting:
         if steps > most:
             raise ValueError(
                 f"mini-batches have at least one sample, which needs eta >= {sigma0 ** (2 / power):g} here, got "
-                f"eta={eta:g}; SVAG goes further: ells, from an eta that has a batch"
+                f"eta={eta:g}; SVAG goes further: give ells, and an eta of at least that"
             )
         for other in sorted(range(1, most + 1), key=lambda n: abs(n - steps)):
             with suppress(ValueError):  # a batch has a whole number of samples
