@@ -189,7 +189,20 @@ def test_in_python_mistakes_are_refused_without_words_of_the_command_line():
     for wrong, message in (
         (
             lambda: Setting("adam", "cosine", "minibatch"),
-            "need a problem with data, .* use problem logistic",
+            "need a problem with data, got 'cosine'; use .* the problem logistic",
+        ),
+        (
+            lambda: Setting("adam", "logistic").chain(0.01),
+            "at least one sample, which needs eta >= 0.05 here, got eta=0.01; SVAG goes further",
+        ),
+        (
+            lambda: Setting("sgd", "logistic").chain(0.001),
+            "which needs eta >= 0.0025 here, got eta=0.001",
+        ),
+        (lambda: Setting("adam", "logistic", time=0.7711).chain(0.1), "no number of steps fills time=0.7711"),
+        (
+            lambda: measure_orders(Setting(), [0.25], against=Against(64)),
+            "kappa=64 gives beta1=-5; need kappa < 10.6667, or a chain of the same SDE with a smaller eta",
         ),
         (lambda: measure_orders(Setting(), [0.2, 0.1], ells=[2]), "SVAG is measured over ells at one of etas, got 2"),
         (lambda: measure_orders(Setting(), ells=[2], against=Against(4)), "choose either ells .* or kappa"),

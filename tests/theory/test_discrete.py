@@ -5,6 +5,7 @@ import torch
 from reference import sgd_on_quadratic, standard_errors, warm_up_second_moment
 
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop
+from rootscale.records import NAdam
 from rootscale.rules import get_rule
 from rootscale.theory import FAMILIES, NGOS, Minibatch, cosine, linear, logistic, quadratic, sde
 from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
@@ -186,8 +187,17 @@ def test_scaled_state_has_u_in_the_units_of_the_noise():
         (lambda: sde(SGD(0.1, momentum=0.9), NGOS(cosine(), 1.0)), "momentum=0, got momentum=0.9"),
         (lambda: sde(Adam(0.1, beta1=0.0), NGOS(cosine(), 1.0)), r"use RMSprop\(eta, beta=beta2\)"),
         (lambda: sde(Adam(0.1), NGOS(cosine(), 0.0)), "sigma > 0, got sigma=0.0"),
+        (lambda: discretise(sde(Adam(0.1), NGOS(cosine(), 1.0)), -0.1), "eta must be a finite number > 0, got -0.1"),
+        (lambda: Chain(NAdam(0.1), NGOS(cosine(), 1.0)), "of the records SGD, RMSprop, Adam, AdamW, .*; got NAdam"),
+        (lambda: Chain(Adam(0.1), NGOS(cosine(), 1.0), "torch"), r"such as FORMS\['torch'\], got 'torch'"),
     ],
 )
 def test_mistakes_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+@pytest.mark.parametrize("make", [Chain, sde])
+def test_a_problem_is_no_oracle(make):
+    with pytest.raises(TypeError, match=r"expected an oracle, such as NGOS\(cosine\(\), sigma=4.0\), got Problem"):
+        make(Adam(0.1), cosine())

@@ -15,8 +15,9 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.data import TensorDataset
 
 from rootscale.hparams import Adam
+from rootscale.records import Lion
 from rootscale.theory import NGOS, AdamState, Chain, Minibatch, NetworkOracle, sde, svag_chain
-from rootscale.theory.oracle import Oracle, svag
+from rootscale.theory.oracle import Oracle, penalised, svag
 from rootscale.theory.random import normal
 
 R, N = 3, 7
@@ -225,6 +226,17 @@ def test_the_oracle_keeps_the_protocol_and_takes_any_noise_family():
     index = (torch.special.ndtr(w[:, :4]) * N).long()
     xi = ngos.couple(w).xi
     close(ngos.gradient(theta) + ngos.sigma * ngos.noise(theta, xi), oracle.minibatch(theta, index))
+
+
+def test_the_sign_of_a_minibatch_has_no_sde_unless_its_noise_is_taken_as_gaussian():
+    oracle = NetworkOracle(nn.Linear(5, 3), cross_entropy, (torch.ones(N, 5), torch.zeros(N).long()), batch_size=4)
+    lion = Lion(0.1, 0.9, 0.99)
+    for one in (oracle, svag(oracle, 2), penalised(oracle, 0.1)):
+        with pytest.raises(ValueError, match=r"got Minibatch\(batch_size=4\); use noise gaussian \(in Python NGOS"):
+            sde(lion, one)
+    with pytest.raises(ValueError, match="which SVAG changes unless the noise is Gaussian"):
+        svag_chain(Chain(lion, oracle), 2)
+    assert sde(lion, NGOS(oracle.problem(), oracle.sigma)).sigma0 == pytest.approx(0.05)
 
 
 def test_losses_and_outputs_are_those_of_the_module_with_each_replicas_parameters():

@@ -6,7 +6,7 @@ import torch
 from reference import standard_errors
 
 from rootscale.rules import svag_weights
-from rootscale.theory.families import FAMILIES, Minibatch, StudentT
+from rootscale.theory.families import FAMILIES, Family, Minibatch, StudentT
 from rootscale.theory.oracle import NGOS, Oracle, penalised, svag
 from rootscale.theory.problems import cosine, linear, logistic, quadratic
 
@@ -200,6 +200,18 @@ def test_another_batch_size_is_another_noise_scale():
         (lambda: Minibatch(4).at(2.0), r"got sigma=2 \(B=0.25\); use sigma=1, or svag"),
         (lambda: Minibatch(2.5), "batch_size must be an integer >= 1, got 2.5"),
         (lambda: StudentT(2), "nu must be an integer >= 3"),
+        (lambda: StudentT(4.5), "nu must be an integer >= 3, .* got 4.5"),
+        (lambda: Family("wide", lambda w: 2 * w, 0.0, 3.0), "mean 0 and variance 1, .* 'wide' gives .* and 4$"),
+        (lambda: Family("off", lambda w: w.exp(), 0.0, 3.0), "mean 0 and variance 1, .* 'off' gives 1.65 and 7.39"),
+        (lambda: NGOS(cosine(), 1.0, "skewed"), r"must be a noise family, such as FAMILIES\['skewed'\], got 'skewed'"),
+        (lambda: NGOS(cosine(), 0.5, Minibatch(4)), "mini-batches need a problem with data, got 'cosine'"),
+        (lambda: linear(1.0), r"gbar must have the shape \[d\], got \[\]"),
+        (lambda: quadratic(1.0), r"hessian must have the shape .* got \[\]"),
+        (lambda: quadratic([1.0, math.nan]), r"hessian must be finite, got \[1.0, nan\]"),
+        (lambda: quadratic([1.0, 2.0], optimum=[1.0]), r"optimum must be a number or have the shape \[2\], got \[1\]"),
+        (lambda: NGOS(cosine(), 1.0).sample(torch.ones(4, 3)), r"theta must be \[P, 1\], .* got \[4, 3\]"),
+        (lambda: cosine(0), "d must be a whole number of at least 1, got 0"),
+        (lambda: logistic(*data(), l2=-1.0), "l2 must be a finite number >= 0, got -1.0"),
         (lambda: linear([1.0, 2.0], [1.0]), r"shape \[2\] \(diagonal\) or \[2, 2\] \(full\), got \[1\]"),
         (lambda: linear([1.0], [-1.0]), "covariance must be >= 0"),
         (lambda: quadratic(FULL, covariance=-FULL), "positive semi-definite"),

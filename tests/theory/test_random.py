@@ -162,15 +162,10 @@ def test_paths_have_different_hashes() -> None:
     assert paths(0, 1 << 20).unique().numel() == 1 << 20
 
 
-@pytest.mark.parametrize("seed", [-1, 1 << 64])
+@pytest.mark.parametrize("seed", [-1, 1 << 64, 1.5, None])
 def test_a_seed_out_of_range_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match=r"seed must be an integer from 0 to 2\^64 - 1, got "):
         normal(seed, 0, (1, 1))
-
-
-def test_a_seed_that_is_no_integer_is_refused() -> None:
-    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
-        normal(1.5, 0, (1, 1))  # type: ignore[arg-type]
 
 
 def test_steps_and_paths_out_of_range_are_refused() -> None:

@@ -26,6 +26,7 @@ from rootscale.theory import (
     svag_chain,
 )
 from rootscale.theory.oracle import svag
+from rootscale.theory.problems import Problem
 from rootscale.theory.random import normal
 
 
@@ -116,5 +117,23 @@ def test_diverged_paths_are_counted_and_reported():
 
 def test_a_state_of_another_optimizer_is_refused():
     chain = Chain(Adam(0.1, 0.9, 0.99), NGOS(cosine(), sigma=10.0))
-    with pytest.raises(ValueError, match="a state of the SDE of adam with 3 parts, got RMSpropState with 2"):
+    with pytest.raises(ValueError, match=r"x0 must be AdamState\(theta, m, u\) of tensors, got RMSpropState of"):
         chained(chain, RMSpropState(torch.ones(1, 1), torch.ones(1, 1)), {}, [0.1], seed=0, t0=0.05, paths=2)
+
+
+@pytest.mark.parametrize("of_noise", [lambda s: s, lambda s: 16 * s.square()], ids=["deviation", "with sigma"])
+def test_a_variance_that_is_not_that_of_the_noise_is_refused(of_noise):
+    spread = torch.tensor([0.5, 2.0], dtype=torch.double)
+    problem = Problem(
+        "own", 2, 2, lambda theta: theta, lambda theta, xi: spread * xi, lambda theta: of_noise(spread).expand_as(theta)
+    )
+    chain = Chain(RMSprop(0.1, 0.9, 0.1), NGOS(problem, 4.0))
+    x0 = RMSpropState(*torch.ones(2, 1, 2, dtype=torch.double))
+    with pytest.raises(ValueError, match=r"without sigma; at x0 parameter 1 has (2|64), its noise gives 4"):
+        chained(chain, x0, None, [0.1], seed=0, paths=2)
+
+
+def test_a_noise_of_nothing_but_rounding_is_no_mistake():
+    same = NGOS(logistic(0.3 * torch.ones(7, 2), torch.ones(7)), 0.5)  # all points alike: no noise
+    x0 = RMSpropState(*torch.ones(2, 1, 2))
+    chained(Chain(RMSprop(0.1, 0.9, 0.1), same), x0, None, [0.1], seed=0, paths=2)

@@ -401,12 +401,27 @@ def test_whole_steps_are_found_through_rounding() -> None:
         ({"times": [-0.2]}, r"not before start=0; got \[-0.2\]"),
         ({"times": []}, "times must be increasing"),
         ({"h": -0.1}, "h must be a finite number > 0, got -0.1"),
-        ({"paths": 0}, "count of Paths must be at least 1, got 0"),
-        ({"chunk": 0}, "chunk of Paths must be at least 1, got 0"),
+        ({"paths": 0}, "count of Paths must be a whole number of at least 1, got 0"),
+        ({"paths": 9.5}, "count of Paths must be a whole number of at least 1, got 9.5"),
+        ({"chunk": 0}, "chunk of Paths must be a whole number of at least 1, got 0"),
+        ({"seed": None}, r"seed must be an integer from 0 to 2\^64 - 1, got None"),
+        ({"times": 0.2}, r"times must be a list of times, got 0.2; use \[0.2\]"),
+        ({"times": [math.nan]}, "times must be finite, got nan"),
+        ({"functions": lambda x: x.theta}, "must be test functions by name, .* got <function"),
+        ({"functions": {}}, "got none that suits this state"),
+        ({"functions": {"f": lambda x: x.theta}}, r"'f' must give one number for each path, \[1\], got \[1, 3\]"),
+        ({"functions": {"f": lambda x: x.theta.mean()}}, r"one number for each path, \[1\], got \[\]"),
+        ({"functions": {"f": lambda x: 1.0}}, r"one number for each path, \[1\], got 1.0"),
+        ({"x0": full(1.0)}, r"x0 must be RMSpropState\(theta, u\) of tensors, got list of \(Tensor\)"),
+        ({"x0": AdamState(*full(1.0, 1.0, 1.0))}, r"x0 must be RMSpropState\(theta, u\) .* got AdamState"),
+        ({"x0": RMSpropState(*full(1.0, 0.3, d=1))}, r"theta of x0 must be \[P, 3\] or \[1, 3\], .* got \[1, 1\]"),
+        ({"x0": RMSpropState(*full(math.nan, 0.3))}, "theta of x0 must be finite, got 3 numbers that are not"),
+        ({"x0": RMSpropState(*full(1.0, -0.3))}, "u of x0 must be >= 0, as a mean of squares is, got -0.3"),
         (
             {"x0": RMSpropState(torch.ones(1, 3), torch.ones(1, 3).long())},
             "must all be float32 or all float64, on one device, got torch.float32 on cpu, torch.int64 on cpu",
         ),
+        ({"x0": RMSpropState(*torch.ones(2, 1, 3).long())}, "must all be float32 or all float64, .* got torch.int64"),
         ({"x0": RMSpropState(torch.ones(3), torch.ones(3))}, r"must be \[P, d\], or \[1, d\] .* got \[\[3\], \[3\]\]"),
         (
             {"x0": RMSpropState(*full(1.0, 0.3, paths=4)), "paths": 5},
@@ -415,10 +430,20 @@ def test_whole_steps_are_found_through_rounding() -> None:
     ],
 )
 def test_mistakes_are_refused_with_what_would_work(change, text: str) -> None:
-    arguments = {"x0": X_RMSPROP, "times": [0.2], "h": 0.1, "paths": None} | change
-    x0, times = arguments.pop("x0"), arguments.pop("times")
+    arguments = {"x0": X_RMSPROP, "functions": FUNCTIONS, "times": [0.2], "h": 0.1, "seed": 1, "paths": None} | change
+    x0, functions, times = (arguments.pop(name) for name in ("x0", "functions", "times"))
     with pytest.raises(ValueError, match=text):
-        solved(RMSPROP, x0, FUNCTIONS, times, seed=1, **arguments)
+        solved(RMSPROP, x0, functions, times, **arguments)
+
+
+def test_adams_equation_cannot_start_at_zero() -> None:
+    with pytest.raises(ValueError, match=r"Adam's SDE needs start > 0 .* got start=0.0; give SaveAt a start"):
+        solved(ADAM, X_ADAM, FUNCTIONS, [0.2], h=0.1, seed=1)
+
+
+def test_a_plain_tuple_is_read_in_the_order_of_the_state() -> None:
+    one, two = (solved(RMSPROP, x0, FUNCTIONS, [0.2], h=0.1, seed=1, paths=9) for x0 in (X_RMSPROP, tuple(X_RMSPROP)))
+    assert one["cos"].mean == two["cos"].mean
 
 
 def test_drive_hands_out_the_documented_normals() -> None:

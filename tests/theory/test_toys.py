@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rootscale.hparams import Adam
 from rootscale.optimizers import FAMILIES
 from rootscale.records import Muon
 from rootscale.theory.toy_records import TOY_RECORDS
@@ -91,3 +92,29 @@ def test_replicas_can_be_parameters_of_their_own():
     apart = live_gaps(make, {"own": None}, 4, "matrix", tiny, elementwise=False)
     together = live_gaps(make, {"own": None}, 4, "matrix", tiny)
     assert apart["own"].gap == pytest.approx(together["own"].gap, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kappa": 3}, "kappa must be 1, 2, 4, 8 or 16, got 3"),
+        ({"toy": "cubic"}, "toy must be one of quadratic, matrix, got 'cubic'"),
+        ({"rules": {"base": None}}, "other names than base and null, got 'base'"),
+        ({"record": Adam(1e300)}, "have no finite mean; use a smaller learning rate"),
+        ({"setting": lambda: Setting(replicas=1)}, "replicas of Setting must be a whole number of at least 2, got 1"),
+        ({"setting": lambda: Setting(after=8)}, "after of Setting must be a whole number of at least 16, got 8"),
+    ],
+)
+def test_mistakes_are_named(change, message):
+    arguments = {"record": TOY_RECORDS["adam"], "rules": {"own": None}, "kappa": 4, "toy": "quadratic"} | change
+    setting = arguments.pop("setting", lambda: Setting(replicas=4, before=20, after=32))
+    with pytest.raises(ValueError, match=message):
+        toy_gaps(**arguments, setting=setting())
+
+
+def test_replicas_that_would_see_each_other_in_one_parameter_are_refused():
+    """Adafactor averages over rows and columns of a parameter, and scales a step by the size of the whole."""
+    tiny = Setting(replicas=4, before=20, after=32)
+    with pytest.raises(ValueError, match=r"Adafactor does not move each number by itself.*give elementwise=False"):
+        live_gaps(torch.optim.Adafactor, {"own": None}, 4, "matrix", tiny)
+    assert live_gaps(torch.optim.Adafactor, {"own": None}, 4, "matrix", tiny, elementwise=False)

@@ -38,7 +38,7 @@ def add_parsers(subparsers: Any) -> None:
     _common(order, 20_000)
     order.add_argument(
         "--etas", type=float, nargs="+", default=[], metavar="ETA",
-        help="learning rates; default: those of 16, 32, 64 and 128 steps",
+        help="learning rates, moved to the nearest whose steps fill the time; default: of 16, 32, 64 and 128 steps",
     )  # fmt: skip
     order.add_argument(
         "--ells",
@@ -64,7 +64,10 @@ def add_parsers(subparsers: Any) -> None:
         epilog="example: rootscale simulate --optimizer rmsprop --eta 0.25 --ells 2 4 --png simulate.png",
     )
     _common(simulate, 10_000)
-    simulate.add_argument("--eta", type=float, default=0.25, help="learning rate; default: %(default)s")
+    simulate.add_argument(
+        "--eta", type=float, default=0.25,
+        help="learning rate, moved to the nearest whose steps fill the time; default: %(default)s",
+    )  # fmt: skip
     simulate.add_argument(
         "--ells", type=float, nargs="*", default=[2.0, 4.0], metavar="ELL", help="values of SVAG's ell; default: 2 4"
     )

@@ -54,7 +54,7 @@ class Case:
 
     def chain(self, steps: int) -> Chain:
         """Return the chain that takes ``steps`` steps for the duration."""
-        return discretise(self.equation, (self.duration / steps) ** (1 / self.equation.clock_power))
+        return discretise(self.equation, (self.duration / positive("steps", steps)) ** (1 / self.equation.clock_power))
 
 
 def _equation(scale: Scale, row: Constants, oracle: NGOS) -> SDE:
@@ -126,13 +126,7 @@ class Setting:
     def __post_init__(self) -> None:
         if self.noise is not None and self.noise not in NOISES:
             raise ValueError(f"noise must be one of {', '.join(NOISES)}, got {self.noise!r}")
-        made = self.case  # which checks the names
-        if self.noise == MINIBATCH and PROBLEMS[self.problem].noise != MINIBATCH:
-            raise ValueError(
-                f"mini-batches need a problem with data, got {self.problem!r}; use problem logistic, or noise "
-                f"{' or '.join(FAMILIES)}"
-            )
-        positive("time", made.duration)
+        positive("time", self.case.duration)  # making the case checks the names
 
     def __str__(self) -> str:
         return f"{self.optimizer} on {self.problem} with {self.noise or PROBLEMS[self.problem].noise} noise"
@@ -149,12 +143,19 @@ class Setting:
         steps = round(made.duration / positive("eta", eta) ** made.equation.clock_power)
         if steps < 1:
             raise ValueError(f"a step at eta={eta:g} takes longer than time={made.duration:g}; use a smaller eta")
-        batches = (self.noise or PROBLEMS[self.problem].noise) == MINIBATCH
-        near = range(1, 2 * steps) if batches else ()  # they have whole numbers of samples
-        for other in sorted(near, key=lambda n: abs(n - steps)):
-            with suppress(ValueError):
+        if (self.noise or PROBLEMS[self.problem].noise) != MINIBATCH:
+            return made.chain(steps)
+        sigma0, power = made.equation.sigma0, made.equation.clock_power
+        most = round(made.duration / sigma0**2)  # a step is sigma0^2 long where a batch has one sample
+        if steps > most:
+            raise ValueError(
+                f"mini-batches have at least one sample, which needs eta >= {sigma0 ** (2 / power):g} here, got "
+                f"eta={eta:g}; SVAG goes further: give ells, and an eta of at least that"
+            )
+        for other in sorted(range(1, most + 1), key=lambda n: abs(n - steps)):
+            with suppress(ValueError):  # a batch has a whole number of samples
                 return made.chain(other)
-        return made.chain(steps)
+        raise ValueError(f"no number of steps fills time={made.duration:g} with whole mini-batches; give another time")
 
     def chains(self) -> list[Chain]:
         """Return those of `STEPS` steps that the noise allows: a mini-batch has a whole number of samples."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from rootscale.hparams import SGD, Adam, AdamW, RMSprop
+from rootscale.hparams import SGD, Adam, AdamW, RMSprop, positive
 from rootscale.records import Lion, SDEOptimizer, Signum
 from rootscale.rules import Rule, get_rule, svag_weights
 from rootscale.theory.equations import SDE, SGDSDE, RMSpropSDE
 from rootscale.theory.memory import Memory, memory_of
-from rootscale.theory.oracle import Oracle, svag
+from rootscale.theory.oracle import Oracle, need_oracle, svag
 from rootscale.theory.sign_equations import SaturatedSignSDE, SignFlowSDE, SignSDE, is_gaussian
 from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState
 
@@ -28,6 +28,9 @@ __all__ = ["FORMS", "Chain", "Form", "discretise", "rescaled", "svag_chain"]
 
 State = tuple[Tensor, ...]
 SDEState = SGDState | RMSpropState | AdamState | SignumState
+
+#: How many moments the state of a chain has besides ``theta``.
+_MOMENTS: Mapping[type, int] = MappingProxyType({SGD: 0, RMSprop: 1, Adam: 2, AdamW: 2, Signum: 1, Lion: 1})
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,12 @@ class Chain:
     form: Form = FORMS["paper"]
 
     def __post_init__(self) -> None:
+        need_oracle(self.oracle)
+        if type(self.optimizer) not in _MOMENTS:
+            known = ", ".join(record.__name__ for record in _MOMENTS)
+            raise ValueError(f"chains are of the records {known}; got {type(self.optimizer).__name__}")
+        if not isinstance(self.form, Form):
+            raise ValueError(f"form must be a row of FORMS, such as FORMS['torch'], got {self.form!r}")
         if isinstance(self.optimizer, SGD) and self.optimizer.momentum:
             raise ValueError(f"chains of SGD have momentum=0, as in the paper; got {self.optimizer.momentum}")
         if self.form.in_time and (self.memory is None or self.memory.mu == 0):
@@ -103,7 +112,7 @@ class Chain:
     @property
     def moments(self) -> int:
         """How many moments the state has besides ``theta``: 0 for SGD, 1 for RMSprop and signs, 2 for Adam."""
-        return {SGD: 0, RMSprop: 1, Adam: 2, AdamW: 2, Signum: 1, Lion: 1}[type(self.optimizer)]
+        return _MOMENTS[type(self.optimizer)]
 
     @property
     def kind(self) -> type[SDEState]:
@@ -190,8 +199,20 @@ def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chai
     """
     chosen = get_rule(chain.rule if rule is None else rule, chain.optimizer.name)
     chosen = chosen.averaged("paper") if chosen.averaging == "floor" else chosen
+    _check_kappa(chosen, chain.optimizer, kappa)
     optimizer = chosen.convert_record(chain.optimizer, kappa)
     return Chain(optimizer, _at(chain.oracle, chain.oracle.sigma / math.sqrt(kappa)), chain.form)
+
+
+def _check_kappa(rule: Rule, optimizer: SDEOptimizer, kappa: float) -> None:
+    """Refuse a ``kappa`` that leaves nothing of an average, without the advice to use floors."""
+    for f in fields(optimizer):
+        unit, value = rule.units.get(f.metadata.get("unit", "")), getattr(optimizer, f.name)
+        if unit is not None and kappa >= unit.form.limit(value) * (1 - 1e-12):
+            raise ValueError(
+                f"kappa={kappa:g} gives {f.name}={unit.form(value, kappa):g}; need kappa < {unit.form.limit(value):g}, "
+                "or a chain of the same SDE with a smaller eta, whose averages are longer"
+            )
 
 
 def svag_chain(chain: Chain, ell: float) -> Chain:
@@ -232,7 +253,7 @@ def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
     The oracle is taken at that noise scale. ``eta -> sqrt(kappa) eta`` is therefore the square root scaling rule. A
     sign keeps its memory; with momentum in time it has ``1 - mu = c eta`` and ``sigma = sigma0 / sqrt(eta)``.
     """
-    oracle = equation.oracle
+    oracle, eta = equation.oracle, positive("eta", eta)
     if not hasattr(oracle, "at"):
         raise TypeError(
             f"discretise needs an oracle with at(sigma), for other noise scales; got {type(oracle).__name__}"

@@ -11,16 +11,18 @@ import functools
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rootscale.hparams import positive
+from rootscale.hparams import number, positive
 from rootscale.theory.functions import Functions, tests_of
+from rootscale.theory.random import checked_seed
 from rootscale.theory.stepping import State, States, Stepper, System
 from rootscale.trajectory import Estimate, Trajectory
 
@@ -55,9 +57,21 @@ class SaveAt:
     start: float = 0.0
     keep: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.times, Iterable):
+            raise ValueError(f"times must be a list of times, got {self.times!r}; use [{self.times!r}]")
+        for name, value in [*(("times", t) for t in self.times), ("start", self.start)]:
+            number(name, value, "finite", lambda x: True)
+
     def functions_of(self, x0: State) -> Functions:
         """Return the test functions for this initial state."""
-        return tests_of(x0) if self.functions is None else self.functions
+        functions: Any = tests_of(x0) if self.functions is None else self.functions
+        if isinstance(functions, Mapping) and functions:
+            return functions
+        raise ValueError(
+            "functions of SaveAt must be test functions by name, as in SaveAt([1.0], {'theta': lambda x: "
+            "x.theta[:, 0]}), got " + (repr(functions) if functions else "none that suits this state")
+        )
 
     def steps(self, h: float) -> list[int]:
         """Return how many steps ``h`` each time is after the start.
@@ -66,7 +80,7 @@ class SaveAt:
             ValueError: a time is between two steps; the message names the nearest time that would do.
         """
         steps, h = [], positive("h", h)
-        for t in self.times:
+        for t in map(float, self.times):
             step = round((t - self.start) / h)
             if abs(self.start + step * h - t) > 1e-6 * h:
                 raise ValueError(
@@ -101,10 +115,11 @@ class Paths:
     warn: bool = True
 
     def __post_init__(self) -> None:
+        checked_seed(self.seed)
         for name in ("count", "chunk"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} of Paths must be at least 1, got {value}")
+            if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+                raise ValueError(f"{name} of Paths must be a whole number of at least 1, got {value!r}")
 
 
 def drive(
@@ -202,7 +217,7 @@ def _warn(diverged: np.ndarray[Any, Any], count: int, times: list[float]) -> Non
         seen = times[int(np.argmax(diverged > 0))]
         warnings.warn(
             f"{diverged[-1]} of {count} paths diverged (first seen at t={seen:g}); means are over the others. "
-            "A smaller h may help, unless the equation itself diverges.",
+            "A smaller h (of a chain: eta) may help, unless the process itself diverges.",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -228,9 +243,15 @@ class _Record:
         for chunks in self.chunks.values():
             chunks.append([])
 
-    def add(self, column: int, x: States, observed: Mapping[str, Tensor]) -> None:
+    def add(self, column: int, x: States, observed: Mapping[str, Any]) -> None:
         """Add what is observed of the chunk at one time."""
-        real = len(self.lost)
+        real, paths = len(self.lost), len(x[0][0])
+        for name, value in observed.items():
+            if getattr(value, "shape", None) != (paths,):
+                raise ValueError(
+                    f"test function {name!r} must give one number for each path, [{paths}], got "
+                    f"{list(value.shape) if torch.is_tensor(value) else value!r}; e.g. lambda x: x.theta.mean(1)"
+                )
         values = {name: value.detach()[:real].double() for name, value in observed.items()}
         for tensor in (*(y[:real] for state in x for y in state), *(v[:, None] for v in values.values())):
             self.lost = self.lost | ~torch.isfinite(tensor).all(-1)

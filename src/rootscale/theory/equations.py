@@ -24,9 +24,9 @@ from torch import Tensor
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop, positive
 from rootscale.records import Lion, SDEOptimizer, Signum
 from rootscale.theory.memory import memory_of
-from rootscale.theory.oracle import Oracle, penalised
+from rootscale.theory.oracle import Oracle, need_oracle, penalised
 from rootscale.theory.sign_equations import SaturatedSignSDE, SignFlowSDE, SignSDE, noise_density
-from rootscale.theory.states import AdamState, RMSpropState, SGDState, Time
+from rootscale.theory.states import AdamState, Kind, RMSpropState, SGDState, Time
 
 __all__ = [
     "SDE", "SGDSDE", "AdamSDE", "AdamState", "RMSpropSDE", "RMSpropState", "SGDState", "auxiliary", "gamma", "lowest_u",
@@ -93,6 +93,7 @@ class SGDSDE:
     sigma0: float
     decay: float = 0.0
     clock_power: ClassVar[int] = 1
+    kind: ClassVar[Kind] = SGDState
 
     def drift(self, t: Time, x: SGDState) -> SGDState:
         """Return the factor of ``dt``."""
@@ -134,6 +135,7 @@ class RMSpropSDE:
     decay: float = 0.0
     u_min: float | None = None
     clock_power: ClassVar[int] = 2
+    kind: ClassVar[Kind] = RMSpropState
 
     def preconditioner(self, u: Tensor) -> Tensor:
         """Return ``P``, by coordinate."""
@@ -190,6 +192,7 @@ class AdamSDE:
     decay: float = 0.0
     u_min: float | None = None
     clock_power: ClassVar[int] = 2
+    kind: ClassVar[Kind] = AdamState
 
     def rate(self, t: Time, u: Tensor) -> Tensor:
         """Return ``sqrt(gamma2) / gamma1 P^-1``, by coordinate: what ``-m dt`` is multiplied by."""
@@ -253,6 +256,7 @@ def sde(optimizer: SDEOptimizer, oracle: Oracle, *, in_time: bool = False) -> SD
         ValueError: momentum SGD, or Adam with ``beta1 = 0``, which have no SDE here; a sign of noise that is not
             Gaussian.
     """
+    need_oracle(oracle)
     if not oracle.sigma > 0:
         raise ValueError(f"an SDE needs an oracle with sigma > 0, got sigma={oracle.sigma}")
     constants = optimizer.constants(1 / oracle.sigma**2)
@@ -273,7 +277,9 @@ def sde(optimizer: SDEOptimizer, oracle: Oracle, *, in_time: bool = False) -> SD
             constants.eps_root0,
         )  # fmt: skip
     if constants.c1 is None:
-        raise ValueError("the SDE of Adam needs beta1 > 0; with beta1 = 0 use RMSprop(eta, beta=beta2)")
+        raise ValueError(
+            "the SDE of Adam needs beta1 > 0; with beta1 = 0 use RMSprop(eta, beta=beta2), once 1 - beta2^k is near 1"
+        )
     l2 = optimizer.weight_decay if isinstance(optimizer, Adam) else 0.0
     decay = constants.decay if isinstance(optimizer, AdamW) else 0.0
     return AdamSDE(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from numbers import Integral
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -49,9 +50,19 @@ class Family:
     """
 
     name: str
-    transform: Callable[[Tensor], Tensor]
+    transform: Callable[[Tensor], Tensor] = field(repr=False)
     third: float
     fourth: float
+
+    def __post_init__(self) -> None:
+        w = torch.linspace(-9, 9, 9001, dtype=torch.double)
+        density, xi = torch.softmax(-w * w / 2, 0), self.transform(w)
+        mean, variance = float(density @ xi), float(density @ xi.square())
+        if not (abs(mean) < 0.01 and abs(variance - 1) < 0.05):  # rough: of heavy tails much lies beyond 9
+            raise ValueError(
+                f"xi must have mean 0 and variance 1, since sigma and Sigma have its size; the transform of "
+                f"{self.name!r} gives {mean:.3g} and {variance:.3g}"
+            )
 
     def normals(self, rank: int) -> int:
         """Return how many standard normals a draw takes from each path."""
@@ -76,7 +87,7 @@ class StudentT:
     nu: int = 5
 
     def __post_init__(self) -> None:
-        if self.nu < 3:
+        if not (isinstance(self.nu, Integral) and self.nu >= 3):
             raise ValueError(f"nu must be an integer >= 3, for a finite variance, got {self.nu!r}")
 
     def normals(self, rank: int) -> int:

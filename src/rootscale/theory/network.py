@@ -181,6 +181,11 @@ class NetworkOracle:
         return self.minibatch(theta, torch.randint(self.n, size, generator=generator, device=theta.device))
 
     @property
+    def family(self) -> Minibatch:
+        """The distribution of the noise."""
+        return Minibatch(self.batch_size)
+
+    @property
     def normals(self) -> int:
         """How many standard normals `drawn` takes from each replica: one for each sample of its mini-batch."""
         return self.batch_size
@@ -212,7 +217,9 @@ class NetworkOracle:
 
     def problem(self) -> Problem:
         """Return the loss and its covariance alone, to be given any noise family: ``NGOS(problem, sigma, family)``."""
-        return Problem(type(self.module).__name__, self.d, self.rank, self.gradient, self.noise, self.variance)
+        return Problem(
+            type(self.module).__name__, self.d, self.rank, self.gradient, self.noise, self.variance, data=True
+        )
 
     def at(self, sigma: float) -> NetworkOracle:
         """Return the same network at another noise scale: mini-batches of ``1 / sigma^2`` samples, a whole number."""

@@ -24,7 +24,7 @@ from rootscale.rules import svag_weights
 from rootscale.theory.families import FAMILIES, AnyFamily, Draw, Minibatch, Svag
 from rootscale.theory.problems import Problem
 
-__all__ = ["NGOS", "Oracle", "Penalised", "penalised", "svag"]
+__all__ = ["NGOS", "Oracle", "Penalised", "need_oracle", "penalised", "svag"]
 
 
 @runtime_checkable
@@ -56,6 +56,12 @@ class Oracle(Protocol):
         """Return a stochastic gradient for each path, fresh and independent."""
 
 
+def need_oracle(oracle: object) -> None:
+    """Refuse what is no oracle, such as a problem without a noise scale."""
+    if not hasattr(oracle, "sigma"):
+        raise TypeError(f"expected an oracle, such as NGOS(cosine(), sigma=4.0), got {type(oracle).__name__}")
+
+
 @dataclass(frozen=True)
 class NGOS:
     """The oracle of a problem: ``g = grad f(theta) + sigma Sigma^(1/2)(theta) xi`` with ``xi`` of ``family``.
@@ -72,6 +78,13 @@ class NGOS:
 
     def __post_init__(self) -> None:
         nonnegative("sigma", self.sigma)
+        if not hasattr(self.family, "couple"):
+            raise ValueError(f"family must be a noise family, such as FAMILIES['skewed'], got {self.family!r}")
+        if isinstance(self.family, Minibatch) and not self.problem.data:
+            raise ValueError(
+                f"mini-batches need a problem with data, got {self.problem.name!r}; use another noise family, the "
+                "problem logistic or that of a NetworkOracle, or data=True if the noise of yours is that of data points"
+            )
         if isinstance(self.family, Minibatch) and self.sigma and self.family.at(self.sigma) != self.family:
             expected = 1 / math.sqrt(self.family.batch_size)
             raise ValueError(
@@ -115,6 +128,8 @@ class NGOS:
 
     def sample(self, theta: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return a fresh stochastic gradient for each path."""
+        if theta.ndim != 2 or theta.shape[1] != self.d:
+            raise ValueError(f"theta must be [P, {self.d}], a row for each path, got {list(theta.shape)}")
         w = torch.randn(theta.shape[0], self.normals, generator=generator, dtype=theta.dtype, device=theta.device)
         return self.drawn(theta, w)
 
@@ -143,6 +158,12 @@ class _Wrapped:
     def rank(self) -> int:
         """How many coordinates ``xi`` has."""
         return self.base.rank
+
+    @property
+    def family(self) -> AnyFamily:
+        """The distribution of ``xi``, where the base says it."""
+        family: AnyFamily = self.base.family  # type: ignore[attr-defined]
+        return family
 
     def gradient(self, theta: Tensor) -> Tensor:
         """Return ``grad f(theta)``."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
+
+from rootscale.hparams import nonnegative
 
 __all__ = ["Problem", "cosine", "linear", "logistic", "quadratic"]
 
@@ -23,6 +26,8 @@ class Problem:
         d: the number of parameters.
         rank: the number of coordinates of ``xi``.
         gradient, noise, variance: as in `Oracle`.
+        data: whether ``xi`` has a coordinate for each of ``rank`` data points, ``noise = n^(-1/2) sum_i (g_i - gbar)
+            xi_i``; only then can mini-batches be drawn.
     """
 
     name: str
@@ -31,12 +36,15 @@ class Problem:
     gradient: Callable[[Tensor], Tensor]
     noise: Callable[[Tensor, Tensor], Tensor]
     variance: Callable[[Tensor], Tensor]
+    data: bool = False
 
 
-def _floats(value: Numbers | float) -> Tensor:
-    if isinstance(value, Tensor):
-        return value if value.is_floating_point() else value.double()
-    return torch.tensor(value, dtype=torch.double)  # numbers of Python keep their digits
+def _floats(name: str, value: Numbers | float) -> Tensor:
+    if not isinstance(value, Tensor):
+        value = torch.tensor(value, dtype=torch.double)  # numbers of Python keep their digits
+    if not bool(value.isfinite().all()):
+        raise ValueError(f"{name} must be finite, got {value.tolist()!s:.60}")
+    return value if value.is_floating_point() else value.double()
 
 
 def _root(covariance: Tensor, d: int) -> tuple[int, Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]:
@@ -60,9 +68,11 @@ def _root(covariance: Tensor, d: int) -> tuple[int, Callable[[Tensor, Tensor], T
 
 def linear(gbar: Tensor | list[float], covariance: Tensor | list[float] | None = None) -> Problem:
     """Return the paper's warm-up: ``f(theta) = <theta, gbar>`` and constant noise; ``covariance`` is 1 unless given."""
-    g = _floats(gbar)
-    d = g.numel()
-    rank, noise, variance = _root(torch.ones_like(g) if covariance is None else _floats(covariance), d)
+    g = _floats("gbar", gbar)
+    if g.ndim != 1:
+        raise ValueError(f"gbar must have the shape [d], got {list(g.shape)}")
+    d = len(g)
+    rank, noise, variance = _root(torch.ones_like(g) if covariance is None else _floats("covariance", covariance), d)
     return Problem("linear", d, rank, lambda theta: g.to(theta).expand_as(theta), noise, variance)
 
 
@@ -76,13 +86,15 @@ def quadratic(
         optimum: ``[d]``, or a number for all coordinates.
         covariance: ``Sigma``, as its diagonal ``[d]`` or in full ``[d, d]``; the identity unless given.
     """
-    h, x = _floats(hessian), _floats(optimum)
-    d = h.shape[0]
+    h, x = _floats("hessian", hessian), _floats("optimum", optimum)
+    d = len(h) if h.ndim else 1
     if h.shape not in ((d,), (d, d)):
         raise ValueError(f"hessian must have the shape [d] (diagonal) or [d, d] (full), got {list(h.shape)}")
     if h.ndim == 2 and not torch.allclose(h, h.T):
         raise ValueError("hessian must be symmetric: it is the second derivative of a loss")
-    rank, noise, variance = _root(h.new_ones(d) if covariance is None else _floats(covariance), d)
+    if x.shape not in ((), (d,)):
+        raise ValueError(f"optimum must be a number or have the shape [{d}], got {list(x.shape)}")
+    rank, noise, variance = _root(h.new_ones(d) if covariance is None else _floats("covariance", covariance), d)
 
     def gradient(theta: Tensor) -> Tensor:
         shift = theta - x.to(theta)
@@ -101,6 +113,8 @@ def cosine(d: int = 1, bend: float = 0.5, swing: float = 0.5) -> Problem:
         bend: below 1 in size, so that the loss is convex.
         swing: below 1 in size, so that the noise never vanishes.
     """
+    if not (isinstance(d, Integral) and d >= 1):
+        raise ValueError(f"d must be a whole number of at least 1, got {d!r}")
     if not (abs(bend) < 1 and abs(swing) < 1):
         raise ValueError(f"bend and swing must be below 1 in size, got bend={bend}, swing={swing}")
     return Problem(
@@ -124,7 +138,7 @@ def logistic(features: Numbers, labels: Numbers, l2: float = 0.0) -> Problem:
         labels: ``y``, ``[n]``, 0 or 1.
         l2: adds ``l2 / 2 |theta|^2`` to the loss, which keeps the optimum finite on separable data.
     """
-    x, y = _floats(features), _floats(labels)
+    x, y, l2 = _floats("features", features), _floats("labels", labels), nonnegative("l2", l2)
     if x.ndim != 2 or y.shape != x.shape[:1]:
         raise ValueError(
             f"features must be [n, d] and labels [n] with the same n, got {list(x.shape)} and {list(y.shape)}"
@@ -147,4 +161,4 @@ def logistic(features: Numbers, labels: Numbers, l2: float = 0.0) -> Problem:
         r = residual(theta)
         return r.square() @ x.to(theta).square() / n - (r @ x.to(theta) / n).square()
 
-    return Problem("logistic", d, n, gradient, noise, variance)
+    return Problem("logistic", d, n, gradient, noise, variance, data=True)

@@ -20,13 +20,13 @@ in pairs, or one step together with its two halves, uses both.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
-__all__ = ["keys", "normal", "pair", "paths"]
+__all__ = ["checked_seed", "keys", "normal", "pair", "paths"]
 
 #: Odd multipliers of a 32-bit hash of low bias (C. Wellons, hash-prospector: 16 21f0aaad 15 735a2d97 15).
 M1, M2 = 0x21F0AAAD, 0x735A2D97
@@ -51,6 +51,13 @@ def _signed64(value: int) -> int:
     return (value & 0xFFFFFFFFFFFFFFFF) - ((value & 0x8000000000000000) << 1)
 
 
+def checked_seed(seed: int) -> int:
+    """Return ``seed`` if it is one."""
+    if not (isinstance(seed, Integral) and 0 <= seed < 1 << 64):
+        raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}")
+    return int(seed)
+
+
 def keys(seed: int, first: int, count: int, width: int, device: torch.device | str = "cpu") -> Tensor:
     """Return the keys of ``count`` pairs of steps from pair ``first`` on (steps ``2 first, 2 first + 1, ...``).
 
@@ -63,9 +70,7 @@ def keys(seed: int, first: int, count: int, width: int, device: torch.device | s
     Returns:
         ``[count, 4, width]`` of int32, to be handed to `pair` one row at a time.
     """
-    seed = operator.index(seed)
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}")
+    seed = checked_seed(seed)
     if first < 0:
         raise ValueError(f"steps are counted from 0, got the pair {first}")
     # Always made on the CPU: a few integers for each step, the same for every device.

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from rootscale.hparams import positive
-from rootscale.theory.families import FAMILIES, StudentT, Svag
+from rootscale.theory.families import FAMILIES, AnyFamily, StudentT, Svag
 from rootscale.theory.memory import GAUSSIAN_DENSITY, Memory
-from rootscale.theory.oracle import NGOS, Oracle
-from rootscale.theory.states import SGDState, SignumState, Time
+from rootscale.theory.oracle import Oracle
+from rootscale.theory.states import Kind, SGDState, SignumState, Time
 
 __all__ = ["SaturatedSignSDE", "SignFlowSDE", "SignSDE", "is_gaussian", "noise_density"]
 
@@ -33,9 +33,14 @@ __all__ = ["SaturatedSignSDE", "SignFlowSDE", "SignSDE", "is_gaussian", "noise_d
 _MOST = 64
 
 
+def _family(oracle: Oracle) -> AnyFamily:
+    family: AnyFamily = getattr(oracle, "family", FAMILIES["gaussian"])
+    return family
+
+
 def is_gaussian(oracle: Oracle) -> bool:
     """Return whether the noise is Gaussian; of an oracle that does not say its distribution this is assumed."""
-    family = oracle.family if isinstance(oracle, NGOS) else FAMILIES["gaussian"]
+    family = _family(oracle)
     while isinstance(family, Svag):
         family = family.base
     return family == FAMILIES["gaussian"]
@@ -53,15 +58,15 @@ def noise_density(oracle: Oracle, *, alone: bool) -> float:
     """
     if is_gaussian(oracle):
         return GAUSSIAN_DENSITY
-    assert isinstance(oracle, NGOS)
-    if isinstance(oracle.family, StudentT) and alone and independent(oracle):
-        nu = oracle.family.nu
+    family = _family(oracle)
+    if isinstance(family, StudentT) and alone and independent(oracle):
+        nu = family.nu
         size = math.exp(math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2))
         return size / math.sqrt((nu - 2) * math.pi)
     raise ValueError(
         "the sign of a stochastic gradient depends on its noise by the density at 0, not by the covariance alone: an "
         f"SDE is given for Gaussian noise (and for SignSGD with Student-t noise of independent coordinates), got "
-        f"{oracle.family!r:.60}; use noise gaussian"
+        f"{family}; use noise gaussian (in Python NGOS(problem, sigma))"
     )
 
 
@@ -114,6 +119,7 @@ class SignSDE:
     decay: float = 0.0
     density: float = GAUSSIAN_DENSITY
     clock_power: ClassVar[int] = 2
+    kind: ClassVar[Kind] = SGDState
 
     def __post_init__(self) -> None:
         _check_width(self.oracle)
@@ -183,6 +189,7 @@ class SaturatedSignSDE:
     eta: float
     decay: float = 0.0
     clock_power: ClassVar[int] = 2
+    kind: ClassVar[Kind] = SGDState
 
     def __post_init__(self) -> None:
         positive("eta", self.eta)
@@ -231,6 +238,7 @@ class SignFlowSDE:
     mix: float = 0.0
     decay: float = 0.0
     clock_power: ClassVar[int] = 1
+    kind: ClassVar[Kind] = SignumState
 
     def drift(self, t: Time, x: SignumState) -> SignumState:
         """Return the factor of ``dt``."""

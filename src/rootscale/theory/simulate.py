@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rootscale.theory.discrete import Chain
 from rootscale.theory.engine import Paths, SaveAt, State, States, System, drive
+from rootscale.theory.states import started
 from rootscale.trajectory import Trajectory
 
 __all__ = ["Drawable", "run_chain"]
@@ -69,12 +70,7 @@ def run_chain(
             f"run_chain needs an oracle with normals and drawn(theta, w), as NGOS and NetworkOracle have them; "
             f"{type(oracle).__name__} has none (Chain.iterate takes any oracle)"
         )
-    parts = len(chain.kind._fields)
-    if len(x0) != parts:
-        raise ValueError(
-            f"x0 must be a state of the SDE of {chain.optimizer.name} with {parts} parts, got "
-            f"{type(x0).__name__} with {len(x0)}"
-        )
+    x0 = started(x0, chain.kind, chain.oracle)
     functions = save.functions_of(x0)
 
     def observe(t: float, x: States) -> dict[str, Tensor]:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from rootscale.hparams import positive
 from rootscale.theory.engine import Paths, SaveAt, State, States, System, drive
+from rootscale.theory.states import need_later, started
 from rootscale.trajectory import Trajectory
 
-__all__ = ["SCHEMES", "Equation", "Levels", "Scheme", "euler", "heun", "increment", "solve", "suits"]
+__all__ = ["SCHEMES", "Equation", "Levels", "Scheme", "euler", "get_scheme", "heun", "increment", "solve", "suits"]
 
 
 class Equation(Protocol):
@@ -108,6 +109,13 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType({
 })  # fmt: skip
 
 
+def get_scheme(scheme: Scheme | str) -> Scheme:
+    """Return a row of `SCHEMES` by its name; a scheme is returned as it is."""
+    if isinstance(scheme, str) and scheme not in SCHEMES:
+        raise ValueError(f"no scheme {scheme!r}; there are {', '.join(SCHEMES)}")
+    return SCHEMES[scheme] if isinstance(scheme, str) else scheme
+
+
 def suits(scheme: Scheme, equation: Equation, x0: State, t0: float) -> bool:
     """Return whether a scheme solves this equation: Heun's only where the noise does not depend on what it moves."""
     if scheme.step is not heun:
@@ -171,10 +179,10 @@ def solve(
         scheme: a row of `SCHEMES`, or its name.
         paths: how many, and how. Schemes of equal ``draws`` share the Brownian motion of a seed.
     """
-    if isinstance(scheme, str):
-        if scheme not in SCHEMES:
-            raise ValueError(f"no scheme {scheme!r}; there are {', '.join(SCHEMES)}")
-        scheme = SCHEMES[scheme]
+    scheme, kind = get_scheme(scheme), getattr(equation, "kind", None)
+    if kind is not None:
+        x0 = started(x0, kind, equation.oracle)
+        need_later(kind, save.start)
     if not suits(scheme, equation, x0, save.start):
         fitting = ", ".join(name for name, row in SCHEMES.items() if row.step is not heun)
         raise ValueError(

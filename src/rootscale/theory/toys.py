@@ -14,6 +14,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -97,6 +98,10 @@ TOYS: Mapping[str, Toy] = MappingProxyType(
 )  # fmt: skip
 
 
+#: Losses are recorded after so many samples, the largest kappa.
+_EVERY = 16
+
+
 @dataclass(frozen=True)
 class Setting:
     """How long and how often the toy problems are simulated.
@@ -112,6 +117,12 @@ class Setting:
     before: int = 160
     after: int = 800
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("replicas", 2), ("before", 0), ("after", _EVERY)):
+            value = getattr(self, name)
+            if not (isinstance(value, Integral) and int(value) >= least):
+                raise ValueError(f"{name} of Setting must be a whole number of at least {least}, got {value!r}")
 
 
 Rules = Mapping[str, str | Rule | None]
@@ -136,7 +147,7 @@ def toy_gaps(
         setting: how long and how often; None is the default.
         update: of one step; None is that of the record's family in `rootscale.theory.updates`.
     """
-    problem, setting = TOYS[toy], setting or Setting()
+    problem, setting = _toy(toy), setting or Setting()
     theta = torch.full((setting.replicas, *problem.shape), problem.start, dtype=torch.double)
     return _gaps(_Simulated(theta, update or UPDATES[record.name], record), problem, rules, kappa, setting)
 
@@ -161,10 +172,38 @@ def live_gaps(
         elementwise: whether the update moves each number by itself, as Adam does, so that all replicas fit into one
             parameter. Without it each replica is a parameter, which takes longer.
     """
-    problem, setting = TOYS[toy], setting or Setting()
-    shapes = [(setting.replicas, *problem.shape)] if elementwise else [problem.shape] * setting.replicas
-    parameters = [torch.nn.Parameter(torch.full(shape, problem.start, dtype=torch.double)) for shape in shapes]
-    return _gaps(_Live(parameters, make(parameters)), problem, rules, kappa, setting)
+    problem, setting = _toy(toy), setting or Setting()
+    if elementwise:
+        _check_elementwise(make, problem)
+    return _gaps(_live(make, problem, setting.replicas, elementwise), problem, rules, kappa, setting)
+
+
+def _live(make: Callable[[Any], torch.optim.Optimizer], toy: Toy, replicas: int, together: bool) -> _Live:
+    """Return replicas of a live optimizer, in one parameter or each in its own."""
+    shapes = [(replicas, *toy.shape)] if together else [toy.shape] * replicas
+    parameters = [torch.nn.Parameter(torch.full(shape, toy.start, dtype=torch.double)) for shape in shapes]
+    return _Live(parameters, make(parameters))
+
+
+def _check_elementwise(make: Callable[[Any], torch.optim.Optimizer], toy: Toy) -> None:
+    """Refuse an optimizer whose replicas would see each other in one parameter: two of them, for two steps."""
+    one, apart = (_live(make, toy, 2, together) for together in (True, False))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        g = toy.sample(one.theta, generator)
+        one.step(g)
+        apart.step(g)
+    if not torch.allclose(one.theta, apart.theta, rtol=1e-6):
+        raise ValueError(
+            f"{type(one.optimizer).__name__} does not move each number by itself, so that replicas in one parameter "
+            "would see each other; give elementwise=False"
+        )
+
+
+def _toy(name: str) -> Toy:
+    if name not in TOYS:
+        raise ValueError(f"toy must be one of {', '.join(TOYS)}, got {name!r}")
+    return TOYS[name]
 
 
 class _Replicas(Protocol):
@@ -238,12 +277,13 @@ def convert_state(state: State, row: Family, rule: Rule, kappa: float, before: A
             state[name] = mean + (state[name] - mean) * factor
 
 
-#: Losses are recorded after so many samples, the largest kappa.
-_EVERY = 16
-
-
 def _gaps(replicas: _Replicas, toy: Toy, rules: Rules, kappa: int, setting: Setting) -> dict[str, Largest]:
     """Train, change the batch size by each rule, and compare; all variants start from the same replicas."""
+    if kappa not in (1, 2, 4, 8, 16):
+        raise ValueError(f"kappa must be 1, 2, 4, 8 or 16, got {kappa!r}")
+    kappa = int(kappa)
+    if taken := {"base", "null"} & set(rules):
+        raise ValueError(f"rules must have other names than base and null, got {taken.pop()!r}")
     generator = torch.Generator().manual_seed(setting.seed)
     for _ in range(setting.before):
         replicas.step(toy.sample(replicas.theta, generator))
@@ -255,7 +295,10 @@ def _gaps(replicas: _Replicas, toy: Toy, rules: Rules, kappa: int, setting: Sett
             one.convert(kappa, rules[name])
         runs[name] = _go_on(one, toy, size, setting, setting.seed + 1000 * (i + 1))
     base = runs.pop("base")
-    return {name: gaps(base, run)["loss"].largest for name, run in runs.items()}
+    found = {name: gaps(base, run) for name, run in runs.items()}
+    if lost := [name for name, gap in found.items() if "loss" not in gap]:
+        raise ValueError(f"the losses of {lost[0]!r} and of the base have no finite mean; use a smaller learning rate")
+    return {name: gap["loss"].largest for name, gap in found.items()}
 
 
 def _go_on(replicas: _Replicas, toy: Toy, size: int, setting: Setting, seed: int) -> Trajectory:

@@ -35,7 +35,8 @@ from rootscale.theory.equations import SDE
 from rootscale.theory.families import FAMILIES
 from rootscale.theory.functions import Functions
 from rootscale.theory.oracle import NGOS
-from rootscale.theory.solver import SCHEMES, Scheme, suits
+from rootscale.theory.solver import SCHEMES, Scheme, get_scheme, suits
+from rootscale.theory.states import need_later, started
 from rootscale.trajectory import Estimate, Trajectory
 
 __all__ = ["LARGEST", "RESOLVED", "WeakError", "weak_error"]
@@ -133,11 +134,16 @@ def weak_error(
         raise ValueError(f"paths must be at least 100, for a standard error to mean something, got {count}")
     errors = []
     for i, (chain, ref) in enumerate(zip(chains, references, strict=True)):
+        if not isinstance(chain.oracle, NGOS):
+            raise TypeError(
+                f"weak_error needs chains over an NGOS, whose noise can be coupled, got {chain.oracle!r:.80}"
+            )
         how = replace(
             paths, count=count, seed=paths.seed + i, compile=bool(paths.compile), warn=False,
             progress=_part(paths, i, len(chains)),
         )  # fmt: skip
-        error = _Pair(chain, ref, _scheme(chain, ref, x0, save.start, scheme), controls).error(x0, save, how)
+        x = started(x0, chain.kind, chain.oracle)
+        error = _Pair(chain, ref, _scheme(chain, ref, x, save.start, scheme), controls).error(x, save, how)
         if paths.warn and error.diverged[-1]:
             warnings.warn(
                 f"{error.diverged[-1]} of {error.replicas} paths diverged (beyond {HUGE:g}); means are over the others",
@@ -156,16 +162,15 @@ def _part(paths: Paths, index: int, count: int) -> Callable[[float], None] | Non
 
 def _scheme(chain: Chain, reference: SDE | Chain, x0: State, start: float, scheme: str | Scheme | None) -> Scheme:
     """Return the scheme to solve the SDE with, after checks of the chain and of the scheme."""
-    if not isinstance(chain.oracle, NGOS):
-        raise TypeError(f"weak_error needs chains over an NGOS, whose noise can be coupled, got {chain.oracle!r:.80}")
-    parts = len(chain.kind._fields)
-    if chain.moments == 2 and not start > 0:
-        raise ValueError(f"Adam's SDE needs start > 0 (its normalization is 0/0 at t = 0), got start={start}")
-    if len(x0) != parts:
-        raise ValueError(f"x0 must be a state of the chain's SDE with {parts} parts, got {len(x0)}")
+    if getattr(reference, "kind", chain.kind) is not chain.kind:
+        raise ValueError(
+            f"a chain of {chain.optimizer.name} has states {chain.kind.__name__}, its reference has "
+            f"{reference.kind.__name__}; compare it with sde(chain.optimizer, chain.oracle)"
+        )
+    need_later(chain.kind, start)
     if scheme is None:
         scheme = "heun-richardson" if chain.moments == 2 else "richardson"
-    how = scheme if isinstance(scheme, Scheme) else SCHEMES[scheme]
+    how = get_scheme(scheme)
 
     def solves(row: Scheme) -> bool:
         return isinstance(reference, Chain) or suits(row, reference, x0, start)
