@@ -447,7 +447,7 @@ def test_tensorboard_gets_every_point_once_also_after_a_resume(tmp_path):
 
     settings = Settings(grid=(0, 160, 320, 480))
     options = {"seeds": [0, 1], "settings": settings, "store": Store(tmp_path, checkpoint_every=0), "execute": HERE}
-    with pytest.raises(RuntimeError, match="stopped"):
+    with pytest.raises(ValueError, match="RuntimeError: stopped"):
         sweep(make(), [Variant()], **options, observe=Observer(stop, measured=Track("tensorboard")))
     swept = sweep(make(), [Variant()], **options, observe=Observer(measured=Track("tensorboard")))
     found = swept.trajectories[Variant()]
