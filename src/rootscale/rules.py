@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from rootscale.format import show
 from rootscale.hparams import DOMAINS, number, positive
 from rootscale.messages import say
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
-from rootscale.rule_rows import all_rows
+from rootscale.rule_rows import all_rows, measured_rows
 from rootscale.units import AVERAGE, KEPT, UNITS, Number, Unit, stops
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "default_rule",
     "get_averaging",
     "get_rule",
+    "normalized_by",
     "rule_text",
     "shortest_average",
     "svag_weights",
@@ -265,6 +267,21 @@ def add_rule(rule: Rule) -> None:
     _RULES[rule.key] = _held(rule)
 
 
+@cache
+def normalized_by(ratio: float) -> Rule:
+    """Return the rule ``normalized:RATIO`` for Muon, Lion and Signum, from the share of noise in their momentum.
+
+    Args:
+        ratio: the noise scale over the samples that momentum averages, `averaged_batches` times the batch size before.
+
+    >>> round(normalized_by(1.5).convert("eta", 0.01, 4), 4)  # between kappa^(1/2), all noise, and kappa, all gradient
+    0.0297
+    """
+    number("ratio", ratio, "a finite number >= 0", lambda x: 0 <= x < math.inf)
+    own = tuple(name for name, row in FAMILIES.items() if row.rules[0] == "normalized-sqrt")
+    return replace(Rule(*measured_rows(float(f"{ratio:.6g}"))), holds_for=own)
+
+
 def svag_weights(ell: float) -> tuple[float, float]:
     """Return SVAG's ``r1, r2 = (1 -+ sqrt(2 ell^2 - 1)) / 2``: their sum is 1 and the sum of their squares ``ell^2``.
 
@@ -283,7 +300,8 @@ def default_rule(optimizer: str) -> Rule:
     return RULES[family(optimizer).rules[0]]
 
 
-_TEXT = re.compile(r"(?P<key>[\w-]*)(?:(?:^| )with (?P<averaging>\S+))?(?:(?:^| )without (?P<rows>.+))?")
+_MEASURED = re.compile(r"normalized:(?P<ratio>\d*\.?\d+(?:e[+-]?\d+)?)")
+_TEXT = re.compile(r"(?P<key>[\w-]*(?::[\w.+-]+)?)(?:(?:^| )with (?P<averaging>\S+))?(?:(?:^| )without (?P<rows>.+))?")
 
 
 def rule_text(key: str | None = None, averaging: str = "floor", left_out: Iterable[str] = ()) -> str:
@@ -309,12 +327,13 @@ def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
         return rule
     match = _TEXT.fullmatch(str(rule or "").strip())
     key = match["key"] if match else ""
-    if match is None or (key and key not in RULES):
+    measured = _MEASURED.fullmatch(key)
+    if match is None or (key and key not in RULES and not measured):
         raise ValueError(
-            f"rule must be one of {', '.join(RULES)}, with what may follow (such as 'sqrt with power without v'), "
-            f"got {rule!r}"
+            f"rule must be one of {', '.join(RULES)}, with what may follow (such as 'sqrt with power without v'), or "
+            f"'normalized:1.5' for momentum whose noise and gradient were measured; got {rule!r}"
         )
-    chosen = RULES[key] if key else default_rule(optimizer)
+    chosen = normalized_by(float(measured["ratio"])) if measured else RULES[key] if key else default_rule(optimizer)
     if match["averaging"]:
         chosen = chosen.averaged(match["averaging"])
     rows = [row.strip() for row in (match["rows"] or "").split(",") if row.strip()]

@@ -83,6 +83,25 @@ def power(exponent: Fraction | int) -> Form:
     return Form(text, apply, kind="power", exponent=exponent)
 
 
+@cache
+def sized(ratio: float, rate: int, size: int) -> Form:
+    """Return the form ``x * kappa^rate * q^size`` with ``q`` the factor of the norm of momentum in steps.
+
+    Momentum is gradient and noise. ``ratio`` is the squared norm of its noise over that of its gradient; the noise
+    shrinks with the batch and the gradient does not, so that ``q = sqrt((1 + ratio / kappa) / (1 + ratio))``.
+
+    >>> round(sized(0.0, 1, 1)(0.01, 4), 6), round(sized(1e6, 1, 1)(0.01, 4), 6)
+    (0.04, 0.02)
+    """
+
+    def apply(value: Number, kappa: Number) -> Number:
+        norm = math.sqrt((1 + ratio / float(kappa)) / (1 + ratio))
+        return float(value) * float(kappa) ** rate * norm**size
+
+    norm = f"sqrt((1 + {ratio:g} / kappa) / {1 + ratio:g})"
+    return Form(f"x{' * kappa' * rate} {'*' if size > 0 else '/'} {norm}", apply, kind="sized")
+
+
 def shortened(exponent: Fraction) -> Form:
     """Return the form ``1 - kappa^exponent (1 - x)`` for the weight of the past in an average over steps.
 
