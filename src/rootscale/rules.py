@@ -31,7 +31,7 @@ from rootscale.hparams import DOMAINS, number, positive
 from rootscale.messages import say
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
 from rootscale.rule_rows import all_rows, measured_rows
-from rootscale.units import AVERAGE, KEPT, UNITS, Number, Unit, stops
+from rootscale.units import AVERAGE, KEPT, UNITS, Form, Number, Unit, stops
 
 __all__ = [
     "AVERAGINGS",
@@ -226,10 +226,14 @@ class Rule:
             mu: the weight of momentum.
             batches: the noise scale in batches of the present size.
         """
-        form = self.units["m"].form if "m" in self.units else KEPT
+        form = self.form("m")
         if not mu or form.kind != "power" or not form.exponent:
             return math.inf
         return float((batches / averaged_batches(mu)) ** float(-1 / (2 * form.exponent)))
+
+    def form(self, key: str) -> Form:
+        """Return the form in which a quantity of the unit ``key`` is converted."""
+        return self.units[key].form if key in self.units else KEPT
 
     def shortens(self, key: str) -> bool:
         """Return whether the average of that key gets shorter without a floor as the batch grows."""

@@ -19,7 +19,7 @@ from rootscale.training import schedulers
 from rootscale.training.markers import FREE, is_tracked, past_weights, units_of
 from rootscale.training.scheduler_changes import rescale_scheduler, save_scheduler, ticks
 from rootscale.training.watch import save_watch, settle
-from rootscale.units import KEPT, UNITS, Form
+from rootscale.units import UNITS
 
 __all__ = [
     "Action",
@@ -143,20 +143,16 @@ def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: f
         raise ValueError(f"{key} holds {held}, and the optimizer's row has {row} for it: register it with one for each")
     name = None if isinstance(before, tuple) else key
     after = tuple(
-        float(rule.convert(unit, value, kappa, name, past_weights(group, unit, value, _form(rule, unit))))
+        float(rule.convert(unit, value, kappa, name, past_weights(group, unit, value, rule.form(unit))))
         for unit, value in zip(_tuple(units), _tuple(before), strict=True)
     )
     return after if isinstance(before, tuple) else after[0]
 
 
-def _form(rule: Rule, unit: str) -> Form:
-    return rule.units[unit].form if unit in rule.units else KEPT
-
-
 def _free_edits(group: dict[str, Any], units: Any, before: Any, after: Any, rule: Rule, kappa: float) -> Iterator[Edit]:
     """Yield the edits that remember the weights that floors have stopped, so that the way back leads to the first."""
     for unit, old, new in zip(_tuple(units), _tuple(before), _tuple(after), strict=True):
-        key, form = f"{FREE}{unit}", _form(rule, unit)
+        key, form = f"{FREE}{unit}", rule.form(unit)
         if form.floor is None or not old:
             free = None
         else:

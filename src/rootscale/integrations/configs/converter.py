@@ -142,7 +142,7 @@ def _convert(
     changes = reading.changes(plan.convert(batch.size, rule))
     used = (*(one.path for one in reading.values), *known.layout.paths())
     left = left_as_they_are(((path, leaf.value) for path, leaf in document.leaves.items()), known, float(changes.kappa))
-    notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes), *filter(None, [left]))
+    notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes), *left)
     warnings = dict.fromkeys((*changes.warnings, *notes))
     changes = replace(changes, warnings=tuple(warnings))
     new = {**batch.values, **_new_values(document, reading, changes)}

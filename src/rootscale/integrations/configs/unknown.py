@@ -8,7 +8,7 @@ to an optimizer, stays as it is and is named.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rootscale.format import show
@@ -65,8 +65,8 @@ def check_options(document: Document, known: Format) -> None:
             )
 
 
-def left_as_they_are(values: Iterable[tuple[str, Any]], known: Format, kappa: float) -> str:
-    """Name the numbers that are in no table and may have a unit; empty if there are none, or nothing changes.
+def left_as_they_are(values: Iterable[tuple[str, Any]], known: Format, kappa: float) -> Iterator[str]:
+    """Yield a warning that names the numbers that are in no table and may have a unit, if there are any.
 
     Args:
         values: of a configuration, by path.
@@ -77,12 +77,12 @@ def left_as_they_are(values: Iterable[tuple[str, Any]], known: Format, kappa: fl
     paths = known.known_paths() - watched
     unknown = ((path, value) for path, value in values if not _is_known(path, paths))
     found = [f"{path}={value!r}" for path, value in unknown if _may_have_unit(path, value)]
-    if not found or kappa == 1:
-        return ""
-    return (
-        f"left as they are, since {known.name} has no row for them: {', '.join(found)}; what counts optimizer steps "
-        f"has to be divided by {show(kappa)}, and what belongs to an optimizer or an average converted by hand"
-    )
+    if found and kappa != 1:
+        yield (
+            f"left as they are, since {known.name} has no row for them: {', '.join(found)}; what counts optimizer "
+            f"steps has to be divided by {show(kappa)}, and what belongs to an optimizer or an average converted by "
+            "hand"
+        )
 
 
 def _may_have_unit(path: str, value: Any) -> bool:

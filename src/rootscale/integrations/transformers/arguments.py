@@ -194,4 +194,4 @@ def _converted(
     plan = reading.plan(old, Length(dataset_size=dataset_size))
     changes = reading.changes(plan.convert(new, rule))
     left = left_as_they_are(vars(args).items(), reading.format, float(changes.kappa))
-    return reading, new, replace(changes, warnings=(*changes.warnings, *filter(None, [left])))
+    return reading, new, replace(changes, warnings=(*changes.warnings, *left))
