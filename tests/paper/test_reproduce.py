@@ -213,6 +213,42 @@ def test_only_some_lines_are_made_and_all_that_are_finished_are_collected(tmp_pa
         assert np.array_equal(stored(tmp_path / "out")[label].values["train loss"], trajectory.values["train loss"])
 
 
+def test_results_are_completed_without_the_runs_that_made_them(tmp_path):
+    """Only seeds and lines that the results lack are made, and the outcome is that of making all at once."""
+    out, complete = tmp_path / "out", How(complete=True)
+    assert running.reproduce(tiny(), Options(epochs=1, seeds=3), tmp_path / "whole", tmp_path / "runs")
+    assert running.reproduce(tiny(), Options(epochs=1, seeds=1), out, tmp_path / "first")
+    some = replace(complete, only=("doubled",), together=2)
+    assert running.reproduce(tiny(), Options(epochs=1, seeds=3), out, tmp_path / "second", some)
+    assert kept_results.record_of(out)["missing"] == ["kept, seeds 1 to 2"]
+    assert {name: runs.meta["seeds"] for name, runs in stored(out).items()} == {"kept": [0], "doubled": [0, 1, 2]}
+    assert {path.parent.name for path in tmp_path.rglob("second/**/trajectory.npz")} == {"seeds-1-2"}
+    assert running.reproduce(tiny(), Options(epochs=1, seeds=3), out, tmp_path / "third", complete)
+    assert kept_results.record_of(out)["missing"] == []
+    here, there = Check.load(out), Check.load(tmp_path / "whole")
+    for mine, other in zip((here.base, *here.others), (there.base, *there.others), strict=True):
+        assert mine.trajectory.meta["seeds"] == other.trajectory.meta["seeds"] == [0, 1, 2]
+        for name in other.trajectory.names:
+            np.testing.assert_allclose(mine.trajectory.values[name], other.trajectory.values[name], rtol=1e-6)
+    assert here.warm.meta["seeds"] == [0, 1, 2]
+    assert running.reproduce(tiny(), Options(epochs=1, seeds=3), out, tmp_path / "fourth", complete)
+    assert runs_in(tmp_path / "fourth") == [], "nothing was left to make"
+
+
+def test_results_of_runs_that_would_be_made_otherwise_cannot_be_completed(tmp_path):
+    assert running.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
+    with pytest.raises(ValueError, match="holds runs named 'kept', which this version makes in another way"):
+        running.reproduce(
+            tiny(steps=28), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "new", How(complete=True)
+        )
+    assert kept_results.record_of(tmp_path / "out")["seeds"] == [0]
+
+
+@pytest.mark.parametrize(("seeds", "text"), [((2,), "seed 2"), ((1, 2, 3), "seeds 1 to 3"), ((0, 2), "seeds 0, 2")])
+def test_seeds_of_a_part_are_named(seeds, text):
+    assert running._seeds(seeds) == text
+
+
 def test_a_text_that_is_a_label_stands_for_that_line_alone():
     lines = [Line(label, None) for label in ("B = 4", "B = 16", "B = 16, linear")]
     assert running._asked(lines, ["B = 16"]) == {"B = 16"}

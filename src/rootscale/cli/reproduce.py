@@ -78,6 +78,10 @@ def add_parsers(subparsers: Any) -> None:
         help="make only the runs whose name contains one of these texts (or is one of them), and collect all that are "
         "finished: several processes may work on one experiment at once",
     )  # fmt: skip
+    where.add_argument(
+        "--complete", action="store_true",
+        help="keep the runs that the folder of results holds, and make only seeds and rows that it lacks",
+    )  # fmt: skip
     parser.set_defaults(handler=_reproduce)
 
 
@@ -97,7 +101,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     several = [f"--{name}" for name in ("out", "runs", "only") if getattr(args, name)]
     if len(args.names) > 1 and several:
         raise ValueError(f"{' and '.join(several)} can be given for one experiment, got {len(args.names)} experiments")
-    how = How(args.minutes, args.together, args.processes, tuple(args.only))
+    how = How(args.minutes, args.together, args.processes, tuple(args.only), args.complete)
     works = [_work(args, found[name]) for name in args.names]
     if os.environ.get("RANK", "0") != "0":  # of several processes that torchrun started, the first prints
         console.quiet = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -73,6 +73,7 @@ class Final:
         curves: by test function, the gap of the mean curves to the base's (`rootscale.gap`).
         seconds: of the runs.
         verdict: on the comparison with the base; None where there was none, for want of seeds.
+        starts: every test function at the first time, without what it is compared with.
     """
 
     label: str
@@ -83,6 +84,7 @@ class Final:
     curves: Mapping[str, Gap]
     seconds: float
     verdict: Verdict | None = None
+    starts: Mapping[str, End] = field(default_factory=dict)
 
     def end(self, name: str) -> End:
         """Return the end of a test function, which may be one that was not measured."""
@@ -130,6 +132,7 @@ def _final(base: Arm, arm: Arm, deviation: float | None) -> Final:
         {} if arm is base else compared,
         float(here.meta["seconds"]),
         arm.verdict,
+        {name: End(*_mean(values[:, 0], None)) for name, values in here.values.items()},
     )
 
 

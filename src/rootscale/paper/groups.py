@@ -156,8 +156,8 @@ class Group:
         kept = {form: sum(one.keeps(cell.null) for cell, one in every) for form, every in told.items()}
         if any(kept.values()):
             first, last = ((form, f"{kept[form]} of {len(told[form])}") for form in (self.told[0], self.told[-1]))
-            counts = f"{first[0]} keep the run in {first[1]} cases, {last[0]} in {last[1]}"
-            return f"Up to 16 times the batch in mid-run: {counts}"
+            counts = f"{first[0]} in {first[1]} cases; {last[0]} in {last[1]}"
+            return f"Runs kept at up to 16 times the batch in mid-run: {counts}"
         worst = {form: max(abs(one.gap) for _, one in every) for form, every in told.items() if every}
         closest = min(worst, key=lambda form: worst[form])
         off = f"off by {100 * worst[closest]:.0f} % at most"
@@ -228,7 +228,10 @@ def _made(entry: Entry) -> str:
     return f"- [{name}]({name}/check.json): `{record['command']}`, n = {seeds}, {made}{missing}"
 
 
-_FLOORS = ("floors .8, .9", "floors .9, .9", "paper", "power", "betas kept", "learning rate only", "nothing")
+_FLOORS = (
+    "floors .9, .9", "floors .8, .9", "floor by kappa, .9", "paper", "power", "betas kept", "learning rate only",
+    "nothing",
+)  # fmt: skip
 _RULES = (
     "a = 0", "a = 1/2", "a = 1", "Adam's rule", "learning rate only, square root", "learning rate only, linear",
     "nothing",
@@ -242,7 +245,7 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
             "form keeps the run: the paper's, the power form, floors with the state converted to match, betas kept, "
             "the learning rate alone, or nothing",
             "section 5",
-            ("floors .9, .9", "floors .8, .9", "paper", "power", "learning rate only"),
+            ("floors .9, .9", "floors .8, .9", "floor by kappa, .9", "paper", "power", "learning rate only"),
             _FLOORS,
         ),
         "momentum": Group(
@@ -251,7 +254,7 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
             "Not in the paper. Muon and Lion normalise momentum itself; counting powers of the batch size leaves a "
             "choice `a`: `lr * kappa^((1+a)/2)`, `(1-mu) * kappa^a`, `buffer * kappa^((a-1)/2)`",
             "no SDE",
-            ("a = 0", "a = 1/2", "a = 1", "Adam's rule", "learning rate only, linear"),
+            ("a = 1/2", "a = 0", "a = 1", "Adam's rule", "learning rate only, linear"),
             _RULES,
         ),
     }

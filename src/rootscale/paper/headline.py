@@ -26,7 +26,7 @@ NOTE = (
     "± is one standard error over seeds; the interval is Student's, of paired differences after the last step. *As "
     f"good*: its upper end is below {MARGIN:g} nats; *worse*: its lower end is above. Seconds and memory are those of "
     "the seed that had the GPU for itself, without measuring and without compiling, which a longer run pays once. Runs "
-    "that shared the GPU have none; *same steps*: the seconds of the row whose batches are the same."
+    "that shared the GPU have none; *same steps*: seconds and memory of the row whose batches are the same."
 )
 #: Tokens of a sequence.
 LENGTH = 128
@@ -104,10 +104,10 @@ def ways_of(entry: Entry, arms: Sequence[Arm]) -> list[Way]:
 
 
 def _timed(way: Way, like: Way | None) -> Way:
-    """Return a way that was never alone with the seconds of one that takes the same steps."""
+    """Return a way that was never alone with seconds and memory of one that takes the same steps."""
     if way.seconds is not None or like is None:
         return way
-    return replace(way, seconds=like.seconds, alone=False)
+    return replace(way, seconds=like.seconds, memory=like.memory, alone=False)
 
 
 def _way(arm: Arm, found: Stored, base: Stored, load: Callable[[float, float], float | None]) -> Way:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 from rootscale.files import locked
@@ -14,7 +15,7 @@ from rootscale.lab.execute import Execute
 from rootscale.lab.stopping import Job, Stop
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import MEASURES, End, format_end
-from rootscale.paper.stored import refuse_others, store
+from rootscale.paper.stored import Kept, refuse_others, store
 from rootscale.paper.work import How, Runs, Watch, Work
 from rootscale.trajectory import Trajectory
 
@@ -27,12 +28,11 @@ class _Part:
 
     runs: Runs
     line: Line
-    seeds: range
+    seeds: tuple[int, ...]
 
     @property
     def name(self) -> str:
-        seeds = self.seeds
-        return f"{self.line.label}, " + (f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}")
+        return f"{self.line.label}, {_seeds(self.seeds)}"
 
     @property
     def there(self) -> bool:
@@ -56,6 +56,7 @@ class _Lines:
     settings: Settings
     parts: list[_Part]
     asked: list[_Part] = field(default_factory=list)
+    kept: Kept = field(default_factory=Kept)
 
     @classmethod
     def of(cls, work: Work, how: How) -> _Lines:
@@ -64,19 +65,22 @@ class _Lines:
         refuse_others(work.out, work.options)
         lines, settings = work.experiment.lines(work.options)
         labels = _asked(lines, how.only)
-        runs, total = Runs(work.experiment, settings, work.runs, how.together), work.options.seeds
-        groups = [range(first, min(first + how.together, total)) for first in range(0, total, how.together)]
-        parts = [_Part(runs, line, seeds) for seeds in groups for line in lines]
-        return cls(work, lines, settings, parts, [part for part in parts if part.line.label in labels])
+        kept = Kept.of(work.out, lines, settings) if how.complete else Kept()
+        runs = Runs(work.experiment, settings, work.runs, how.together)
+        left = [[seed for seed in range(work.options.seeds) if seed not in kept.seeds(line)] for line in lines]
+        groups = [[tuple(some[i : i + how.together]) for i in range(0, len(some), how.together)] for some in left]
+        rounds = zip_longest(*groups)  # all lines of the first seeds, then those of the next
+        parts = [_Part(runs, line, seeds) for turn in rounds for line, seeds in zip(lines, turn, strict=True) if seeds]
+        return cls(work, lines, settings, parts, [part for part in parts if part.line.label in labels], kept)
 
     def collect(self) -> bool:
         """Write what all finished runs gave, and return whether all that were asked for are finished."""
         with locked(self.work.runs / "locks" / "results", lambda: True):  # who comes last sees what others have made
             found = {(part.seeds, part.line.label): part.read() for part in self.parts if part.there}
             missing = [part.name for part in self.parts if (part.seeds, part.line.label) not in found]
-            if any(label == self.lines[0].label for _, label in found):
+            if self.kept.seeds(self.lines[0]) or any(label == self.lines[0].label for _, label in found):
                 work = self.work
-                store(work.experiment, work.options, work.out, self.lines, self.settings, found, missing)
+                store(work.experiment, work.options, work.out, self.lines, self.settings, found, missing, self.kept)
         return all((part.seeds, part.line.label) in found for part in self.asked)
 
 
@@ -175,6 +179,15 @@ def _script(work: Work, how: How, deadline: Deadline) -> bool:
         return run(left)
     with locked(work.runs / "locks" / "script") as mine:
         return mine and run(left)
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Return seeds in words."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if len(seeds) == seeds[-1] - seeds[0] + 1:
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return "seeds " + ", ".join(map(str, seeds))
 
 
 def _asked(lines: Sequence[Line], only: Sequence[str]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,24 @@ import numpy as np
 from rootscale.files import write_json
 from rootscale.lab import Arm, Check, Settings, Sweep
 from rootscale.lab.checks import arm_of
-from rootscale.lab.group import joined
+from rootscale.lab.group import joined, rows_of
 from rootscale.lab.result import LOSSES
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import SEED_DEVIATION, Final, final_values
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
-__all__ = ["compared", "deviation_of", "finals_of", "judge_again", "outcome", "record_of", "refuse_others", "store"]
+__all__ = [
+    "Kept",
+    "compared",
+    "deviation_of",
+    "finals_of",
+    "judge_again",
+    "outcome",
+    "record_of",
+    "refuse_others",
+    "store",
+]
 
 
 def refuse_others(out: Path, options: Options) -> None:
@@ -43,14 +53,60 @@ def refuse_others(out: Path, options: Options) -> None:
         raise ValueError(f"{out} holds results of {before['seeds']} seeds: ask for as many, or give another --out")
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The runs of an experiment that a folder of results holds already.
+
+    Args:
+        arms: their trajectories, by the label of their line.
+        warm: those before a switch, if there is one.
+    """
+
+    arms: Mapping[str, Trajectory] = field(default_factory=dict)
+    warm: Trajectory | None = None
+
+    @classmethod
+    def of(cls, out: Path, lines: Sequence[Line], settings: Settings) -> Kept:
+        """Read them; runs that the present lines would make otherwise are refused."""
+        if not (out / "experiment.json").exists():
+            return cls()
+        check, by_label = Check.load(out), {line.label: line for line in lines}
+        arms = {arm.label: arm.trajectory for arm in (check.base, *check.others)}
+        for label, runs in arms.items():
+            wanted = by_label.get(label)
+            if wanted is None or _what(runs) != _wanted(wanted, wanted.settings(settings)):
+                raise ValueError(
+                    f"{out} holds runs named {label!r}, which this version makes in another way or not at all: they "
+                    "cannot be completed; make all of them anew with another --out"
+                )
+        return cls(arms, check.warm)
+
+    def seeds(self, line: Line) -> list[int]:
+        """Return the seeds of a line that are there."""
+        return list(self.arms[line.label].meta["seeds"]) if line.label in self.arms else []
+
+
+def _what(runs: Trajectory) -> dict[str, Any]:
+    """Return what decides stored runs."""
+    return {name: runs.meta[name] for name in ("task", "variant", "base_plan", "samples", "switch_at")}
+
+
+def _wanted(line: Line, settings: Settings) -> dict[str, Any]:
+    """Return the same of a line."""
+    made = {"task": line.task.name, "variant": line.variant.to_dict(), "base_plan": line.task.plan.to_dict()}
+    found: dict[str, Any] = json.loads(json.dumps({**made, "samples": settings.grid, "switch_at": settings.switch_at}))
+    return found
+
+
 def store(
     experiment: Experiment,
     options: Options,
     out: Path,
     lines: Sequence[Line],
     settings: Settings,
-    found: Mapping[tuple[range, str], Sweep],
+    found: Mapping[tuple[tuple[int, ...], str], Sweep],
     missing: Sequence[str],
+    kept: Kept = Kept(),  # noqa: B008 (frozen)
 ) -> None:
     """Write what finished runs gave to a folder.
 
@@ -60,19 +116,27 @@ def store(
         lines, settings: that `Experiment.lines` gave.
         found: the runs by seeds and label of their line.
         missing: the names of those that are not finished.
+        kept: runs that the folder holds, which are stored again with them.
     """
     command = experiment.command(options)
     arms: list[Arm] = []
     for line in lines:
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
+        if line.label in kept.arms:
+            parts.insert(0, kept.arms[line.label])
         if parts:
-            runs = only(joined(parts), experiment.keeps)
+            runs = _by_seed([only(part, experiment.keeps) for part in parts])
             if arms:
                 runs = on_the_clock(arms[0].trajectory, runs)
             arms.append(replace(arm_of(line.task, line.variant, runs), label=line.label))
     arms = [arms[0], *(compared(arms[0], arm) for arm in arms[1:])]
-    warm = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
-    trajectories = [*(made for swept in found.values() for made in swept.trajectories.values()), *warm.values()]
+    starts = {seeds: swept.warm for (seeds, _), swept in found.items() if swept.warm is not None}
+    warm = [*([] if kept.warm is None else [kept.warm]), *starts.values()]
+    trajectories = [
+        *kept.arms.values(),
+        *(one for swept in found.values() for one in swept.trajectories.values()),
+        *warm,
+    ]
     made = {
         "command": command,
         **_environment(trajectories),
@@ -80,7 +144,7 @@ def store(
         "seconds": round(sum(float(trajectory.meta["seconds"]) for trajectory in trajectories), 1),
         "date": time.strftime("%Y-%m-%d"),
     }
-    before = only(joined(list(warm.values())), experiment.keeps) if warm else None
+    before = _by_seed([only(part, experiment.keeps) for part in warm]) if warm else None
     Check(lines[0].task.name, arms[0], tuple(arms[1:]), settings.switch_at, made, before).save(out)
     record = {
         "name": experiment.name,
@@ -93,6 +157,17 @@ def store(
         **made,
     }
     write_json(out / "experiment.json", record, indent=1, allow_nan=False)
+
+
+def _by_seed(parts: Sequence[Trajectory]) -> Trajectory:
+    """Return the replicas of all parts; of a seed that is there twice, the first."""
+    seen, found = set[int](), list[Trajectory]()
+    for part in parts:
+        new = [place for place, seed in enumerate(part.meta["seeds"]) if seed not in seen]
+        seen.update(part.meta["seeds"])
+        if new:
+            found.append(rows_of(part, new))
+    return joined(found)
 
 
 def only(trajectory: Trajectory, names: Sequence[str]) -> Trajectory:

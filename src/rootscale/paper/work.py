@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +23,14 @@ class How:
         together: seeds that are trained in one program. On a GPU they share it, which small batches leave idle.
         processes: that make runs at once; small batches leave room for several on a GPU.
         only: texts; the lines whose label contains one of them, or is one of them, are made. Nothing means all lines.
+        complete: whether seeds that the folder of results holds already are kept, and only the others are made.
     """
 
     minutes: float | None = None
     together: int = 1
     processes: int = 1
     only: tuple[str, ...] = ()
+    complete: bool = False
 
     def __post_init__(self) -> None:
         for name in ("together", "processes"):
@@ -97,7 +99,7 @@ class Runs:
         """The folder; it computes the fingerprint of a task once."""
         return Store(self.folder, checkpoint_every=60.0, keep_models=self.experiment.keep_models)
 
-    def finished(self, line: Line, seeds: range) -> bool:
+    def finished(self, line: Line, seeds: Sequence[int]) -> bool:
         """Return whether there is nothing left to run."""
         settings = line.settings(self.settings)
         return finished(line.task, [line.variant], seeds=seeds, settings=settings, store=self.store)
@@ -105,7 +107,7 @@ class Runs:
     def sweep(
         self,
         line: Line,
-        seeds: range,
+        seeds: Sequence[int],
         deadline: Deadline = Deadline(),  # noqa: B008 (frozen)
         tell: Callable[[float], object] = _ignore,
         wait: bool = True,

@@ -133,7 +133,7 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             minutes=4,
         ),
         "gpt-kappa": Problem(
-            "GPT on enwik8, floors of .9 and by kappa",
+            "GPT on enwik8, more floors",
             _gpt,
             "test loss",
             "test loss",

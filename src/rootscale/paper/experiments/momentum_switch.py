@@ -22,6 +22,7 @@ Cost. 7 minutes on one H200 with 8 processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -33,13 +34,14 @@ import torch
 from torch import Tensor
 
 from rootscale import hparams, records
-from rootscale.format import show
+from rootscale.format import plus_minus, show
 from rootscale.lab import Settings, Task
 from rootscale.lab.several import Several
 from rootscale.optimizers import FAMILIES
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, gpt_task, words
-from rootscale.paper.finals import Final, format_end
+from rootscale.paper.finals import End, Final, format_curve, format_end
+from rootscale.paper.shown import Shown
 from rootscale.training.adapters import make_optimizer
 
 __all__ = ["EXPERIMENTS", "KINDS", "RULES", "Lion"]
@@ -165,6 +167,62 @@ def by_ratio(options: Options) -> tuple[list[Line], Settings]:
     return [base, replace(null, measure=replace(settings.measure, noise=True)), *others], settings
 
 
+def averaged(mu: float) -> float:
+    """Return how many batches Nesterov momentum averages: 1 over the sum of the squares of its weights.
+
+    >>> round(averaged(0.95))
+    33
+    """
+    first, others = (1 - mu) * (1 + mu), (1 - mu) ** 2 * mu**4 / (1 - mu**2)
+    return 1 / (first**2 + others)
+
+
+def measured(finals: Sequence[Final]) -> str:
+    """Return noise over gradient in momentum at the switch, by the noise scale of the null; "" if it is not known."""
+    base, null, *_ = finals
+    record, noise = KINDS["muon"].record, null.starts.get("noise scale", End())
+    assert isinstance(record, records.Muon)
+    samples = averaged(record.mu) * base.batch_size
+    if noise.value is None:
+        return ""
+    return plus_minus(noise.value / samples, None if noise.se is None else noise.se / samples, 2)
+
+
+def nearest(finals: Sequence[Final]) -> list[tuple[int, Final]]:
+    """Return the line with the smallest gap at each kappa."""
+    base, _, *others = finals
+    found: dict[int, tuple[float, Final]] = {}
+    for final in others:
+        far, kappa = final.curve("test loss"), final.batch_size // base.batch_size
+        if far is not None and abs(far.gap) < found.get(kappa, (math.inf,))[0]:
+            found[kappa] = abs(far.gap), final
+    return [(kappa, final) for kappa, (_, final) in sorted(found.items())]
+
+
+def ratio_headline(finals: Sequence[Final]) -> str:
+    """Return the ratio that was measured, and which of those that were tried is nearest to the kept batch."""
+    near = [f"{rule_of(final)} at {kappa} times" for kappa, final in nearest(finals)]
+    return f"Muon: measured is noise {measured(finals)} times the gradient; nearest is {', '.join(near)} the batch"
+
+
+def ratio_brief(finals: Sequence[Final]) -> str:
+    """Return the gaps of the nearest, and of other samples."""
+    near = [f"{format_curve(final, 'test loss')} at {kappa} times" for kappa, final in nearest(finals)]
+    other = f"other samples {format_curve(finals[1], 'test loss')}"
+    return f"largest gaps of the nearest, over the range: {', '.join(near)} ({other})"
+
+
+def rule_of(final: Final) -> str:
+    """Return what was done at the switch."""
+    return final.label.partition(", ")[2]
+
+
+def ratio_words(finals: Sequence[Final]) -> str:
+    """Return the finding with all gaps."""
+    gaps = words("test loss", finals)
+    return f"{ratio_headline(finals)}. {gaps[0].upper()}{gaps[1:]}"
+
+
 def tried(name: str, options: Options) -> tuple[list[Line], Settings]:
     """Return the base batch with each learning rate, the chosen one first."""
     made = [Line(f"learning rate {show(rate)}", task) for rate, task in KINDS[name].tries(options).items()]
@@ -227,7 +285,8 @@ EXPERIMENTS = [
         minutes=2,
         defaults=Options(epochs=7 / 150, batch_sizes=(8, 32, 128), seeds=4, model="gpt-6", points=16),
         lines=by_ratio,
-        words=partial(words, "test loss"),
+        words=ratio_words,
+        shown=Shown(ratio_headline, brief=ratio_brief),
         smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
         measure="test loss",
         keeps=(*KEEPS, "Tr Sigma"),

@@ -220,8 +220,15 @@ RECIPES = (
     Arm("B = 512, at once", "B = 512\nat once", _kept),
     Arm("B = 512, accumulated", "B = 512,\n64 micro-batches of 8", _kept, micro=True),
     Arm("B = 8, converted", "B = 8,\nconverted", _converted),
-    Arm("B = 8, Marek et al., learning rate / 3", "B = 8, Marek et al.,\nlr / 3", partial(_marek, lower=MAREK)),
-    Arm("B = 8, Marek et al., learning rate kept", "B = 8, Marek et al.,\nlr kept", _marek),
+    Arm(
+        "B = 8, Marek et al., learning rate / 3",
+        "B = 8, Marek et al.,\nlr / 3",
+        partial(_marek, lower=MAREK),
+        timed_as="B = 8, converted",
+    ),
+    Arm(
+        "B = 8, Marek et al., learning rate kept", "B = 8, Marek et al.,\nlr kept", _marek, timed_as="B = 8, converted"
+    ),
 )
 
 

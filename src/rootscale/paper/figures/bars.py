@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rootscale.format import plus_minus
 from rootscale.paper.experiments.sooner import MARGIN
 from rootscale.paper.headline import Way
 from rootscale.report.plotting import need_matplotlib, save_figure
@@ -39,7 +40,7 @@ def draw_headline(title: str, ways: Sequence[Way], path: Path, memory: bool = Fa
     axis.set_xlim(0, 1.75 * longest)
     axis.set_xticks([tick for tick in axis.get_xticks() if tick <= 1.05 * longest])
     axis.set_xlabel(
-        "seconds of training, alone on one H200;  loss: less that of the base, ± its 95 % interval",
+        "seconds of training, alone on one H200;  loss: that of the base ± its error, or less that ± its 95 % interval",
         fontsize=8,
         color=SOFT,
         loc="left",
@@ -65,7 +66,7 @@ def _note(way: Way, memory: bool) -> str:
     """Return the loss, its difference with the interval, and the steps or the memory."""
     more = f"{way.memory / 1e9:.1f} GB" if memory else f"{way.steps:,} steps"
     if way.gap is None:
-        return f"loss {way.loss[0]:.3f}, {more}"
+        return f"loss {plus_minus(*way.loss, 3)}, {more}"
     mean, half = way.gap
     around = f" ± {half:.3f}" if half < 1 else " (one seed)"
     more += "" if way.alone else " (seconds: same steps)"

@@ -34,8 +34,8 @@ def draw_group(group: Group, cells: Sequence[Cell], path: Path) -> None:
     figure = new_figure(1.55 + 0.27 * len(rows) + 0.12 * len(shown), group.headline(cells), note)
     axis = figure.subplots()
     places = _places(rows)
-    left = 3.1
     columns = ["rerun", *group.shown]
+    left = 0.39 * len(columns)
     for column, name in enumerate(columns):
         axis.annotate(
             textwrap.fill(name, 11), (left + column + 0.5, -0.25), ha="center", va="bottom", fontsize=8.5,
@@ -74,7 +74,7 @@ def _name(cell: Cell) -> list[str]:
     """Return the net, and what else there is to say: whether its weights are averaged, and beta2."""
     net, *rest = cell.title.split(", ")
     said = [f"β₂ = {text.rpartition(' ')[2]}" if " and " in text else text for text in rest]
-    return [net, ", ".join(said)]
+    return [*textwrap.wrap(net, 26), ", ".join(said)]
 
 
 def _cell(axis: Any, x: float, y: float, one: Measured, null: Measured | None) -> None:
