@@ -13,7 +13,9 @@ from rootscale.cli import main
 from rootscale.cli.run_check import show_check
 from rootscale.lab import Check
 from rootscale.paper.entries import entries_of
+from rootscale.paper.experiments.momentum_switch import measured
 from rootscale.paper.experiments.sooner import MARGIN
+from rootscale.paper.groups import cells_of
 from rootscale.paper.headline import HEADLINES, ways_of
 from rootscale.paper.stored import finals_of
 from rootscale.stats import binomial_limit
@@ -134,20 +136,95 @@ def test_the_ends_from_scratch_in_the_readme_are_those_of_the_results():
         assert f"{-100 * end.gap:.1f} ± {100 * end.gap_se:.1f}" in row
 
 
+def headline(name):
+    (entry,) = [one for one in entries_of(ROOT / "results") if one.folder.name == name]
+    return entry, {way.arm.label: way for way in ways_of(entry, HEADLINES[name].arms)}
+
+
 def test_the_seconds_in_the_readme_are_those_of_the_results():
-    (entry,) = [one for one in entries_of(ROOT / "results") if one.folder.name == "sooner"]
-    ways = {way.arm.label: way for way in ways_of(entry, HEADLINES["sooner"].arms)}
+    _, ways = headline("sooner")
     base, *others = ways.values()
     table = (ROOT / "README.md").read_text().partition("results/sooner/README.md")[2]
+    assert table.partition("|")[0].endswith(f"n = {base.seeds} ")
     for start, label in (
         ("batch raised instead", "raised instead"),
         ("batch grown by the measured", "grown by the noise, conv"),
     ):
         way = next(one for one in others if one.arm.label.startswith(label))
         (row,) = re.findall(rf"{start}.*", table)
-        assert f"n = {way.seeds} " in row
+        assert way.seeds == base.seeds
         assert f"in {100 * way.seconds / base.seconds:.0f} % of the time" in row
         assert way.gap[0] < MARGIN
+
+
+def test_the_recipe_on_one_gpu_is_that_of_the_results():
+    entry, ways = headline("one-gpu")
+    base, accumulated, converted, third, kept = ways.values()
+    row = (ROOT / "README.md").read_text().partition("results/one-gpu/README.md")[2].partition("\n")[0]
+    end = next(final for final in entry.finals if final.label == converted.arm.label).end("test loss")
+    assert f"n = {converted.seeds} " in row
+    assert f"a loss {-end.gap:.2f} ± {end.gap_se:.2f} nats lower" in row
+    assert converted.as_good
+    assert abs(converted.seconds / accumulated.seconds - 1) < 0.05
+    assert converted.memory < accumulated.memory
+    page = (ROOT / "docs" / "cases" / "one-gpu.md").read_text()
+    arms = {arm.label: arm.trajectory.values["test loss"][:, -1] for arm in (entry.check.base, *entry.check.others)}
+    for way in (base, converted):
+        ends = arms[way.arm.label]
+        assert f"{ends.min():.2f} and {ends.max():.2f}" in page
+    assert f"ended at {third.loss[0]:.2f}," in page
+    assert f"ended at {kept.loss[0]:.2f}." in page
+    assert f"its {base.steps} steps are few" in page
+    assert f"with {converted.steps:,} steps" in page
+
+
+def momentum(name):
+    (cell,) = [cell for cell in cells_of(list(entries_of(ROOT / "results")), "momentum") if cell.name == name]
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("row", "name"), [("Muon, Nesterov", "muon"), ("Muon without", "muon-plain"), ("Lion", "lion")]
+)
+def test_the_gaps_of_muon_and_lion_are_those_of_the_results(row, name):
+    page, cell = (ROOT / "docs" / "optimizers.md").read_text(), momentum(name)
+    (told,) = re.findall(rf"^\| {row} \|.*$", page, re.MULTILINE)
+    *gaps, other = [text.strip("* ") for text in told.split("|")[2:-1]]
+    for form, text in zip(("a = 0", "a = 1/2", "a = 1", "nothing"), gaps, strict=True):
+        assert text == " / ".join(f"{100 * cell.found[kappa, form].gap:.0f}" for kappa in (4, 16)), form
+        bold = f"**{text}**" in told
+        assert bold == all(cell.found[kappa, form].keeps(cell.null) for kappa in (4, 16)), form
+    assert other == f"{100 * abs(cell.null.gap):.0f}"
+
+
+def test_the_measured_ratio_of_muon_is_that_of_the_results():
+    page, finals = (ROOT / "docs" / "optimizers.md").read_text(), finals_of(ROOT / "results" / "muon-ratio")
+    found = {final.label: 100 * final.curve("test loss").gap for final in finals[1:]}
+    told = re.search(
+        r"measured as (\S+) and .* R = 10 kept\s.*\((\S+) %\), and sixteen .* 10 \((\S+) %\) and 30 \((\S+) %\)",
+        page,
+        re.DOTALL,
+    )
+    assert told[1] == measured(finals).split()[0]
+    rows = [found[f"8 → {size}, noise {ratio} times the gradient"] for size, ratio in ((32, 10), (128, 10), (128, 30))]
+    assert [int(text) for text in told.groups()[1:]] == [round(gap) for gap in rows]
+
+
+def test_the_floors_beyond_sixteen_are_those_of_the_results():
+    page = (ROOT / "docs" / "when-it-matters.md").read_text()
+    cells = {cell.name: cell for cell in cells_of(list(entries_of(ROOT / "results")), "floors")}
+    own, nine = (
+        [cells[f"gpt-kappa-{betas}"].found[64, form].gap for betas in ("999", "95")]
+        for form in ("floor by kappa, .9", "floors .9, .9")
+    )
+    text = " ".join(page.split())
+    assert "off by {:.0f} and {:.0f} % of the range".format(*(100 * gap for gap in own)) in text
+    assert "instead of {:.0f} and {:.0f} % with .9".format(*(100 * gap for gap in nine)) in text
+    for betas in ("999", "95"):
+        cell = cells[f"gpt-kappa-{betas}"]
+        assert all(
+            one.keeps(cell.null) for (kappa, form), one in cell.found.items() if kappa <= 16 and ".8" not in form
+        )
 
 
 def test_the_switch_in_the_readme_is_that_of_the_results():

@@ -232,8 +232,8 @@ def _degree_0() -> Iterator[Family]:
             {"nesterov": "nesterov"},
         ),
         "derived", _NO_SDE,
-        "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default: with "
-        "Nesterov's look-ahead the gradient beside momentum keeps its share only where mu is kept.",
+        "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default, as many loops "
+        "set mu themselves at every step; a = 1/2 is nearer where none does.",
         measured="momentum",
     )  # fmt: skip
     yield Family(

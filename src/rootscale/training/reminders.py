@@ -71,13 +71,11 @@ def _noise_of_momentum(target: Target, switch: Switch) -> Iterator[str]:
         return
     batches = averaged_batches(float(target.rule.convert("mu", mu, max(1.0, switch.kappa))))
     samples = "" if size is None else f", {few_digits(batches * size)} samples"
-    before = averaged_batches(mu) * (switch.sizes[0] or 1)
-    nearer = f"rule='normalized:R' with R = noise scale / {few_digits(before)}{' batches' * (size is None)} is nearer"
-    if target.family.rules[0] != "normalized-sqrt":
-        nearer = "normalized-linear is nearer"
+    nearer = "normalized-half" if target.rule.key == "normalized-sqrt" else "normalized-linear"
     yield (
         f"{target.prefix}a look at the noise scale (NoiseMeter measures it): momentum averages {few_digits(batches)} "
-        f"batches, and {target.rule.name} holds while the noise scale is far above that{samples}; elsewhere {nearer}"
+        f"batches, and {target.rule.name} holds while the noise scale is far above that{samples}; elsewhere {nearer} "
+        "is nearer"
     )
 
 
