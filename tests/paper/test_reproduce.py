@@ -235,6 +235,18 @@ def test_results_are_completed_without_the_runs_that_made_them(tmp_path):
     assert runs_in(tmp_path / "fourth") == [], "nothing was left to make"
 
 
+def test_stored_runs_are_not_lost_to_results_that_are_not_finished(tmp_path, caplog):
+    caplog.set_level("INFO", "rootscale")
+    asked = tiny(), Options(epochs=1, seeds=2), tmp_path / "out"
+    assert running.reproduce(*asked, tmp_path / "runs")
+    before = (tmp_path / "out" / "check.json").read_text()
+    assert running.reproduce(*asked, tmp_path / "elsewhere", How(only=("kept",)))
+    assert "stays as it is: it holds 2 runs that would be lost" in caplog.text
+    assert (tmp_path / "out" / "check.json").read_text() == before
+    assert running.reproduce(*asked, tmp_path / "elsewhere"), "all of it is there"
+    assert (tmp_path / "out" / "check.json").read_text() != before
+
+
 def test_results_of_runs_that_would_be_made_otherwise_cannot_be_completed(tmp_path):
     assert running.reproduce(tiny(), Options(epochs=1, seeds=1), tmp_path / "out", tmp_path / "runs")
     with pytest.raises(ValueError, match="holds runs named 'kept', which this version makes in another way"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from rootscale.paper.work import How, Runs, Watch, Work
 from rootscale.trajectory import Trajectory
 
 __all__ = ["reproduce", "reproduce_all"]
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,22 @@ class _Lines:
         with locked(self.work.runs / "locks" / "results", lambda: True):  # who comes last sees what others have made
             found = {(part.seeds, part.line.label): part.read() for part in self.parts if part.there}
             missing = [part.name for part in self.parts if (part.seeds, part.line.label) not in found]
-            if self.kept.seeds(self.lines[0]) or any(label == self.lines[0].label for _, label in found):
+            lost = self._lost([(label, seed) for seeds, label in found for seed in seeds])
+            if lost:
+                _LOGGER.info(
+                    f"{self.work.out} stays as it is: it holds {lost} {'runs' if lost > 1 else 'run'} that would be "
+                    "lost. It is written when all are made; with --complete they are kept, and only the others are made"
+                )
+            elif self.kept.seeds(self.lines[0]) or any(label == self.lines[0].label for _, label in found):
                 work = self.work
                 store(work.experiment, work.options, work.out, self.lines, self.settings, found, missing, self.kept)
         return all((part.seeds, part.line.label) in found for part in self.asked)
+
+    def _lost(self, found: Sequence[tuple[str, int]]) -> int:
+        """Return how many runs of the present lines the folder of results holds that are neither found nor kept."""
+        held = Kept.read(self.work.out)
+        there = {*found, *((line.label, seed) for line in self.lines for seed in self.kept.seeds(line))}
+        return sum((line.label, seed) not in there for line in self.lines for seed in held.seeds(line))
 
 
 def reproduce(

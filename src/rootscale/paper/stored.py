@@ -66,20 +66,25 @@ class Kept:
     warm: Trajectory | None = None
 
     @classmethod
-    def of(cls, out: Path, lines: Sequence[Line], settings: Settings) -> Kept:
-        """Read them; runs that the present lines would make otherwise are refused."""
+    def read(cls, out: Path) -> Kept:
+        """Read them."""
         if not (out / "experiment.json").exists():
             return cls()
-        check, by_label = Check.load(out), {line.label: line for line in lines}
-        arms = {arm.label: arm.trajectory for arm in (check.base, *check.others)}
-        for label, runs in arms.items():
+        check = Check.load(out)
+        return cls({arm.label: arm.trajectory for arm in (check.base, *check.others)}, check.warm)
+
+    @classmethod
+    def of(cls, out: Path, lines: Sequence[Line], settings: Settings) -> Kept:
+        """Read them; runs that the present lines would make otherwise are refused."""
+        found, by_label = cls.read(out), {line.label: line for line in lines}
+        for label, runs in found.arms.items():
             wanted = by_label.get(label)
             if wanted is None or _what(runs) != _wanted(wanted, wanted.settings(settings)):
                 raise ValueError(
                     f"{out} holds runs named {label!r}, which this version makes in another way or not at all: they "
                     "cannot be completed; make all of them anew with another --out"
                 )
-        return cls(arms, check.warm)
+        return found
 
     def seeds(self, line: Line) -> list[int]:
         """Return the seeds of a line that are there."""
