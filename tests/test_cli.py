@@ -93,9 +93,13 @@ def test_decoupled_adam_is_adamw(capsys):
         ("scale --optimizer adam --lr -1e-3 --batch-size 8 --to 16", "--lr must be a finite number > 0, got -0.001"),
         (
             "scale --optimizer adam --lr 1e-3 --batch-size -16 --to 16",
-            "--batch-size must be a number above 0, got '-16'",
+            "--batch-size must be a number above 0 such as 1024, got '-16'",
         ),
-        ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to many", "--to must be a number above 0, got 'many'"),
+        (
+            "scale --optimizer adam --lr 1e-3 --batch-size 8 --to many",
+            "--to must be a number above 0 such as 1024, got",
+        ),
+        ("scale --optimizer adam --lr 1e-3 --batch-size 8 --to 1,024", "above 0 such as 1024, got '1,024'"),
         ("scale --optimizer adam --lr x --batch-size 8 --to 16", "argument --lr: invalid float value: 'x'"),
         ("scale --optimizer lbfgs --batch-size 8 --to 16", "argument --optimizer: invalid choice: 'lbfgs'"),
         ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --rule sqrt", "the rule of sgd is 'linear'"),

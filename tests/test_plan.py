@@ -223,7 +223,7 @@ def test_at_equal_time_the_learning_rate_is_the_rules_multiple(case, batch_size)
             "give steps, or epochs and dataset_size, not both",
         ),
         (lambda: Plan(SGD(0.1), 1, epochs=2), "epochs needs dataset_size"),
-        (lambda: Plan(SGD(0.1), 0), "batch_size must be a number above 0, got 0"),
+        (lambda: Plan(SGD(0.1), 0), "batch_size must be a number above 0 such as 1024, got 0"),
         (
             lambda: Plan(SGD(0.1), "32x4"),
             "batch_size must be a number or MICROxACCUMULATIONxWORKERS such as 32x4x8, got '32x4'",
@@ -239,8 +239,8 @@ def test_at_equal_time_the_learning_rate_is_the_rules_multiple(case, batch_size)
         (lambda: Adam(True), "eta must be a finite number > 0, got True"),
         (lambda: Adam(math.nan), "eta must be a finite number > 0, got nan"),
         (lambda: Adam(10**400), "eta must be a finite number > 0, got 1000"),
-        (lambda: FULL.at("many"), "batch_size must be a number above 0, got 'many'"),
-        (lambda: FULL.at(math.inf), "batch_size must be a number above 0, got inf"),
+        (lambda: FULL.at("many"), "batch_size must be a number above 0 such as 1024, got 'many'"),
+        (lambda: FULL.at(math.inf), "batch_size must be a number above 0 such as 1024, got inf"),
     ],
 )
 def test_mistakes_are_told_with_what_was_expected_and_what_came(bad, message):
@@ -284,7 +284,7 @@ def test_json_loses_nothing(batch_size):
         ),
         (
             '{"optimizer": {"name": "sgd", "eta": 1}, "batch_size": [1]}',
-            r"batch_size must be a number above 0, got \[1\]",
+            r"batch_size must be a number above 0 such as 1024, got \[1\]",
         ),
         ("[" * 100_000, "plan must be JSON"),
     ],

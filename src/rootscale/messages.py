@@ -14,7 +14,7 @@ __all__ = ["MESSAGES", "say"]
 #: Errors about a value; each begins with the name of the field.
 _VALUES = {
     "value": "{name} must be {expected}, got {value}",
-    "count": "a number above 0",
+    "count": "a number above 0 such as 1024",
     "count or 0": "a number that is 0 or more",
     "count, largest": "at most 2^53 = {largest}",
     "count, smallest": "at least 1e-12",
