@@ -182,10 +182,10 @@ class Group:
             f"# {self.title}",
             f"{self.claim}.",
             f"**We measured:** {self.words(cells)}.",
-            "![gaps](gaps.png)\n\nThe size of the largest gap to the run that keeps its batch size, over the range of "
-            "that run's curve, against the change of batch size; open points are lower losses than that run's. Grey: "
-            "the null, the same batch size with other samples. Points above the dashed line are off by more than the "
-            "whole range.",
+            "![gaps](gaps.png)\n\nA row for each net and change of batch size, a column for each form: the largest gap "
+            "to the run that keeps its batch size, in % of the range of that run's curve. Green: the run was kept, as "
+            "far as a rerun would keep it; the darker, the further off. A rerun is the null, the same batch size with "
+            "other samples.",
         ]
         for title, scratch in (("A switch in mid-run", False), ("From scratch", True)):
             some = [cell for cell in cells if cell.scratch is scratch]
