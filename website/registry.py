@@ -55,8 +55,11 @@ def summary() -> str:
         for row in FAMILIES.values()
     ]
     head = ("optimizer", "its rule (others that keep it)", "how sure", "toy gap, kappa 4 / 16", "in training")
-    wrap = TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
-    reasons = [wrap(f"- **{row.name}**: {row.why}") for row in FAMILIES.values()]
+    wrap = TextWrapper(118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
+    held = "\0-\0"  # a line that begins with a minus would be an item of a list
+    reasons = [
+        f"- {wrap(f'**{row.name}**: {row.why}'.replace(' - ', held)).replace(held, ' - ')}" for row in FAMILIES.values()
+    ]
     return "\n".join([table(head, rows), "", "Why each rule is what it is:", "", *reasons, ""])
 
 
