@@ -103,6 +103,10 @@ def test_decoupled_adam_is_adamw(capsys):
         ("scale --optimizer adam --lr x --batch-size 8 --to 16", "argument --lr: invalid float value: 'x'"),
         ("scale --optimizer lbfgs --batch-size 8 --to 16", "argument --optimizer: invalid choice: 'lbfgs'"),
         ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --rule sqrt", "the rule of sgd is 'linear'"),
+        (
+            "scale --optimizer muon --lr 1 --batch-size 8 --to 16 --rule normalized:R",
+            "'normalized-linear', 'normalized:10')",
+        ),
         ("scale --plan nowhere.json --to 16", "cannot read nowhere.json: No such file or directory"),
         (
             "scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --every eval",

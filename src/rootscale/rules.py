@@ -42,6 +42,7 @@ __all__ = [
     "default_rule",
     "get_averaging",
     "get_rule",
+    "is_rule",
     "normalized_by",
     "rule_text",
     "shortest_average",
@@ -319,6 +320,15 @@ def rule_text(key: str | None = None, averaging: str = "floor", left_out: Iterab
     return " ".join(part for part in parts if part)
 
 
+def is_rule(text: str) -> bool:
+    """Return whether there is a rule of that name.
+
+    >>> is_rule("sqrt"), is_rule("normalized:1.5"), is_rule("normalized:R")
+    (True, True, False)
+    """
+    return text in RULES or _MEASURED.fullmatch(text) is not None
+
+
 def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
     """Return the rule of that text; None, or a text without a name, is the one that keeps the optimizer's dynamics.
 
@@ -331,12 +341,12 @@ def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
         return rule
     match = _TEXT.fullmatch(str(rule or "").strip())
     key = match["key"] if match else ""
-    measured = _MEASURED.fullmatch(key)
-    if match is None or (key and key not in RULES and not measured):
+    if match is None or (key and not is_rule(key)):
         raise ValueError(
             f"rule must be one of {', '.join(RULES)}, with what may follow (such as 'sqrt with power without v'), or "
             f"'normalized:1.5' for momentum whose noise and gradient were measured; got {rule!r}"
         )
+    measured = _MEASURED.fullmatch(key)
     chosen = normalized_by(float(measured["ratio"])) if measured else RULES[key] if key else default_rule(optimizer)
     if match["averaging"]:
         chosen = chosen.averaged(match["averaging"])

@@ -1,10 +1,14 @@
 """Live optimizers that normalise momentum itself: Muon, Lion and Signum, alone and beside Adam."""
 
+import json
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from rootscale import RULES
+from rootscale.cli import main
 from rootscale.rules import get_rule, normalized_by
 from rootscale.training import register, rescale_
 
@@ -117,6 +121,15 @@ def test_the_rule_by_noise_and_gradient_lies_between_its_limits_and_leads_back()
     rescale_(muon, 0.25, rule="normalized:0.375")  # 1.5 at four times the batch
     assert (group["lr"], group["weight_decay"]) == (pytest.approx(0.02), pytest.approx(0.1))
     torch.testing.assert_close(muon.state[model.weight]["momentum_buffer"], before)
+
+
+def test_the_command_line_takes_the_ratio_too(capsys):
+    assert main("scale --optimizer muon --lr 0.02 --batch-size 8 --to 32 --rule normalized:10 --json".split()) == 0
+    new = json.loads(capsys.readouterr().out)["to"]["optimizer"]
+    assert new["eta"] == pytest.approx(0.02 * 4 * math.sqrt((1 + 10 / 4) / 11))
+    assert new["mu"] == 0.95
+    assert main(["rules"]) == 0
+    assert "normalized:10" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["normalized:", "normalized:-1", "normalized:x", "sqrt:2", "normalized:1.2.3"])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rootscale.cli.console import make_console, progress
 from rootscale.cli.render import render_changes
-from rootscale.cli.scale import averaging
-from rootscale.rules import AVERAGINGS, RULES, rule_text
+from rootscale.cli.scale import RULE_NAMES, averaging
+from rootscale.rules import AVERAGINGS, rule_text
 
 if TYPE_CHECKING:
     from rootscale.integrations.checkpoints import ConvertedCheckpoint
@@ -34,7 +34,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--to", required=True, metavar="B", help=size % " it shall be resumed at")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="write the new checkpoint there")
     parser.add_argument("--force", action="store_true", help="replace OUT if it is there")
-    parser.add_argument("--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`")
+    parser.add_argument("--rule", choices=RULE_NAMES, metavar="RULE", help="see `rootscale rules`")
     parser.add_argument(
         "--averaging", type=averaging, default="floor", metavar="FORM",
         help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),

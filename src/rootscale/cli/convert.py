@@ -9,9 +9,9 @@ from typing import Any
 
 from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
-from rootscale.cli.scale import averaging
+from rootscale.cli.scale import RULE_NAMES, averaging
 from rootscale.integrations.configs import FORMATS, ConvertedFile, Length, convert_file
-from rootscale.rules import AVERAGINGS, RULES, rule_text
+from rootscale.rules import AVERAGINGS, rule_text
 
 __all__ = ["add_parsers"]
 
@@ -34,7 +34,7 @@ def add_parsers(subparsers: Any) -> None:
     convert.add_argument(
         "--world-size", type=int, metavar="N", help="data-parallel workers, where the file has samples per worker only"
     )
-    convert.add_argument("--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`")
+    convert.add_argument("--rule", choices=RULE_NAMES, metavar="RULE", help="see `rootscale rules`")
     convert.add_argument(
         "--averaging", type=averaging, default="floor", metavar="FORM",
         help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.scale import averaging
+from rootscale.cli.scale import RULE_NAMES, averaging
 from rootscale.looks import LOOKS
-from rootscale.rules import AVERAGINGS, RULES
+from rootscale.rules import AVERAGINGS
 from rootscale.tolerance import Tolerance, parse_tolerance
 
 __all__ = ["TASKS", "add_parsers", "add_tolerance"]
@@ -47,7 +47,7 @@ def _add_check(subparsers: Any) -> None:
     what = check.add_argument_group("what is compared")
     what.add_argument("--to", type=int, nargs="+", default=[], metavar="B", help="batch sizes to compare with")
     what.add_argument(
-        "--rule", nargs="+", choices=list(RULES), default=[None], metavar="RULE",
+        "--rule", nargs="+", choices=RULE_NAMES, default=[None], metavar="RULE",
         help="see `rootscale rules`; several are each tried at each batch size; default: the optimizer's own",
     )  # fmt: skip
     what.add_argument(

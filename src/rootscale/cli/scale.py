@@ -16,12 +16,12 @@ from rootscale.cli.render import render_changes
 from rootscale.cli.tables import Column, FittedTable
 from rootscale.optimizers import FAMILIES, OPTIMIZERS
 from rootscale.plan import Plan
-from rootscale.rules import AVERAGINGS, RULES, get_averaging, rule_text
+from rootscale.rules import AVERAGINGS, RULES, get_averaging, get_rule, is_rule, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.tables import rules_data, units_data
 from rootscale.units import TABLE
 
-__all__ = ["add_parsers", "plan_of_values"]
+__all__ = ["RULE_NAMES", "add_parsers", "averaging", "plan_of_values"]
 
 #: The options that make up a plan: flag, the key of `Plan.to_dict` it fills (a dot leads into a part), how it is read.
 _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -63,6 +63,18 @@ _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
+class _RuleNames(tuple[str, ...]):
+    """The names of rules, which completion and errors list; ``normalized:10`` stands for one with every number."""
+
+    __slots__ = ()
+
+    def __contains__(self, text: object) -> bool:
+        return is_rule(str(text))
+
+
+RULE_NAMES = _RuleNames((*RULES, "normalized:10"))
+
+
 def averaging(text: str) -> str:
     """Return the name of a form of averaging, or raise what argparse shows."""
     try:
@@ -85,7 +97,7 @@ def add_parsers(commands: Any) -> None:
     target = scale.add_argument_group("the change")
     target.add_argument("--to", required=True, metavar="B", help="the new batch size, as --batch-size")
     target.add_argument(
-        "--rule", choices=list(RULES), metavar="RULE", help="see `rootscale rules`; default: the optimizer's own"
+        "--rule", choices=RULE_NAMES, metavar="RULE", help="see `rootscale rules`; default: the optimizer's own"
     )
     target.add_argument(
         "--averaging", type=averaging, default="floor", metavar="FORM",
@@ -261,7 +273,7 @@ def _rules(args: argparse.Namespace) -> int:
         print(json.dumps(rules_data(), indent=2))
         return 0
     rules = []
-    for rule in RULES.values():
+    for rule in (*RULES.values(), get_rule(RULE_NAMES[-1], "muon")):
         converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
         rules.append((rule.name, rule.summary, ", ".join(converted)))
     families = [
