@@ -23,7 +23,7 @@ Cost. 7 minutes on one H200 with 8 processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -42,6 +42,8 @@ from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, gpt_task, words
 from rootscale.paper.finals import End, Final, format_curve, format_end
 from rootscale.paper.shown import Shown
+from rootscale.paper.tasks import digits
+from rootscale.plan import Plan
 from rootscale.training.adapters import make_optimizer
 
 __all__ = ["EXPERIMENTS", "KINDS", "RULES", "Lion"]
@@ -52,6 +54,7 @@ RULES: Mapping[str, str] = MappingProxyType(
         "a = 0": "normalized-sqrt",
         "a = 1/2": "normalized-half",
         "a = 1": "normalized-linear",
+        "noise 10 times the gradient": "normalized:10",
         "Adam's rule": "sqrt with paper",
         "learning rate only, square root": "sqrt-eta",
         "learning rate only, linear": "linear-eta",
@@ -104,6 +107,59 @@ def _lion(parameters: Iterable[Tensor], record: hparams.Optimizer) -> Lion:
     return Lion(parameters, **FAMILIES["lion"].torch.arguments(record))
 
 
+def _digits(name: str, options: Options, plan: Callable[[int], Plan]) -> Task:
+    """Return an MLP on digits, as `rootscale.paper.tasks.digits` has it."""
+    made = digits()
+    return replace(made, name=f"{name}-digits", plan=plan(len(made.train)))
+
+
+@dataclass(frozen=True)
+class Net:
+    """What is trained.
+
+    Args:
+        task: makes it, from a name, the options and the plan by the number of samples.
+        judged: the test function whose gap is told.
+        before: the share of a switched run before the switch.
+        options: of a switch; the first batch size is the base's.
+        tries: of the learning rates at the base batch.
+        minutes: of a switch.
+        eval_samples: of each part of the data that are measured.
+    """
+
+    task: Callable[[str, Options, Callable[[int], Plan]], Task]
+    judged: str
+    before: Fraction
+    options: Options
+    tries: Options
+    minutes: float
+    eval_samples: int
+
+
+NETS: Mapping[str, Net] = MappingProxyType(
+    {
+        "a GPT": Net(
+            gpt_task,
+            "test loss",
+            Fraction(1, 2),
+            Options(epochs=7 / 150, batch_sizes=(8, 32, 128), seeds=4, model="gpt-6", points=16),
+            Options(epochs=7 / 300, batch_sizes=(8,), seeds=2, model="gpt-6", points=4),
+            3,
+            256,
+        ),
+        "digits": Net(
+            _digits,
+            "train loss",
+            Fraction(1, 4),
+            Options(epochs=36, batch_sizes=(4, 16, 64), seeds=8, model="mlp", points=24),
+            Options(epochs=36, batch_sizes=(4,), seeds=4, model="mlp", points=6),
+            15,
+            2048,
+        ),
+    }
+)
+
+
 @dataclass(frozen=True)
 class Kind:
     """An optimizer whose runs are switched.
@@ -113,22 +169,31 @@ class Kind:
         record: its hyperparameters at B = 8, with the learning rate that was the best of those that were tried.
         make: makes it.
         tried: the learning rates.
+        where: the net, a key of `NETS`.
     """
 
     title: str
     record: hparams.Optimizer
     make: Any
     tried: tuple[float, ...]
+    where: str = "a GPT"
+
+    @property
+    def net(self) -> Net:
+        """What is trained."""
+        return NETS[self.where]
 
     def task(self, options: Options) -> Task:
-        """Return the GPT with this optimizer."""
+        """Return the net with this optimizer."""
         if options.eps != Options.eps:
             raise ValueError(f"{self.title} is not run with another eps: drop --eps")
-        task = gpt_task(f"momentum-{self.record.name}", options, lambda n: constant(self.record, options, n, WARMUP))
+        task = self.net.task(
+            f"momentum-{self.record.name}", options, lambda n: constant(self.record, options, n, WARMUP)
+        )
         return replace(task, optimizer=self.make)
 
     def tries(self, options: Options) -> dict[float, Task]:
-        """Return the GPT with each learning rate; the chosen one, which the plan has for all of them, is the first."""
+        """Return the net with each learning rate; the chosen one, which the plan has for all of them, is the first."""
         task, eta = self.task(options), self.record.eta
 
         def with_rate(rate: float) -> Task:
@@ -139,6 +204,7 @@ class Kind:
 
 
 _MUON_TRIED, _LION_TRIED = (0.005, 0.01, 0.02, 0.04), (3e-5, 1e-4, 2e-4, 4e-4)
+_SMALL_TRIED = (0.0005, 0.001, 0.002, 0.004)
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "muon": Kind("Muon", records.Muon(0.01, 0.95, weight_decay=0.01), _muon, _MUON_TRIED),
@@ -149,22 +215,37 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             _MUON_TRIED,
         ),
         "lion": Kind("Lion", records.Lion(1e-4, 0.9, 0.99, weight_decay=0.01), _lion, _LION_TRIED),
+        "muon-digits": Kind("Muon", records.Muon(0.001, 0.95, weight_decay=0.01), _muon, _SMALL_TRIED, "digits"),
+        "muon-plain-digits": Kind(
+            "Muon without Nesterov momentum",
+            records.Muon(0.001, 0.95, weight_decay=0.01, nesterov=False),
+            _muon,
+            _SMALL_TRIED,
+            "digits",
+        ),
+        "lion-digits": Kind("Lion", records.Lion(1e-4, 0.9, 0.99, weight_decay=0.01), _lion, _LION_TRIED, "digits"),
     }
 )
 
 
 def switched(name: str, options: Options) -> tuple[list[Line], Settings]:
     """Return the base, the null, and every rule at every batch size."""
-    comparison = Comparison(lambda kappa: RULES, before=Fraction(1, 2), eval_samples=256)
-    return comparison.lines(KINDS[name].task(options), options)
+    kind = KINDS[name]
+    comparison = Comparison(lambda kappa: RULES, before=kind.net.before, eval_samples=kind.net.eval_samples)
+    return _with_noise(*comparison.lines(kind.task(options), options))
+
+
+def _with_noise(lines: Sequence[Line], settings: Settings) -> tuple[list[Line], Settings]:
+    """Return lines of which the null has its noise measured."""
+    base, null, *others = lines
+    return [base, replace(null, measure=replace(settings.measure, noise=True)), *others], settings
 
 
 def by_ratio(options: Options) -> tuple[list[Line], Settings]:
     """Return the base, the null with its noise, and Muon's learning rate by each ratio of noise and gradient."""
     rules = {"a = 0": RULES["a = 0"], **{f"noise {r} times the gradient": f"normalized:{r}" for r in RATIOS}}
     comparison = Comparison(lambda kappa: rules, before=Fraction(1, 2), eval_samples=256)
-    (base, null, *others), settings = comparison.lines(KINDS["muon"].task(options), options)
-    return [base, replace(null, measure=replace(settings.measure, noise=True)), *others], settings
+    return _with_noise(*comparison.lines(KINDS["muon"].task(options), options))
 
 
 def averaged(mu: float) -> float:
@@ -226,7 +307,8 @@ def ratio_words(finals: Sequence[Final]) -> str:
 def tried(name: str, options: Options) -> tuple[list[Line], Settings]:
     """Return the base batch with each learning rate, the chosen one first."""
     made = [Line(f"learning rate {show(rate)}", task) for rate, task in KINDS[name].tries(options).items()]
-    _, settings = Comparison(lambda kappa: {}, eval_samples=256).lines(made[0].task, options)
+    eval_samples = KINDS[name].net.eval_samples
+    _, settings = Comparison(lambda kappa: {}, eval_samples=eval_samples).lines(made[0].task, options)
     return made, settings
 
 
@@ -242,11 +324,11 @@ EXPERIMENTS = [
     *(
         Experiment(
             name=f"{name}-lr",
-            title=f"{KINDS[name].title} on a GPT: the learning rate at the base batch",
+            title=f"{KINDS[name].title} on {KINDS[name].where}: the learning rate at the base batch",
             claim="Not in the paper. Which of some learning rates is the best before anything is switched",
             source=_SOURCE,
             minutes=1,
-            defaults=Options(epochs=7 / 300, batch_sizes=(8,), seeds=2, model="gpt-6", points=4),
+            defaults=KINDS[name].net.tries,
             lines=partial(tried, name),
             words=told,
             place=f"momentum/{name}-lr",
@@ -255,24 +337,24 @@ EXPERIMENTS = [
             keeps=KEEPS,
             told="test loss",
         )
-        for name in ("muon", "lion")
+        for name in ("muon", "lion", "muon-digits", "lion-digits")
     ),
     *(
         Experiment(
             name=f"{name}-switch",
-            title=f"{kind.title} on a GPT: a switch in mid-run",
+            title=f"{kind.title} on {kind.where}: a switch in mid-run",
             claim="Not in the paper. The learning rate by kappa^((1+a)/2), 1 - mu by kappa^a and the buffer by "
             "kappa^((a-1)/2) keep a run whose momentum is normalised; Adam's rule does not",
             source=_SOURCE,
-            minutes=3,
-            defaults=Options(epochs=7 / 150, batch_sizes=(8, 32, 128), seeds=4, model="gpt-6", points=16),
+            minutes=kind.net.minutes,
+            defaults=kind.net.options,
             lines=partial(switched, name),
-            words=partial(words, "test loss"),
+            words=partial(words, kind.net.judged),
             place=f"momentum/{name}",
             smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
             measure="test loss",
             keeps=KEEPS,
-            told="test loss",
+            told=kind.net.judged,
         )
         for name, kind in KINDS.items()
     ),
