@@ -233,8 +233,8 @@ _FLOORS = (
     "nothing",
 )  # fmt: skip
 _RULES = (
-    "a = 0", "a = 1/2", "a = 1", "Adam's rule", "learning rate only, square root", "learning rate only, linear",
-    "nothing",
+    "a = 0", "a = 1/2", "a = 1", "noise 10 times the gradient", "Adam's rule", "learning rate only, square root",
+    "learning rate only, linear", "nothing",
 )  # fmt: skip
 GROUPS: Mapping[str, Group] = MappingProxyType(
     {
@@ -250,11 +250,11 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
         ),
         "momentum": Group(
             "momentum",
-            "Momentum that is normalised: Muon and Lion on a GPT",
+            "Momentum that is normalised: Muon and Lion",
             "Not in the paper. Muon and Lion normalise momentum itself; counting powers of the batch size leaves a "
             "choice `a`: `lr * kappa^((1+a)/2)`, `(1-mu) * kappa^a`, `buffer * kappa^((a-1)/2)`",
             "no SDE",
-            ("a = 1/2", "a = 0", "a = 1", "Adam's rule", "learning rate only, linear"),
+            ("a = 1/2", "a = 0", "a = 1", "noise 10 times the gradient", "Adam's rule", "learning rate only, linear"),
             _RULES,
         ),
     }

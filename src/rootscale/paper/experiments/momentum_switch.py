@@ -7,17 +7,19 @@ and how far off are Adam's rule, the learning rate alone and nothing?
 
 Setting. A GPT of 6 layers and width 512 on the bytes of enwik8, B = 8, a switch in mid-run to 4 and 16 times that.
 Muon is torch's, with Nesterov momentum and without, for the matrices of the layers; AdamW trains the rest, by its own
-rule with floors. Lion trains everything. Learning rates are tuned at the base batch first (``muon-lr``, ``lion-lr``).
-A run of the same batch size with other samples is the null.
+rule with floors. Lion trains everything. The same on a small net, an MLP on digits with B = 4 (``muon-digits``, ...).
+Learning rates are tuned at the base batch first (``muon-lr``, ``lion-lr``, ...). A run of the same batch size with
+other samples is the null, along which the noise is measured.
 
 One step further, ``muon-ratio``: with the noise in momentum known, the learning rate takes kappa times the factor of
 momentum's norm (``normalized:R``, R its noise over its gradient, both squared). Rates for several R are compared, and
 the noise is measured along the null.
 
-Cost. 7 minutes on one H200 with 8 processes.
+Cost. 7 minutes on one H200 with 8 processes for the GPT; half an hour on two cores of a CPU for digits.
 
     rootscale reproduce muon-lr lion-lr --device cuda --data FOLDER
     rootscale reproduce muon-switch muon-plain-switch lion-switch muon-ratio --together 4 --device cuda --data FOLDER
+    rootscale reproduce muon-digits-switch muon-plain-digits-switch lion-digits-switch --processes 2 --device cpu
 """
 
 from __future__ import annotations
