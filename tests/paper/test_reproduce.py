@@ -231,7 +231,9 @@ def test_results_are_completed_without_the_runs_that_made_them(tmp_path):
         for name in other.trajectory.names:
             np.testing.assert_allclose(mine.trajectory.values[name], other.trajectory.values[name], rtol=1e-6)
     assert here.warm.meta["seeds"] == [0, 1, 2]
+    before = sorted(out.iterdir())
     assert running.reproduce(tiny(), Options(epochs=1, seeds=3), out, tmp_path / "fourth", complete)
+    assert sorted(out.iterdir()) == before, "trajectories that are written have new names"
     assert runs_in(tmp_path / "fourth") == [], "nothing was left to make"
 
 

@@ -87,7 +87,7 @@ class _Lines:
                     f"{self.work.out} stays as it is: it holds {lost} {'runs' if lost > 1 else 'run'} that would be "
                     "lost. It is written when all are made; with --complete they are kept, and only the others are made"
                 )
-            elif self.kept.seeds(self.lines[0]) or any(label == self.lines[0].label for _, label in found):
+            elif found and self.lines[0].label in {*self.kept.arms, *(label for _, label in found)}:
                 work = self.work
                 store(work.experiment, work.options, work.out, self.lines, self.settings, found, missing, self.kept)
         return all((part.seeds, part.line.label) in found for part in self.asked)
