@@ -240,6 +240,20 @@ def test_the_measured_ratio_of_muon_is_that_of_the_results():
     assert [int(text) for text in told.groups()[1:]] == [round(gap) for gap in rows]
 
 
+def test_what_averaged_weights_lose_is_what_the_results_say():
+    """With the floors that are the default."""
+    cells = {cell.name: cell for cell in cells_of(list(entries_of(ROOT / "results")), "floors")}
+    found = cells["convnet-ema-999"].found
+    alone, own = (found[16, form].final.accuracy for form in ("learning rate only", "floors .9, .9"))
+    text = " ".join((ROOT / "docs" / "when-it-matters.md").read_text().split())
+    lost = [f"lost {-100 * end.gap:.1f} ± {100 * end.gap_se:.1f}" for end in (alone, own)]
+    assert (
+        f"{lost[0]} points of accuracy with the learning rate alone. With everything converted they {lost[1]}." in text
+    )
+    assert f"| {-100 * alone.gap:.0f} points of accuracy lost | none lost |" in (ROOT / "README.md").read_text()
+    assert abs(own.gap) < 2 * own.gap_se
+
+
 def test_the_floor_that_follows_kappa_is_that_of_the_results():
     text = " ".join((ROOT / "docs" / "when-it-matters.md").read_text().split())
     cells = {cell.name: cell for cell in cells_of(list(entries_of(ROOT / "results")), "floors")}

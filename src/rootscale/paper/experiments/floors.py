@@ -166,7 +166,7 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             "test accuracy",
             "test loss",
             Options(epochs=12, batch_sizes=(16, 64, 256), seeds=8, model="convnet", points=16),
-            {4: FEW, 16: FEW},
+            dict.fromkeys((4, 16), (*FEW, *_NINE[1:])),
             before=Fraction(3, 10),
             minutes=15,
         ),
