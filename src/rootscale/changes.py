@@ -12,7 +12,7 @@ from rootscale.messages import say
 from rootscale.rules import Rule
 from rootscale.units import Number, Unit
 
-__all__ = ["PROMISE", "Change", "Changes", "ScalingWarning"]
+__all__ = ["PROMISE", "Change", "Changes", "Reminder", "ScalingWarning", "key_of"]
 
 PROMISE = "The rule keeps the training trajectory at equal samples seen; it does not promise a better one."
 
@@ -85,6 +85,26 @@ def _metric_name(field: str) -> str:
 
 def _plain(value: Number | None) -> int | float | None:
     return value if value is None or isinstance(value, int) else float(value)
+
+
+class Reminder(str):
+    """Something that is left to the caller, in words, with a key for who does it instead.
+
+    >>> Reminder("gradient clip: 1 -> 0.5", "clip").key
+    'clip'
+    """
+
+    key: str
+
+    def __new__(cls, text: str, key: str = "") -> Reminder:
+        made = super().__new__(cls, text)
+        made.key = key
+        return made
+
+
+def key_of(text: str) -> str:
+    """Return what a reminder is about; "" where it is not said."""
+    return text.key if isinstance(text, Reminder) else ""
 
 
 @dataclass(frozen=True)

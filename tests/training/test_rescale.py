@@ -2,6 +2,7 @@ import copy
 import functools
 import itertools
 import math
+import pickle
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from rootscale import RULES, ScalingWarning
+from rootscale.changes import key_of
 from rootscale.training import rescale_
 
 VARIANTS = {
@@ -951,3 +953,13 @@ def test_up_in_two_changes_is_up_in_one():
         results.append((optimizer.param_groups[0]["betas"], float(state["exp_avg"].sum())))
     assert results[1] == (pytest.approx(results[0][0]), pytest.approx(results[0][1], rel=1e-12))
     assert results[2][0] == pytest.approx(results[0][0])
+
+
+def test_what_is_left_has_keys_by_which_a_tool_knows_what_it_does_itself():
+    optimizer = torch.optim.Adam(nn.Linear(2, 1).parameters())
+    left = rescale_(optimizer, 4, clip=1.0).remaining
+    assert [key_of(text) for text in left if key_of(text)] == ["batch size", "steps", "clip"]
+    for copied in (copy.deepcopy(left), pickle.loads(pickle.dumps(left))):
+        assert copied == left
+        assert [key_of(text) for text in copied] == [key_of(text) for text in left]
+    assert key_of("words alone") == ""

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from rootscale.changes import Reminder
 from rootscale.format import few_digits, show
 from rootscale.rules import Rule, averaged_batches
 from rootscale.training.edits import group_values
@@ -40,9 +41,10 @@ def _reminders(live: Live, switch: Switch, rule: Rule, clip: float | None) -> It
     kappa, (before, after) = switch.kappa, switch.sizes
     if kappa != 1:
         sizes = f"times {show(kappa)}" if before is None or after is None else f"{show(before)} -> {show(after)}"
-        yield f"batch size of the data loader (or accumulation, or workers): {sizes}"
+        yield Reminder(f"batch size of the data loader (or accumulation, or workers): {sizes}", "batch size")
         if "steps" in rule.units:
-            yield f"steps left, and every interval in steps (logging, evaluation, checkpoints): divide by {show(kappa)}"
+            left = "steps left, and every interval in steps (logging, evaluation, checkpoints)"
+            yield Reminder(f"{left}: divide by {show(kappa)}", "steps")
         if live.scheduler is not None and "step" in (live.interval, *live.interval) and "steps" in rule.units:
             yield (
                 "a short last batch of an epoch, if there is one: the scheduler counts it as a whole step; give the "
@@ -50,9 +52,9 @@ def _reminders(live: Live, switch: Switch, rule: Rule, clip: float | None) -> It
             )
         factor = float(rule.convert("clip", 1.0, kappa))
         if clip is not None:
-            yield f"gradient clip: {show(clip)} -> {show(clip * factor)}"
+            yield Reminder(f"gradient clip: {show(clip)} -> {show(clip * factor)}", "clip")
         elif factor != 1:
-            yield f"gradient clip, if there is one: times {show(factor)}"
+            yield Reminder(f"gradient clip, if there is one: times {show(factor)}", "clip")
     if live.model is None and "batchnorm" in rule.units:
         yield "BatchNorm, if there is any: model was not given, and its momentum is in no optimizer; give model=model"
     if live.ema is None and kappa != 1 and "ema" in rule.units:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rootscale.changes import Change
+from rootscale.changes import Change, key_of
 from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.training.checkpoints import Contents, Folder, Keys, Request
@@ -114,7 +114,7 @@ class UniversalFolder(Folder):
         return [
             f"the configuration: rootscale convert ds_config.json --to {show(request.after.total)} -o ...; it has the "
             "batch size, the scheduler and the clip",
-            *(line for line in self.contents.remaining(request, rule) if "restore_" in line),
+            *(line for line in self.contents.remaining(request, rule) if key_of(line) == "restore"),
         ]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
-from rootscale.changes import Change
+from rootscale.changes import Change, key_of
 from rootscale.format import show
 from rootscale.integrations.lightning.frame import Frame
 from rootscale.rules import Rule
@@ -54,7 +54,6 @@ def still_left(reminders: Collection[str], rows: Collection[Change], kappa: floa
         rows: what `convert_settings` has changed.
         kappa: the factor of the batch size.
     """
-    done = ["batch size of the data loader", "steps left"]
-    done += ["gradient clip"] * any(row.name == "gradient_clip_val" for row in rows)
+    done = {"batch size", "steps"} | {"clip" for row in rows if row.name == "gradient_clip_val"}
     intervals = f"intervals in steps (log_every_n_steps, every_n_train_steps of a callback): divide by {show(kappa)}"
-    return (*([intervals] if kappa != 1 else []), *(text for text in reminders if not text.startswith(tuple(done))))
+    return (*([intervals] if kappa != 1 else []), *(text for text in reminders if key_of(text) not in done))

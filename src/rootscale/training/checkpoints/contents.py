@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rootscale.batch_size import BatchSize
-from rootscale.changes import Change, Changes
+from rootscale.changes import Change, Changes, Reminder
 from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.training.checkpoints.saved import SavedOptimizer
@@ -95,7 +95,7 @@ class Contents:
         parts = {"scheduler": self.schedulers, "model": self.batchnorm, "ema": self.averages}
         words = "".join(f", {name}={name}" for name, there in parts.items() if there)
         if words:
-            yield f"after loading: rootscale.training.restore_(optimizer{words})"
+            yield Reminder(f"after loading: rootscale.training.restore_(optimizer{words})", "restore")
         yield f"batch size of the data loader (or accumulation, or workers): {request.before} -> {request.after}"
         yield f"steps left, and every interval in steps: divide by {show(kappa)}"
         for name, value in self.counters.items():
@@ -104,11 +104,15 @@ class Contents:
         yield f"gradient clip, if there is one: times {show(float(rule.convert('clip', 1.0, kappa)))}"
         after = show(float(rule.convert("batchnorm", 0.1, forward, "BatchNorm momentum")))
         if self.batchnorm:
-            yield f"BatchNorm's momentum is in no checkpoint: restore_ converts it (.1 becomes {after})"
+            yield Reminder(
+                f"BatchNorm's momentum is in no checkpoint: restore_ converts it (.1 becomes {after})", "restore"
+            )
         after = show(float(rule.convert("ema", 0.999, kappa, "EMA decay")))
         known = "restore_ converts it" if self.averages else "give ema= to restore_, or change it"
         if not self.decays:
-            yield f"the decay of a parameter average, if there is one: {known} (.999 becomes {after})"
+            yield Reminder(
+                f"the decay of a parameter average, if there is one: {known} (.999 becomes {after})", "restore"
+            )
 
 
 @dataclass(frozen=True)
