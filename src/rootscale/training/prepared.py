@@ -19,7 +19,7 @@ from rootscale.training.reminders import remaining
 from rootscale.training.scheduler_changes import check_scheduler
 from rootscale.training.scheduler_state import FRAMES, frames_kappa
 from rootscale.training.state import Scaled, StateScaling, centered_edits, number_edits, scaled_state
-from rootscale.training.targets import Rules, Target, blaming, common_rule, find_targets, match_schedulers
+from rootscale.training.targets import Rules, Target, common_rule, find_targets, match_schedulers, prefixed_errors
 from rootscale.training.watch import is_driven
 
 __all__ = ["Prepared", "prepare"]
@@ -111,7 +111,7 @@ def prepare(
     driving = match_schedulers(targets, live.given("scheduler"), live.interval)
     found = []
     for target, driven in zip(targets, driving, strict=True):
-        with blaming(target.prefix):
+        with prefixed_errors(target.prefix):
             found.append(_find(target, driven, kappa, state))
     layers = averaging_layers(live.given("model"), refuse_scripted="batchnorm" in common.units and forward != 1)
     norms = list(norm_edits(layers, common, lambda tag: forward))

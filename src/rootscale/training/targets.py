@@ -20,10 +20,10 @@ __all__ = [
     "Rules",
     "Target",
     "bare_optimizers",
-    "blaming",
     "common_rule",
     "find_targets",
     "match_schedulers",
+    "prefixed_errors",
     "several",
 ]
 
@@ -77,7 +77,7 @@ def find_targets(optimizer: Any, rule: Rules) -> list[Target]:
             if target.optimizer is one:
                 raise ValueError(f"optimizer {i} is optimizer {given.index(one)} again; give each of them once")
         prefix = f"optimizer {i}: " if len(given) > 1 else ""
-        with blaming(prefix):
+        with prefixed_errors(prefix):
             found = families_of(one)
         for j, (family, groups) in enumerate(found):
             named = f"{prefix}{family.name}: " if len(found) > 1 else prefix
@@ -135,7 +135,7 @@ def _check_shared(targets: Sequence[Target]) -> None:
 
 
 @contextmanager
-def blaming(prefix: str) -> Iterator[None]:
+def prefixed_errors(prefix: str) -> Iterator[None]:
     """Add to an error which of several optimizers it is about."""
     try:
         yield

@@ -18,7 +18,7 @@ from torch import Tensor
 from rootscale.training.adapters import family_of
 from rootscale.training.checkpoints.pickled import number_of
 from rootscale.training.checkpoints.recognition import check_state, check_values, find_class
-from rootscale.training.targets import blaming
+from rootscale.training.targets import prefixed_errors
 
 __all__ = ["SavedOptimizer", "is_optimizer"]
 
@@ -67,7 +67,7 @@ class SavedOptimizer:
                 if self.state.get(identity):
                     self.live.state[stand] = {k: self._held(k, v) for k, v in self.state[identity].items()}
         self.live.defaults = {k: v for k, v in self.live.param_groups[0].items() if k != "params"}
-        with blaming(f"{self.name}: "):
+        with prefixed_errors(f"{self.name}: "):
             row = family_of(self.live)
         check_values(self.live, row, self.name)
         check_state(self.live, row, self.name)
