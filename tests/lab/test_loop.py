@@ -31,6 +31,7 @@ from rootscale.lab import (
     Variant,
     check,
     find_largest,
+    loop_runs,
 )
 from rootscale.lab.command import _end, values_of
 from rootscale.lab.forking import can_fork
@@ -183,6 +184,19 @@ def test_finished_runs_are_read_again_and_others_are_made(tmp_path):
     run(counted, store=tmp_path, seeds=5)
     assert made[8:] == [(4, 4), (16, 4)]
     assert Check.load(tmp_path).base.trajectory.replicas == 5
+
+
+def test_a_run_is_finished_when_its_warnings_are_written(tmp_path, monkeypatch):
+    def killed(*what):
+        raise OSError("killed while it wrote the last facts")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_runs, "write_facts", killed)
+        with pytest.raises(ValueError, match="killed while it wrote"):
+            run(train, store=tmp_path)
+    assert not list(tmp_path.rglob("log.jsonl"))
+    run(train, store=tmp_path)
+    assert {json.loads(path.read_text())["status"] for path in tmp_path.rglob("run.json")} == {"finished"}
 
 
 def test_a_run_that_was_stopped_goes_on_in_its_folder(tmp_path):

@@ -31,6 +31,7 @@ from rootscale.lab import (
     UnfinishedError,
     Variant,
     finished,
+    group,
     sweep,
 )
 from rootscale.lab.forking import can_fork
@@ -188,6 +189,26 @@ def test_a_sweep_killed_at_random_moments_loses_nothing(kills_wanted, stored, tm
             Trajectory.load(path)
     equal(run(task, VARIANTS, [0, 1, 2], SWITCH, store, Here(together=2)), stored[1])
     assert not list(folder.rglob("*.tmp")), "what a killed process was writing is removed"
+
+
+def test_a_run_is_finished_when_all_else_of_it_is_written(tmp_path, monkeypatch):
+    """Nobody opens the folder of a finished run again, so that what a kill leaves there would stay."""
+    written = group.write_facts
+
+    def killed(place, wanted, facts):
+        written(place, wanted, facts)
+        raise OSError("killed while it wrote the last facts")
+
+    task = make("everything")
+    with monkeypatch.context() as patch:
+        patch.setattr(group, "write_facts", killed)
+        with pytest.raises(OSError, match="killed while it wrote"):
+            run(task, [Variant()], [0], SETTINGS, tmp_path)
+    assert list(tmp_path.rglob("run.json"))
+    assert not list(tmp_path.rglob("trajectory.npz"))
+    run(task, [Variant()], [0], SETTINGS, tmp_path)
+    (record,) = tmp_path.rglob("run.json")
+    assert json.loads(record.read_text())["status"] == "finished"
 
 
 def test_an_interrupt_waits_for_a_checkpoint_and_the_sweep_resumes_from_it(stored, tmp_path):

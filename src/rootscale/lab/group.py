@@ -156,9 +156,9 @@ def write_result(place: Path, wanted: Wanted, run: Run, facts: Mapping[str, Any]
     if keep_models and None in run.diverged:
         _write_models(place, run)
     _write_csv(place / "trajectory.csv", trajectory)
-    trajectory.save(place / "trajectory.npz")  # from here on it is finished
     status = "diverged" if None not in run.diverged else "finished"
     write_facts(place, wanted, {**facts, "status": status, "seconds": round(run.spent.seconds, 1)})
+    trajectory.save(place / "trajectory.npz")  # from here on it is finished, and nobody looks after its folder again
     if not wanted.with_state:
         (place / "checkpoint.pt").unlink(missing_ok=True)
 

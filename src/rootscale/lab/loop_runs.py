@@ -147,18 +147,25 @@ class _LoopJob:
         with self.store.claim(self.wanted, facts, tell, stop) as place:
             if place is not None:
                 convert = Convert(spec.batch_size, spec.task.batch_size, spec.variant.text, spec.start(seed))
+
+                def trained(place: Path = place, convert: Convert = convert) -> None:
+                    write_facts(place, self.wanted, {**facts, "status": "finished", "guards": convert.warnings})
+
                 with blaming(self.label, FINISHED):
-                    _run(spec.task, seed, RunLog(place, stop, tell, self.logged), convert)
-                write_facts(place, self.wanted, {**facts, "status": "finished", "guards": convert.warnings})
+                    _run(spec.task, seed, RunLog(place, stop, tell, self.logged), convert, trained)
         tell(1.0)
 
 
-def _run(loop: Loop, seed: int, log: RunLog, convert: Convert) -> None:
-    """Make a run; its random numbers do not depend on what ran before in this process."""
+def _run(loop: Loop, seed: int, log: RunLog, convert: Convert, trained: Callable[[], None]) -> None:
+    """Make a run, whose random numbers do not depend on what ran before in this process.
+
+    What is left to write by ``trained`` is written before the log is finished: from then on the run is.
+    """
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             loop.train(batch_size=convert.batch_size, seed=seed, log=log, convert=convert)
+        trained()
         log.finish()
     finally:
         log.close()
