@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -147,25 +148,15 @@ class _LoopJob:
         with self.store.claim(self.wanted, facts, tell, stop) as place:
             if place is not None:
                 convert = Convert(spec.batch_size, spec.task.batch_size, spec.variant.text, spec.start(seed))
-
-                def trained(place: Path = place, convert: Convert = convert) -> None:
+                with blaming(self.label, FINISHED), closing(RunLog(place, stop, tell, self.logged)) as log:
+                    _train(spec.task, seed, log, convert)
                     write_facts(place, self.wanted, {**facts, "status": "finished", "guards": convert.warnings})
-
-                with blaming(self.label, FINISHED):
-                    _run(spec.task, seed, RunLog(place, stop, tell, self.logged), convert, trained)
+                    log.finish()  # from here on it is finished, and nobody looks after its folder again
         tell(1.0)
 
 
-def _run(loop: Loop, seed: int, log: RunLog, convert: Convert, trained: Callable[[], None]) -> None:
-    """Make a run, whose random numbers do not depend on what ran before in this process.
-
-    What is left to write by ``trained`` is written before the log is finished: from then on the run is.
-    """
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            loop.train(batch_size=convert.batch_size, seed=seed, log=log, convert=convert)
-        trained()
-        log.finish()
-    finally:
-        log.close()
+def _train(loop: Loop, seed: int, log: RunLog, convert: Convert) -> None:
+    """Train; the random numbers do not depend on what ran before in this process."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        loop.train(batch_size=convert.batch_size, seed=seed, log=log, convert=convert)

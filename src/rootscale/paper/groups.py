@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from rootscale.format import percent
 from rootscale.paper.entries import Entry
-from rootscale.paper.experiments.switch_lines import NULL
+from rootscale.paper.experiments.switch_lines import NULL, rule_of
 from rootscale.paper.finals import Final, format_end, format_gap
 
 __all__ = ["GROUPS", "TOLERANCE", "Cell", "Group", "Measured", "cells_of"]
@@ -84,7 +84,7 @@ class Cell:
     def _measured(self, final: Final, kappa: int) -> Measured:
         far = final.curve(self.entry.experiment.told)
         gap, se = (math.inf, 0.0) if far is None else (far.gap, far.se)
-        return Measured(kappa, final.label.partition(", ")[2], final, gap, se)
+        return Measured(kappa, rule_of(final), final, gap, se)
 
     @property
     def null(self) -> Measured:

@@ -30,7 +30,7 @@ from rootscale.lab import Settings, Task
 from rootscale.lab.task import Tensors
 from rootscale.paper import tasks
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, gpt_task, words
+from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, digits_task, gpt_task, words
 from rootscale.paper.models import convnet
 
 __all__ = ["BETAS", "EXPERIMENTS", "FORMS", "PROBLEMS"]
@@ -95,10 +95,8 @@ def _gpt(betas: tuple[float, float], options: Options) -> Task:
 
 
 def _digits(betas: tuple[float, float], options: Options) -> Task:
-    """Return an MLP on digits, as `rootscale.paper.tasks.digits` has it."""
-    made = tasks.digits()
-    plan = constant(hparams.Adam(5e-4, *betas, eps=options.eps), options, len(made.train))
-    return replace(made, name=f"floors-digits-{show(betas[1])}", plan=plan)
+    optimizer = hparams.Adam(5e-4, *betas, eps=options.eps)
+    return digits_task(f"floors-digits-{show(betas[1])}", options, lambda n: constant(optimizer, options, n))
 
 
 def _convnet(betas: tuple[float, float], options: Options, ema: float | None = None) -> Task:

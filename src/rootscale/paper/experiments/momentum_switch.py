@@ -41,10 +41,9 @@ from rootscale.lab import Settings, Task
 from rootscale.lab.several import Several
 from rootscale.optimizers import FAMILIES
 from rootscale.paper.experiment import Experiment, Line, Options
-from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, gpt_task, words
+from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, digits_task, gpt_task, rule_of, words
 from rootscale.paper.finals import End, Final, format_curve, format_end
 from rootscale.paper.shown import Shown
-from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
 from rootscale.training.adapters import make_optimizer
 
@@ -109,12 +108,6 @@ def _lion(parameters: Iterable[Tensor], record: hparams.Optimizer) -> Lion:
     return Lion(parameters, **FAMILIES["lion"].torch.arguments(record))
 
 
-def _digits(name: str, options: Options, plan: Callable[[int], Plan]) -> Task:
-    """Return an MLP on digits, as `rootscale.paper.tasks.digits` has it."""
-    made = digits()
-    return replace(made, name=f"{name}-digits", plan=plan(len(made.train)))
-
-
 @dataclass(frozen=True)
 class Net:
     """What is trained.
@@ -150,7 +143,7 @@ NETS: Mapping[str, Net] = MappingProxyType(
             256,
         ),
         "digits": Net(
-            _digits,
+            lambda name, options, plan: digits_task(f"{name}-digits", options, plan),
             "train loss",
             Fraction(1, 4),
             Options(epochs=36, batch_sizes=(4, 16, 64), seeds=8, model="mlp", points=24),
@@ -232,22 +225,20 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 def switched(name: str, options: Options) -> tuple[list[Line], Settings]:
     """Return the base, the null, and every rule at every batch size."""
-    kind = KINDS[name]
-    comparison = Comparison(lambda kappa: RULES, before=kind.net.before, eval_samples=kind.net.eval_samples)
-    return _with_noise(*comparison.lines(kind.task(options), options))
+    return _lines(KINDS[name], RULES, options)
 
 
-def _with_noise(lines: Sequence[Line], settings: Settings) -> tuple[list[Line], Settings]:
-    """Return lines of which the null has its noise measured."""
-    base, null, *others = lines
+def _lines(kind: Kind, rules: Mapping[str, str], options: Options) -> tuple[list[Line], Settings]:
+    """Return the base, the null, along which the noise is measured, and some rules at every batch size."""
+    comparison = Comparison(lambda kappa: rules, before=kind.net.before, eval_samples=kind.net.eval_samples)
+    (base, null, *others), settings = comparison.lines(kind.task(options), options)
     return [base, replace(null, measure=replace(settings.measure, noise=True)), *others], settings
 
 
 def by_ratio(options: Options) -> tuple[list[Line], Settings]:
     """Return the base, the null with its noise, and Muon's learning rate by each ratio of noise and gradient."""
     rules = {"a = 0": RULES["a = 0"], **{f"noise {r} times the gradient": f"normalized:{r}" for r in RATIOS}}
-    comparison = Comparison(lambda kappa: rules, before=Fraction(1, 2), eval_samples=256)
-    return _with_noise(*comparison.lines(KINDS["muon"].task(options), options))
+    return _lines(KINDS["muon"], rules, options)
 
 
 def averaged(mu: float) -> float:
@@ -293,11 +284,6 @@ def ratio_brief(finals: Sequence[Final]) -> str:
     near = [f"{format_curve(final, 'test loss')} at {kappa} times" for kappa, final in nearest(finals)]
     other = f"other samples {format_curve(finals[1], 'test loss')}"
     return f"largest gaps of the nearest, over the range: {', '.join(near)} ({other})"
-
-
-def rule_of(final: Final) -> str:
-    """Return what was done at the switch."""
-    return final.label.partition(", ")[2]
 
 
 def ratio_words(finals: Sequence[Final]) -> str:
@@ -367,7 +353,7 @@ EXPERIMENTS = [
         "and gradient that is measured, keeps a run of Muon",
         source=_SOURCE,
         minutes=2,
-        defaults=Options(epochs=7 / 150, batch_sizes=(8, 32, 128), seeds=4, model="gpt-6", points=16),
+        defaults=KINDS["muon"].net.options,
         lines=by_ratio,
         words=ratio_words,
         shown=Shown(ratio_headline, brief=ratio_brief),

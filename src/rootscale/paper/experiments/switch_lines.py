@@ -12,10 +12,11 @@ from rootscale.paper.experiments.language_runs import generated, sizes_of, token
 from rootscale.paper.finals import Final, format_curve
 from rootscale.paper.language import gpt
 from rootscale.paper.parts import settings_for
+from rootscale.paper.tasks import digits
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Schedule
 
-__all__ = ["KEEPS", "KEPT", "NULL", "Comparison", "constant", "gpt_task", "words"]
+__all__ = ["KEEPS", "KEPT", "NULL", "Comparison", "constant", "digits_task", "gpt_task", "rule_of", "words"]
 
 NULL, KEPT = "other samples", "kept"
 #: What is stored of so many runs.
@@ -75,6 +76,11 @@ def _different(task: Task, kappa: Fraction, rules: Mapping[str, str]) -> Iterabl
             yield name, variant
 
 
+def rule_of(final: Final) -> str:
+    """Return what was done at the switch, without the batch sizes."""
+    return final.label.partition(", ")[2]
+
+
 def words(told: str, finals: Sequence[Final]) -> str:
     """Return the largest gap of every line, in percent of the base's range."""
     parts: dict[str, list[str]] = {}
@@ -92,6 +98,12 @@ def constant(optimizer: object, options: Options, samples: int, warmup: int = 0)
     total = int(options.epochs * samples) // sizes[-1] * sizes[-1]
     schedule = Schedule(warmup=Fraction(min(warmup, SHORT) if options.smoke else warmup))
     return Plan(optimizer, BatchSize(sizes[0]), steps=Fraction(total, sizes[0]), schedule=schedule)  # type: ignore[arg-type]
+
+
+def digits_task(name: str, options: Options, plan: Callable[[int], Plan]) -> Task:
+    """Return an MLP on digits, as `rootscale.paper.tasks.digits` has it; arguments as for `gpt_task`."""
+    made = digits()
+    return replace(made, name=name, plan=plan(len(made.train)))
 
 
 def gpt_task(name: str, options: Options, plan: Callable[[int], Plan]) -> Task:
