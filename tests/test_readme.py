@@ -240,6 +240,14 @@ def test_the_measured_ratio_of_muon_is_that_of_the_results():
     assert [int(text) for text in told.groups()[1:]] == [round(gap) for gap in rows]
 
 
+def test_how_many_runs_floors_keep_is_what_the_results_say():
+    page = (ROOT / "docs" / "when-it-matters.md").read_text()
+    told = re.search(r"floors of .9 keep the run in (.*) cases, the learning rate alone in (.*)\]", page)
+    table = (ROOT / "results" / "floors" / "README.md").read_text()
+    for form, counts in zip(("floors .9, .9", "learning rate only"), told.groups(), strict=True):
+        assert f"{form} kept the run in {counts} " in table
+
+
 def test_what_averaged_weights_lose_is_what_the_results_say():
     """With the floors that are the default."""
     cells = {cell.name: cell for cell in cells_of(list(entries_of(ROOT / "results")), "floors")}
@@ -262,10 +270,11 @@ def test_the_floor_that_follows_kappa_is_that_of_the_results():
         """Of the floor that follows kappa, and of .9, with both beta2."""
         forms = ("floor by kappa, .9", "floors .9, .9")
         found = [cells[f"{net}-{betas}"].found[kappa, form].gap for form in forms for betas in ("999", "95")]
-        return [f"{100 * gap:.0f}" for gap in found]
+        return [f"{100 * abs(gap):.0f}" for gap in found]
 
     for place, net, kappa in (
         ("keeps the conv net ({} and {} % of the range, instead of {} and {} %)", "convnet", 4),
+        ("and the GPT ({} and {} %, as with .9: {} and {} %)", "gpt-kappa", 4),
         ("On the GPT it is off by {} and {} % of the range, instead of {} and {} % with .9", "gpt-kappa", 64),
         ("on the MLP by {} and {} %, instead of {} and {} %", "digits", 64),
     ):
