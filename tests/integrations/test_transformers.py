@@ -57,6 +57,12 @@ def _quick_collection():
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    """The Trainer makes its folder, also where a test writes nothing to it."""
+    monkeypatch.chdir(tmp_path)
+
+
 def arguments(folder="unused", **values):
     return TrainingArguments(str(folder), **{**QUIET, **BASE, **values})
 
