@@ -172,6 +172,15 @@ def test_numbers_agree_within_a_tolerance_and_hashes_exactly():
     assert differences(found, {**found, "seeds": {}}) == [], "no seed is in both"
 
 
+@pytest.mark.parametrize(("share", "seen"), [(6e-4, []), (3e-2, ["gradient"])])
+def test_gradients_may_differ_by_what_another_processor_rounds(share, seen):
+    found = print_of(make())
+    other = {
+        seed: {**one, "gradient": [x * (1 + share) for x in one["gradient"]]} for seed, one in found["seeds"].items()
+    }
+    assert differences(found, {**found, "seeds": other}) == seen
+
+
 def test_single_precision_and_another_number_of_threads_agree_with_themselves():
     task = make(model=lambda: mlp().float(), prepare=lambda x: x.float())
     before, threads = print_of(task), torch.get_num_threads()
