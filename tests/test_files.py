@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rootscale.files import locked, remove_temporary, whole
+from rootscale.files import locked, remove_temporary, this_command, whole
 
 
 def test_a_lock_is_given_to_one_at_a_time_and_waited_for_on_request(tmp_path):
@@ -75,3 +75,11 @@ with whole(sys.argv[1]):
     assert elsewhere.exists(), "nobody here knows whether its process is running"
     remove_temporary(tmp_path, all_processes=True)
     assert [path.name for path in tmp_path.iterdir()] == ["mine-2.json"]
+
+
+@pytest.mark.parametrize(
+    ("program", "told"), [("/here/bin/rootscale", "rootscale"), ("/here/rootscale/__main__.py", "python -m rootscale")]
+)
+def test_the_command_of_this_process_can_be_typed_elsewhere(monkeypatch, program, told):
+    monkeypatch.setattr(sys, "argv", [program, "reproduce", "gpt-switch", "--out", "/here", "--seeds", "2"])
+    assert this_command() == f"{told} reproduce gpt-switch --seeds 2"

@@ -20,6 +20,7 @@ from rootscale.paper.groups import cells_of
 from rootscale.paper.headline import HEADLINES, ways_of
 from rootscale.paper.stored import finals_of
 from rootscale.stats import binomial_limit
+from rootscale.trajectory import Trajectory
 
 ROOT = Path(__file__).parents[1]
 
@@ -311,3 +312,21 @@ def test_the_commands_of_the_results_can_be_run_elsewhere():
     assert len(told) >= 8
     for command in told:
         assert not re.search(r"(^|[\s=])[/~]", command), f"a place of one machine: {command}"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "others"),
+    [
+        ("adam", [("cifar10-vgg16-adam", "B = 256")]),
+        ("rmsprop", [("cifar10-rmsprop-factors", f"all three, B = {size}") for size in ("256", "16,384")]),
+    ],
+)
+def test_runs_without_a_base_are_told_as_they_are(optimizer, others):
+    page = (ROOT / "results" / "unfinished" / "README.md").read_text()
+    (row,) = re.findall(rf"^\| {optimizer} .*$", page, re.MULTILINE | re.IGNORECASE)
+    (place,) = (ROOT / "results" / "unfinished").glob(f"*-{optimizer}-*/b-8-192-*/seeds-0/trajectory.npz")
+    found = Trajectory.load(place)["test accuracy"].mean[-1]
+    ends = [next(end for end in finals_of(ROOT / "results" / name) if end.label == label) for name, label in others]
+    base, *larger = [end.accuracy.value for end in ends]
+    told = [found, base, found - base, *(end - base for end in larger)]
+    assert re.findall(r"(-?\d+\.\d) ± ", row) == [f"{100 * value:.1f}" for value in told]

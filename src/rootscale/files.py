@@ -24,6 +24,7 @@ __all__ = [
     "locked",
     "need_folder",
     "remove_temporary",
+    "this_command",
     "whole",
     "whole_folder",
     "write_json",
@@ -145,6 +146,13 @@ def command_line(program: str, words: Sequence[str]) -> str:
         if before not in PLACES and word.split("=")[0] not in PLACES
     ]
     return f"{program} {shlex.join(kept)}"
+
+
+def this_command() -> str:
+    """The command line of this process, as `command_line` keeps it."""
+    program = Path(sys.argv[0])
+    name = f"python -m {program.parent.name}" if program.name == "__main__.py" else program.name
+    return command_line(name, sys.argv[1:])
 
 
 def load_file(path: Path, name: str) -> Any:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 
-from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.causes import causes_of
 from rootscale.lab.execute import Execute
@@ -77,7 +74,7 @@ def check_task(
         task, [Variant(), *variants], seeds=seeds, settings=settings, store=runs, execute=execute, observe=observe
     )
     made = {
-        "command": store.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+        "command": store.made_by,
         **environment(settings.setup.device),
         "seeds": list(seeds),
         "date": time.strftime("%Y-%m-%d"),

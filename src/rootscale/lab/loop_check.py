@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rootscale.files import command_line
 from rootscale.lab.checks import Judge
 from rootscale.lab.comparing import compare
 from rootscale.lab.execute import Execute
@@ -76,7 +73,7 @@ def check_loop(
         alignment=alignment,
         judge=judge,
         task=loop.name,
-        command=store.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+        command=store.made_by,
     )
     arms = zip((found.base, *found.others), specs, guards, strict=True)
     base, *others = [with_plan(arm, spec, warned) for arm, spec, warned in arms]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 
-from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.execute import Execute
 from rootscale.lab.failures import FINISHED, blaming
@@ -140,7 +138,7 @@ class _LoopJob:
         spec, (seed,) = self.wanted.spec, self.wanted.seeds
         assert isinstance(spec, LoopSpec)
         facts = {
-            "command": self.store.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+            "command": self.store.made_by,
             "process": {"host": platform.node(), "pid": os.getpid()},
             **environment("cpu"),
         }

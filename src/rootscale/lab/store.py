@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rootscale.files import locked, remove_temporary
+from rootscale.files import locked, remove_temporary, this_command
 from rootscale.lab.fingerprint import Fingerprints, differences
 from rootscale.lab.group import Group, Spec, Wanted, joined, rows_of, write_facts
 from rootscale.lab.states import select
@@ -66,6 +66,11 @@ class Store:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder).absolute())  # a run may change where it is
+
+    @property
+    def made_by(self) -> str:
+        """The command that is recorded."""
+        return self.command or this_command()
 
     def want(self, spec: Spec, seeds: Sequence[int], with_state: bool = False) -> Wanted:
         """Return a description of runs by which they are looked up and made."""

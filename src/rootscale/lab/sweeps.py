@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,6 @@ from typing import Any
 
 import torch
 
-from rootscale.files import command_line
 from rootscale.format import show
 from rootscale.lab.execute import Execute, default_executor
 from rootscale.lab.failures import FINISHED, blaming
@@ -315,7 +313,7 @@ def _stacked(spec: Spec) -> bool:
 def _facts(store: Store, spec: Spec) -> dict[str, Any]:
     return {
         "plan": spec.variant.plan(spec.task.plan).to_dict(),
-        "command": store.command or command_line(Path(sys.argv[0]).name, sys.argv[1:]),
+        "command": store.made_by,
         "process": {"host": platform.node(), "pid": os.getpid()},
         **environment(spec.settings.setup.device),
     }
