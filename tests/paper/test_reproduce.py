@@ -237,6 +237,17 @@ def test_results_are_completed_without_the_runs_that_made_them(tmp_path):
     assert runs_in(tmp_path / "fourth") == [], "nothing was left to make"
 
 
+def test_results_from_before_plans_had_a_field_can_be_completed(tmp_path):
+    out = tmp_path / "out"
+    assert running.reproduce(tiny(), Options(epochs=1, seeds=1), out, tmp_path / "runs")
+    for path in out.glob("arm-*.npz"):
+        runs = Trajectory.load(path)
+        assert runs.meta["base_plan"]["optimizer"].pop("eps") == 1e-8, "its default"
+        runs.save(path)
+    assert running.reproduce(tiny(), Options(epochs=1, seeds=2), out, tmp_path / "more", How(complete=True))
+    assert kept_results.record_of(out)["seeds"] == [0, 1]
+
+
 def test_stored_runs_are_not_lost_to_results_that_are_not_finished(tmp_path, caplog):
     caplog.set_level("INFO", "rootscale")
     asked = tiny(), Options(epochs=1, seeds=2), tmp_path / "out"

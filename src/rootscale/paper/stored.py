@@ -18,6 +18,7 @@ from rootscale.lab.group import joined, rows_of
 from rootscale.lab.result import LOSSES
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import SEED_DEVIATION, Final, final_values
+from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
@@ -92,14 +93,20 @@ class Kept:
 
 
 def _what(runs: Trajectory) -> dict[str, Any]:
-    """Return what decides stored runs."""
-    return {name: runs.meta[name] for name in ("task", "variant", "base_plan", "samples", "switch_at")}
+    """Return what decides stored runs; a field that plans did not have then has its default."""
+    found = {name: runs.meta[name] for name in ("task", "variant", "base_plan", "samples", "switch_at")}
+    return _as_json({**found, "base_plan": Plan.from_dict(found["base_plan"]).to_dict()})
 
 
 def _wanted(line: Line, settings: Settings) -> dict[str, Any]:
     """Return the same of a line."""
     made = {"task": line.task.name, "variant": line.variant.to_dict(), "base_plan": line.task.plan.to_dict()}
-    found: dict[str, Any] = json.loads(json.dumps({**made, "samples": settings.grid, "switch_at": settings.switch_at}))
+    return _as_json({**made, "samples": settings.grid, "switch_at": settings.switch_at})
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as they are when they have been written and read."""
+    found: dict[str, Any] = json.loads(json.dumps(values))
     return found
 
 
