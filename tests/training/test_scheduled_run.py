@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 from rootscale.noise import Interval, Noise
-from rootscale.training import BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, rescale_
+from rootscale.training import BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, ScheduledStream, rescale_
 
 ROOT = Path(__file__).parents[2]
 N = 50
@@ -85,7 +85,8 @@ class Job:
 def test_a_run_that_follows_is_one_that_is_rescaled_by_hand():
     job = Job(BatchSchedule(STAGES)).train(200)
     hand = Job(BatchSchedule(STAGES))
-    flat = itertools.chain.from_iterable(hand.sampler for _ in range(9))
+    alone = ScheduledSampler(N, BatchSchedule(STAGES))
+    flat = itertools.chain.from_iterable(alone for _ in range(9))
     clip, position = 5.0, 0
     while position < job.run.seen:
         kappa = {60: 2, 132: 3}.get(position, 1)
@@ -194,6 +195,24 @@ def test_a_loader_of_other_batches_is_refused():
     job = Job(BatchSchedule(STAGES))
     with pytest.raises(ValueError, match=r"must be the run's sampler, got BatchSampler.*batch_sampler=sampler"):
         next(job.run.batches(DataLoader(job.data, batch_size=4)))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_over_the_loader_itself_is_refused(workers):
+    """Its batches would change their size, and nothing would be converted."""
+    job = Job(BatchSchedule(STAGES), workers=workers)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"write `for x, y in run.batches\(loader\)`"):
+            next(iter(job.loader))
+        job.train(job.run.seen + 20)
+    assert job.sampler.followed
+    stream = ScheduledStream(range(100), BatchSchedule([(0, 4)]))
+    assert len(next(iter(stream))) == 4, "alone it may be iterated"
+    stream = ScheduledStream(range(100), BatchSchedule([(0, 4)]))
+    ScheduledRun(stream, torch.optim.AdamW(job.model.parameters()))
+    with pytest.raises(RuntimeError, match="a ScheduledRun follows these batches"):
+        next(iter(stream))
 
 
 def test_checkpoints_that_do_not_belong_are_refused():

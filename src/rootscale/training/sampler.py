@@ -38,11 +38,15 @@ class Layouts:
 
     Args:
         schedule, micro, rank, world_size: as for `ScheduledSampler`.
+
+    Attributes:
+        followed: whether a `ScheduledRun` converts a run for these batches.
+        asked: whether it asks for the pass that comes now.
     """
 
     def __init__(self, schedule: BatchSchedule, micro: int | None, rank: int | None, world_size: int | None) -> None:
         ready = dist.is_available() and dist.is_initialized()
-        self.schedule = schedule
+        self.schedule, self.followed, self.asked = schedule, False, False
         self.micro = None if micro is None else whole("micro", micro)
         self.world_size = whole(
             "world_size", (dist.get_world_size() if ready else 1) if world_size is None else world_size
@@ -76,6 +80,19 @@ class Layouts:
                 f"{size // step * step} or {(size // step + 1) * step} can"
             )
         return BatchSize(share // accumulation, accumulation, self.world_size)
+
+    def begin(self) -> None:
+        """Refuse a pass that a `ScheduledRun` does not see: batches would change their size, and the run stay as it is.
+
+        Raises:
+            RuntimeError: the loader is iterated, and not ``run.batches(loader)``.
+        """
+        if self.followed and not self.asked:
+            raise RuntimeError(
+                "a ScheduledRun follows these batches, and converts the run only where it hands them out: write "
+                "`for x, y in run.batches(loader)` instead of `for x, y in loader`"
+            )
+        self.asked = False
 
 
 class ScheduledSampler(Layouts, Sampler[list[int]]):
@@ -138,6 +155,7 @@ class ScheduledSampler(Layouts, Sampler[list[int]]):
         return (position // self.epoch + 1) * self.epoch
 
     def __iter__(self) -> Iterator[list[int]]:
+        self.begin()
         position = self.position
         end = self.pass_end(position)
         while position < end:

@@ -99,6 +99,7 @@ class ScheduledRun:
                 self._prepare(size)
             except ValueError as error:
                 raise ValueError(f"batch size {size} from sample {start} is not possible: {error}") from None
+        sampler.followed = True
 
     @property
     def size(self) -> int:
@@ -147,6 +148,7 @@ class ScheduledRun:
                 f"the loader's batch_sampler must be the run's sampler, got {type(given).__name__}; "
                 "make it as DataLoader(data, batch_sampler=sampler), or give a ScheduledStream itself"
             )
+        self.sampler.asked = True
         self.sampler.position = self.seen  # what an interrupted pass had handed out ahead is handed out again
         end, items = self.sampler.pass_end(self.seen), iter(loader)
         while self.seen < end:

@@ -95,6 +95,7 @@ class ScheduledStream(Layouts):
         return math.inf if self.epoch == math.inf else (position // self.epoch + 1) * self.epoch
 
     def __iter__(self) -> Iterator[Any]:
+        self.begin()
         end = self.pass_end(self._position)
         while self._position < end:
             size = self.schedule.size(self._position)
