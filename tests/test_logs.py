@@ -8,6 +8,7 @@ import pytest
 
 from rootscale.lab import Judge, compare
 from rootscale.logs import Alignment, Log, align, as_logs
+from rootscale.tolerance import parse_tolerance
 from rootscale.trajectory import Trajectory
 
 X = np.linspace(1_000, 50_000, 50)
@@ -190,10 +191,81 @@ def test_equal_grids_are_taken_as_they_are_and_others_interpolated():
     assert equal.trajectories[0].times.tolist() == X.tolist()
     assert not any("interpolated" in note for note in equal.notes)
     other = align([as_logs("a", side(2)), as_logs("b", side(2, x=X + 300))])
-    assert any("logged at different places" in note for note in other.notes)
+    assert any("runs that were not logged there are interpolated" in note for note in other.notes)
     np.testing.assert_allclose(
         other.trajectories[1].values["loss"].mean(0) - other.trajectories[0].values["loss"].mean(0), 0, atol=5e-3
     )
+
+
+def steep(x):
+    return 1.2 + 4.0 * np.exp(-x / 8_000) + 0.5 * np.exp(-x / 60_000)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize("size", [24, 64, 128])
+def test_equal_curves_that_are_logged_more_and_less_often_are_the_same(size, noise):
+    """Every 100 steps at two batch sizes: the rarer side resolves the steep start less."""
+    rng = np.random.default_rng(0)
+    fine, coarse = (np.arange(1, 160_000 // (100 * b) + 1) * 100.0 * b for b in (16, size))
+    sides = [
+        [{"samples": x, "loss": steep(x) + 0.01 * rng.standard_normal() + noise * rng.standard_normal(len(x))}
+         for _ in range(8)] for x in (fine, coarse)
+    ]  # fmt: skip
+    found = compare(*sides)
+    assert found.verdict == "same"
+    (gap,) = found.others[0].comparison.decisive
+    assert abs(gap.gap).max() < 0.03
+    assert compare(sides[0], [{**run, "loss": run["loss"] + 0.5} for run in sides[1]]).verdict == "different"
+
+
+def test_means_since_the_last_value_are_compared_over_the_same_samples():
+    x = np.arange(0.0, 160_001, 100)
+    total = np.concatenate([[0], np.cumsum((steep(x[1:]) + steep(x[:-1])) / 2 * 100)])
+    sides = []
+    for size in (16, 128):
+        ends = np.arange(1, 160_000 // (100 * size) + 1) * 100.0 * size
+        means = np.diff(np.interp(np.append(0, ends), x, total)) / (100 * size)
+        rows = [{"samples": end, "loss": mean} for end, mean in zip(ends, means, strict=True)]
+        sides.append([one(rows, averaged=frozenset({"loss"}))])
+    base, other = align(sides).trajectories
+    assert len(base.times) == 12
+    np.testing.assert_allclose(base.values["loss"], other.values["loss"], rtol=1e-12)
+
+
+def test_copies_of_a_run_count_once():
+    rng = np.random.default_rng(0)
+    base, other = ([{"samples": X, "loss": falling(X) + 0.05 * rng.standard_normal()} for _ in range(2)] for _ in "ab")
+    found = compare(base * 6, other * 6, names=("a", "b"))
+    assert found.others[0].comparison.seeds == (2, 2)
+    assert said(found, "a: 10 of 12 runs are copies of others, and are left out")
+    assert found.verdict != "same"
+    assert compare([base[0]] * 2, other).others[0].verdict is None, "one run has no verdict"
+
+
+def test_runs_of_which_one_ends_early_are_not_called_the_same():
+    rng = np.random.default_rng(0)
+    jump = np.where(X > 30_000, 0.3, 0.0)
+    base = [{"samples": X, "loss": falling(X) + 0.005 * rng.standard_normal()} for _ in range(4)]
+    base[3] = {name: values[:25] for name, values in base[3].items()}
+    other = [{"samples": X, "loss": falling(X) + jump + 0.005 * rng.standard_normal()} for _ in range(4)]
+    found = compare(base, other)
+    assert found.verdict == "undecided"
+    (note,) = [note for note in found.others[0].comparison.notes if "the same up to there" in note]
+    assert "ends at 25,000 samples" in note
+    assert note.endswith("ask about this part with --stop 25000")
+    assert found.others[0].comparison.seeds_needed is None
+    assert compare(base, other, alignment=Alignment(stop=25_000)).verdict == "same"
+    assert compare(base[:3], other).verdict == "different"
+
+
+def test_points_of_an_accuracy_in_percent_are_refused():
+    rng = np.random.default_rng(0)
+    sides = [[{"samples": X, "accuracy": 90 - 60 * falling(X) + rng.standard_normal()} for _ in range(4)] for _ in "ab"]
+    how, points = Alignment(metrics=("accuracy",)), parse_tolerance("0.5 points")
+    with pytest.raises(ValueError, match=r"logged in percent; .* Give --tolerance '0.5 absolute'"):
+        compare(*sides, alignment=how, judge=Judge(points))
+    share = [[{**run, "accuracy": run["accuracy"] / 100} for run in side] for side in sides]
+    assert compare(*share, alignment=how, judge=Judge(points)).verdict is not None
 
 
 def test_a_line_in_a_window_gives_back_a_line_exactly():

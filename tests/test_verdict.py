@@ -464,8 +464,17 @@ def test_more_divergence_on_one_side_prevents_the_same() -> None:
     assert {gap.verdict for gap in result.gaps.values()} == {"same"}
     assert result.verdict == "undecided"
     assert result.seeds_needed == 32  # 8 of 32 against 0: p = 0.005; 6 of 24: 0.02, and a look may spend 0.008
-    assert compare(base, diverge(other, 2), looks="once").seeds_needed == 24  # 6 of 24: p = 0.02; 4 of 16: 0.10
+    assert compare(base, diverge(other, 2), looks="once").seeds_needed == 20  # 5 of 20: p = 0.047; 4 of 19: 0.11
     assert "2 of 8 runs of the other and 0 of 8 of the base diverged" in result.notes[0]
+
+
+def test_runs_that_all_diverge_are_forecast_by_that() -> None:
+    base, other = pair(np.random.default_rng(40), 4, noise=0.001)
+    result = compare(base, diverge(other, 4))
+    assert result.verdict == "undecided"
+    assert result.seeds_needed == 6  # 6 of 6 against 0: p = 0.002; 5 of 5: 0.008, and a look may spend 0.008
+    six = pair(np.random.default_rng(40), 6, noise=0.001)
+    assert compare(six[0], diverge(six[1], 6)).verdict == "different"
 
 
 def test_much_more_divergence_on_one_side_is_different() -> None:

@@ -57,6 +57,7 @@ class Comparison:
             there was no band.
         deciding: the test functions on which the verdict rests; all, where empty.
         looks: at which numbers of seeds the verdict may be asked for: a key of `rootscale.looks.LOOKS`.
+        partial: whether runs end early, so that the rest of the others is not compared: that is not "same".
     """
 
     gaps: Mapping[str, Gap]
@@ -69,6 +70,7 @@ class Comparison:
     critical: float | None = None
     deciding: tuple[str, ...] = ()
     looks: str = "any"
+    partial: bool = False
 
     def limit(self, gap: Gap) -> float:
         """Return the tolerance as a share of the range of one of the gaps; NaN where it says nothing about it."""
@@ -99,7 +101,7 @@ class Comparison:
         verdicts = {gap.verdict for gap in self.decisive}
         if not verdicts or None in verdicts:  # stored without bands
             return None
-        verdicts.add(self.divergence)
+        verdicts |= {self.divergence, "undecided" if self.partial else "same"}
         return "different" if "different" in verdicts else "undecided" if "undecided" in verdicts else "same"
 
     @property
@@ -118,19 +120,19 @@ class Comparison:
         """Where the verdict is undecided, how many seeds would decide it; None where no number can."""
         if self.verdict != "undecided":
             return None
+        if self.divergence == "undecided":  # as long as more runs of one side diverge, it can be no other verdict
+            return self._seeds_for_divergence()
         needed = [gap.seeds_needed for gap in self.decisive if gap.verdict == "undecided"]
-        if self.divergence == "undecided":
-            needed.append(self._seeds_for_divergence())
         numbers = [n for n in needed if n is not None]
-        return max(numbers) if len(numbers) == len(needed) else None
+        return max(numbers) if numbers and len(numbers) == len(needed) else None
 
     def _seeds_for_divergence(self) -> int | None:
-        """Return the size of the larger side at which Fisher's test would reject, were both sides some times larger."""
-        (lost, lost_base), (runs, runs_base) = self.diverged, self.seeds
-        for times in range(2, 1 + 1000 // max(self.seeds)):
-            p = fisher_exact((times * lost, times * lost_base), (times * runs, times * runs_base))
-            if p < self.spent(times * min(self.seeds)):
-                return times * max(self.seeds)
+        """Return the size of the larger side at which Fisher's test would reject, if as many of its runs diverge."""
+        for larger in range(1 + max(self.seeds), 1001):
+            runs = [round(larger * n / max(self.seeds)) for n in self.seeds]
+            lost = [one * n // of for one, n, of in zip(self.diverged, runs, self.seeds, strict=True)]
+            if fisher_exact((lost[0], lost[1]), (runs[0], runs[1])) < self.spent(min(runs)):
+                return larger
         return None
 
     @property
@@ -154,6 +156,7 @@ class Comparison:
             "notes": list(self.notes),
             "critical": self.critical,
             "deciding": list(self.deciding),
+            "partial": self.partial,
         }
 
     @classmethod
@@ -169,7 +172,7 @@ class Comparison:
         return cls(
             {gap.name: gap for gap in gaps}, tolerance_from_json(data["tolerance"]), data["level"],
             (seeds, base_seeds), data["paired"], (diverged, base_diverged), tuple(data["notes"]), data["critical"],
-            tuple(data["deciding"]), data.get("looks", "once"),
+            tuple(data["deciding"]), data.get("looks", "once"), data.get("partial", False),
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from rootscale.logs import Aligned, Alignment, Log, align, as_logs
 from rootscale.logs.metrics import is_loss
 from rootscale.logs.one_run import conclusions
 from rootscale.logs.record import Array
-from rootscale.tolerance import tolerance_to_json
+from rootscale.tolerance import Absolute, tolerance_to_json
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare as compare_trajectories
 
@@ -74,8 +74,10 @@ def compare(
     ]
     if len(labels) != 1 + len(others) or len(set(labels)) != len(labels):
         raise ValueError(f"names must be {1 + len(others)} different ones, the base first; got {labels}")
-    sides = [as_logs(label, given) for label, given in zip(labels, (base, *others), strict=True)]
-    aligned = align(_paired(sides, labels) if paired else sides, alignment)
+    given = [as_logs(label, some) for label, some in zip(labels, (base, *others), strict=True)]
+    sides = _paired(given, labels) if paired else [_once(logs) for logs in given]
+    aligned = align(sides, alignment)
+    _need_fractions(aligned, judge)
     runs = [_without_diverged(trajectory) for trajectory in aligned.trajectories]
     arms = tuple(_arm(label, runs[0], one, i + 1, aligned, judge, whole) for i, (label, one) in enumerate(
         zip(labels[1:], runs[1:], strict=True)))  # fmt: skip
@@ -87,6 +89,7 @@ def compare(
         "level": judge.level,
         "notes": [
             *aligned.notes,
+            *(note for label, *some in zip(labels, given, sides, strict=True) for note in _copies(label, *some)),
             *(
                 note
                 for label, one in zip(labels, runs, strict=True)
@@ -111,8 +114,53 @@ def _arm(
         deciding=list(judge.decide_by or ()),
         whole=whole,
     )
-    said = conclusions(comparison, aligned.scatter[0], aligned.scatter[side])
-    return Arm(label, "log", None, None, other, replace(comparison, notes=(*comparison.notes, *said)))
+    said = [*comparison.notes, *conclusions(comparison, aligned.scatter[0], aligned.scatter[side])]
+    if aligned.part and comparison.verdict == "same":
+        end = show(float(base.times[-1])).replace(",", "")
+        said.append(
+            f"the same up to there: {aligned.part}. Leave that run out, or ask about this part with --stop {end}"
+        )
+    return Arm(label, "log", None, None, other, replace(comparison, notes=tuple(said), partial=bool(aligned.part)))
+
+
+def _once(logs: Sequence[Log]) -> list[Log]:
+    """Return the runs without copies of others: a copy would count as another seed."""
+    found: list[Log] = []
+    for log in logs:
+        if not any(_is_copy(log, one) for one in found):
+            found.append(log)
+    return found
+
+
+def _is_copy(log: Log, other: Log) -> bool:
+    """Return whether two logs hold the same values; runs of two seeds may be equal, where nothing is random."""
+    return (
+        log.seed == other.seed
+        and log.columns.keys() == other.columns.keys()
+        and all(
+            np.array_equal(series.values, other.columns[name].values, equal_nan=True)
+            for name, series in log.columns.items()
+        )
+    )
+
+
+def _copies(label: str, given: Sequence[Log], kept: Sequence[Log]) -> list[str]:
+    if len(given) == len(kept):
+        return []
+    return [f"{label}: {len(given) - len(kept)} of {len(given)} runs are copies of others, and are left out"]
+
+
+def _need_fractions(aligned: Aligned, judge: Judge) -> None:
+    """Refuse points of an accuracy that is logged in percent: a point is a hundredth of one that goes to 1."""
+    if not isinstance(judge.tolerance, Absolute) or judge.tolerance.of != "accuracy":
+        return
+    for name, values in aligned.trajectories[0].values.items():
+        if "accuracy" in name and np.nanmax(values) > 1.5:
+            points = show(100 * judge.tolerance.value)
+            raise ValueError(
+                f"{name} goes up to {show(float(np.nanmax(values)))}, so it is logged in percent; points are of an "
+                f"accuracy that goes to 1. Give --tolerance '{points} absolute' (in Python Absolute({points}))"
+            )
 
 
 def _paired(sides: Sequence[Sequence[Log]], labels: Sequence[str]) -> list[list[Log]]:

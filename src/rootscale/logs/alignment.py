@@ -10,7 +10,7 @@ import numpy as np
 
 from rootscale.format import show
 from rootscale.logs.clock import Clock, find_clock
-from rootscale.logs.curve import Curve, common_window, read_curve, rough_noise
+from rootscale.logs.curve import Curve, common_window, logged_like, read_curve, rough_noise
 from rootscale.logs.metrics import choose_metrics
 from rootscale.logs.record import Array, Log
 from rootscale.logs.smoothing import smooth
@@ -66,12 +66,15 @@ class Aligned:
             metric, ``[T]``.
         unit: of the clock.
         notes: what was done, each in a sentence.
+        part: where a run ends early, so that the others are compared up to there only: a sentence on it; empty where
+            all is compared, or the part that was asked for.
     """
 
     trajectories: tuple[Trajectory, ...]
     scatter: tuple[Mapping[str, Array], ...]
     unit: str
     notes: tuple[str, ...]
+    part: str = ""
 
 
 def align(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) -> Aligned:
@@ -83,25 +86,28 @@ def align(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) ->
     clocks = find_clock(sides, how.clock, how.batch_sizes)
     unit = clocks[0][0].unit
     metrics = choose_metrics(sides, how.metrics)
-    curves = {
+    logged = {
         metric: [
             [read_curve(log, metric, clock) for log, clock in zip(logs, side, strict=True)]
             for logs, side in zip(sides, clocks, strict=True)
         ]
         for metric in metrics
     }
-    every = [curve for of_metric in curves.values() for side in of_metric for curve in side]
+    every = [curve for of_metric in logged.values() for side in of_metric for curve in side]
     low, high = _window(every, how, unit)
+    rarest = {metric: _rarest([c for side in logged[metric] for c in side], low, high) for metric in metrics}
+    curves = {metric: _alike(logged[metric], rarest[metric], how, low, high) for metric in metrics}
     windows = {metric: _smoothing([c for side in curves[metric] for c in side], how, low, high) for metric in metrics}
-    grid = _grid(every, windows, how, low, high)
+    grid = _grid([c for some in curves.values() for side in some for c in side], windows, how, low, high)
     notes = [*_clock_notes(clocks, unit), *_run_notes(every), *_range_notes(every, grid, unit)]
     notes += [note for metric in metrics for note in _smoothing_notes(metric, curves[metric], windows[metric], unit)]
-    notes += _grid_notes(every, windows, grid, unit)
+    notes += [_place_note(metric, rarest[metric], unit) for metric in metrics if curves[metric] != logged[metric]]
     made = [
         _trajectory({metric: curves[metric][i] for metric in metrics}, windows, grid, unit, logs)
         for i, logs in enumerate(sides)
     ]
-    return Aligned(tuple(one for one, _ in made), tuple(se for _, se in made), unit, tuple(dict.fromkeys(notes)))
+    part = "" if how.stop is not None else _part(every, unit)
+    return Aligned(tuple(one for one, _ in made), tuple(se for _, se in made), unit, tuple(dict.fromkeys(notes)), part)
 
 
 def reached(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) -> list[float]:
@@ -189,6 +195,33 @@ def _grid(curves: Sequence[Curve], windows: Mapping[str, float], how: Alignment,
     return np.linspace(low, high, points)
 
 
+def _rarest(curves: Sequence[Curve], low: float, high: float) -> Curve:
+    """Return the run with the fewest values between two places, of those that did not diverge."""
+    whole = [curve for curve in curves if curve.diverged_at is None]
+    return min(whole, key=lambda curve: int(((curve.places >= low) & (curve.places <= high)).sum()))
+
+
+def _alike(
+    sides: Sequence[Sequence[Curve]], rarest: Curve, how: Alignment, low: float, high: float
+) -> list[list[Curve]]:
+    """Return curves at the places of the one that was logged most rarely, so that all are bent alike.
+
+    They stay as they are where they have these places, or where every window of the smoothing has many of its values.
+    """
+    width = _smoothing([curve for side in sides for curve in side], how, low, high)
+    if width > (1 + 1e-9) * FEWEST_VALUES * rarest.interval:
+        return [list(side) for side in sides]
+    return [[_at(curve, rarest, low, high) for curve in side] for side in sides]
+
+
+def _at(curve: Curve, rarest: Curve, low: float, high: float) -> Curve:
+    inside = rarest.places[(rarest.places >= low) & (rarest.places <= high)]
+    end = np.inf if curve.diverged_at is None else curve.diverged_at
+    if _has(curve, inside[inside < end], low, high) or len(inside) < 2 or not len(curve.places):
+        return curve
+    return logged_like(curve, rarest, low, high)
+
+
 def _has(curve: Curve, places: Array, low: float, high: float) -> bool:
     own = curve.places[(curve.places >= low) & (curve.places <= high)]
     return len(own) == len(places) >= 2 and bool(np.allclose(own, places, rtol=1e-9, atol=0))
@@ -213,14 +246,8 @@ def _run_notes(curves: Sequence[Curve]) -> list[str]:
 
 def _range_notes(curves: Sequence[Curve], grid: Array, unit: str) -> list[str]:
     notes = [f"compared from {_few(grid[0])} to {_few(grid[-1])} {unit}, at {len(grid)} points"]
-    whole = [curve for curve in curves if curve.diverged_at is None]
-    longest, first = max(whole, key=lambda curve: curve.places[-1]), min(whole, key=lambda curve: curve.places[-1])
-    if first.places[-1] < EARLY * longest.places[-1]:
-        notes.append(
-            f"{first.name} ends at {_few(first.places[-1])} {unit}; what {longest.name} has after that, up to "
-            f"{_few(longest.places[-1])}, is not compared"
-        )
-    for curve in whole:
+    notes += [part] if (part := _part(curves, unit)) else []
+    for curve in (one for one in curves if one.diverged_at is None):
         inside = curve.places[(curve.places >= grid[0]) & (curve.places <= grid[-1])]
         jumps = np.diff(np.concatenate([[grid[0]], inside, [grid[-1]]]))
         at = int(np.argmax(jumps))
@@ -233,6 +260,18 @@ def _range_notes(curves: Sequence[Curve], grid: Array, unit: str) -> list[str]:
     return notes
 
 
+def _part(curves: Sequence[Curve], unit: str) -> str:
+    """Return a sentence on the run that ends first, where it ends early; empty where none does."""
+    whole = [curve for curve in curves if curve.diverged_at is None]
+    longest, first = max(whole, key=lambda curve: curve.places[-1]), min(whole, key=lambda curve: curve.places[-1])
+    if first.places[-1] >= EARLY * longest.places[-1]:
+        return ""
+    return (
+        f"{first.name} ends at {_few(first.places[-1])} {unit}; what {longest.name} has after that, up to "
+        f"{_few(longest.places[-1])}, is not compared"
+    )
+
+
 def _smoothing_notes(metric: str, sides: Sequence[Sequence[Curve]], window: float, unit: str) -> list[str]:
     if not window:
         return []
@@ -241,12 +280,12 @@ def _smoothing_notes(metric: str, sides: Sequence[Sequence[Curve]], window: floa
     return [f"{metric} is smoothed: a line fitted in windows of {_few(window)} {unit} (about {values} logged values)"]
 
 
-def _grid_notes(curves: Sequence[Curve], windows: Mapping[str, float], grid: Array, unit: str) -> list[str]:
-    if any(windows.values()) or all(
-        np.isin(np.round(grid, 6), np.round(curve.places, 6)).all() for curve in curves if curve.diverged_at is None
-    ):
-        return []
-    return ["the runs were logged at different places: values between them are interpolated linearly"]
+def _place_note(metric: str, rarest: Curve, unit: str) -> str:
+    """Return a note on runs that were logged at different places."""
+    return (
+        f"{metric} is compared where {rarest.name} was logged, which was logged most rarely (every "
+        f"{_few(rarest.interval)} {unit}); runs that were not logged there are interpolated"
+    )
 
 
 def _few(value: float) -> str:

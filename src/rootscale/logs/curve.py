@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ from rootscale.format import show
 from rootscale.logs.clock import Clock
 from rootscale.logs.record import Array, Log
 
-__all__ = ["Curve", "common_window", "read_curve", "rough_noise"]
+__all__ = ["Curve", "common_window", "logged_like", "read_curve", "rough_noise"]
+
+#: Four values have a cubic through them where no distance of two is more than so many times another.
+UNEVEN = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,8 @@ class Curve:
         values: ``[N]``, finite.
         diverged_at: the place from which on nothing that was logged is finite; None for a run that did not diverge.
         notes: what was done to it.
+        edges: ``[N + 1]``, where a value is the mean between two of them, with its place in the middle; None where it
+            is that of its place.
     """
 
     name: str
@@ -32,6 +37,7 @@ class Curve:
     values: Array
     diverged_at: float | None
     notes: tuple[str, ...]
+    edges: Array | None = None
 
     @property
     def interval(self) -> float:
@@ -74,9 +80,59 @@ def read_curve(log: Log, metric: str, clock: Clock) -> Curve:
     if diverged_at is not None:
         notes.append(f"diverged: {metric} is not finite from {show(diverged_at)} {clock.unit} on")
     places, values = places[finite], values[finite]
-    if metric in log.averaged:
-        places = (places + np.concatenate([[min(0.0, places[0])] if len(places) else [], places[:-1]])) / 2
-    return Curve(log.name, places, values, diverged_at, tuple(notes))
+    if metric not in log.averaged or not len(places):
+        return Curve(log.name, places, values, diverged_at, tuple(notes))
+    edges = np.concatenate([[min(0.0, places[0])], places])
+    return Curve(log.name, (edges[1:] + edges[:-1]) / 2, values, diverged_at, tuple(notes), edges)
+
+
+def logged_like(curve: Curve, other: Curve, low: float, high: float) -> Curve:
+    """Return a curve as it would be if it had been logged where another one was, between two places.
+
+    Two curves on the same places are bent alike by what is done to them afterwards, so that equal runs have equal
+    curves. A mean since the last value is that of the finer curve over the same samples; other values are interpolated.
+
+    >>> x = np.arange(1.0, 9)
+    >>> fine, coarse = Curve("a", x, x**2, None, ()), Curve("b", x[1::2], x[1::2] ** 2, None, ())
+    >>> logged_like(fine, coarse, 2, 8).values.tolist()
+    [4.0, 16.0, 36.0, 64.0]
+    """
+    own = curve.places if curve.edges is None else curve.edges
+    begin, end = (other.places, other.places) if other.edges is None else (other.edges[:-1], other.edges[1:])
+    inside = (other.places >= low) & (other.places <= high) & (begin >= own[0]) & (end <= own[-1])
+    places, begin, end = other.places[inside], begin[inside], end[inside]
+    if other.edges is None:
+        return replace(curve, places=places, values=_between(curve, places), edges=None)
+    total = _total(curve)
+    values = (total(end) - total(begin)) / (end - begin)
+    return replace(curve, places=places, values=values, edges=np.append(begin[:1], end))
+
+
+def _between(curve: Curve, at: Array) -> Array:
+    """Return values between those of a curve: of the cubic through four of them, or of a line where they are uneven."""
+    x, y = curve.places, curve.values
+    found = np.interp(at, x, y)
+    if len(x) < 4:
+        return found
+    near = np.clip(np.searchsorted(x, at) - 2, 0, len(x) - 4)[:, None] + np.arange(4)
+    steps = np.diff(x[near], axis=1)
+    even = steps.max(axis=1) <= UNEVEN * steps.min(axis=1)
+    weights = np.ones(near.shape)
+    for i in range(4):
+        for j in set(range(4)) - {i}:
+            weights[:, i] *= (at - x[near[:, j]]) / (x[near[:, i]] - x[near[:, j]])
+    return np.where(even, (weights * y[near]).sum(axis=1), found)
+
+
+def _total(curve: Curve) -> Callable[[Array], Array]:
+    """Return the integral of a curve up to a place."""
+    if curve.edges is not None:
+        x, parts = curve.edges, curve.values * np.diff(curve.edges)
+    else:
+        x = curve.places
+        parts = (curve.values[1:] + curve.values[:-1]) / 2 * np.diff(x)
+    sums = np.concatenate([[0.0], np.cumsum(parts)])
+    return lambda at: np.interp(at, x, sums)
 
 
 def _not_repeated(places: Array) -> NDArray[np.int64]:
