@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rootscale import RULES, SGD, Adam, AdamW, Plan, RMSprop, ScalingWarning, Schedule
+from rootscale.changes import PROMISE
 from rootscale.rules import get_rule, rule_text
 from rootscale.units import TABLE
 
@@ -273,3 +274,15 @@ def test_a_text_without_a_name_is_the_optimizers_own_rule():
     assert get_rule("with power", "sgd").name == "linear with power"
     assert get_rule("without batchnorm", "adam").name == "sqrt without batchnorm"
     assert RULES["sqrt"].averaged("power").averaged("floor") == RULES["sqrt"]
+
+
+def test_a_rule_for_another_optimizer_is_no_theorem():
+    changes = Plan(Adam(1e-3, 0.9, 0.999), batch_size=256).explain(1024, "linear")
+    found = {row.name: (row.status, row.why) for row in changes.rows}
+    assert found["lr"][0] == "heuristic"
+    assert found["lr"][1].startswith("for comparison: the linear rule")
+    assert "theorem" not in {status for status, _ in found.values()}
+    assert PROMISE not in str(changes)
+    own = Plan(SGD(1e-3), batch_size=256).explain(1024, "linear")
+    assert {row.status for row in own.rows if row.name == "lr"} == {"theorem"}
+    assert PROMISE in str(own)

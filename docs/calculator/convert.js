@@ -48,6 +48,9 @@ function ruleOf(key, averaging, optimizer) {
       const floor = floors.split(",")[ROOTSCALE.floors[unit] === "beta1" ? 0 : 1];
       rows[unit] = { ...rows[unit], form: flooredForm(floor) };
     }
+    if (!rule.holds_for.includes(optimizer) && rows[unit].status === "theorem" && unit !== "steps") {
+      rows[unit] = { ...rows[unit], status: "heuristic", why: say("compared", rows[unit]) };
+    }
   }
   const name = (key || own) + (averaging && averaging !== "floor" ? ` with ${averaging}` : "");
   return { ...rule, key: key || own, name, own, rows };
@@ -232,6 +235,6 @@ function convert({ plan: asked, to, rule: key, averaging }) {
   )).filter(({ limit }) => limit < Infinity);
   return {
     kappa: kappa.number, rule: rule.name, changes, warnings, limits, plan: made, rows: rule.rows,
-    heading: say("rule", { title, rule: rule.name }), promise: rule.holds_for.length ? ROOTSCALE.promise : "",
+    heading: say("rule", { title, rule: rule.name }), promise: rule.holds_for.includes(name) ? ROOTSCALE.promise : "",
   };
 }

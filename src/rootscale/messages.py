@@ -48,6 +48,7 @@ _RULES = {
     "them; runs with such averages departed far from their trajectory (results/floors); kappa < {limit} would be "
     "enough, or floors (--averaging floor)",
     "floored": "1 - kappa * (1 - x), at least {floor}",
+    "compared": "for comparison: {why}",
     "floor": "stops at its floor (the paper's form gives {value}), so that it still damps single steps",
 }
 #: Warnings about a plan at its new batch size, notes on single changes, and the heading.

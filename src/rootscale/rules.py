@@ -192,6 +192,15 @@ class Rule:
                 rows[key] = replace(base, status="derived", why=f"{base.why}; {new.why}") if new.why else base
         return replace(self, units=MappingProxyType({**self.units, **rows}), averaging=form)
 
+    def compared(self) -> Rule:
+        """Return the rule as it is for an optimizer whose dynamics it does not keep: no row is a theorem there."""
+        rows = {
+            key: replace(unit, status="heuristic", why=say("compared", why=unit.why))
+            for key, unit in self.units.items()
+            if unit.status == "theorem" and key != "steps"
+        }
+        return replace(self, units=MappingProxyType({**self.units, **rows}), holds_for=())
+
     def check(self, optimizer: str) -> list[str]:
         """Return the warnings that hold for this optimizer at any ``kappa``.
 
@@ -348,7 +357,10 @@ def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
         )
     measured = _MEASURED.fullmatch(key)
     chosen = normalized_by(float(measured["ratio"])) if measured else RULES[key] if key else default_rule(optimizer)
+    holds = optimizer in chosen.holds_for
     if match["averaging"]:
         chosen = chosen.averaged(match["averaging"])
     rows = [row.strip() for row in (match["rows"] or "").split(",") if row.strip()]
-    return chosen.without(*rows) if rows else chosen
+    if rows:
+        chosen = chosen.without(*rows)
+    return chosen if holds else chosen.compared()
