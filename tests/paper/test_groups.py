@@ -127,6 +127,24 @@ def test_the_page_of_a_group_is_made_of_what_is_stored(name, entries):
     assert (RESULTS / name / "gaps.png").exists()
 
 
+def test_forms_are_compared_with_the_first_where_both_were_run(entries):
+    cells, group = cells_of(entries, "floors"), GROUPS["floors"]
+    counts = {form: group.shared(cells, form) for form in group.told}
+    assert counts["floors .9, .9"].kept == counts["floors .9, .9"].first
+    for form, both in counts.items():
+        keys = [
+            {(cell.name, k) for cell in cells if not cell.scratch for k, f in cell.found if f == name and k <= 16}
+            for name in (form, group.told[0])
+        ]
+        assert both.cases == len(keys[0] & keys[1])
+    words = group.words(cells)
+    for form in group.told[1:]:
+        both = counts[form]
+        assert f"{form}: {both.kept} of {both.cases} ({both.first})" in words
+    last = counts[group.told[-1]]
+    assert group.headline(cells).startswith(f"Of {last.cases} switches")
+
+
 def test_when_it_matters_has_the_measured_numbers(entries):
     cells = {cell.name: cell for cell in cells_of(entries, "floors")}
     gpt, gpt95, average = cells["gpt-999"], cells["gpt-95"], cells["convnet-ema-999"].found

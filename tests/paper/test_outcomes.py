@@ -61,6 +61,24 @@ def test_an_outcome_needs_twice_the_error():
     assert judge_ends([End(0.9, 0.005, -0.017, 0.007)], 0.03) == UNDECIDED
     assert judge_ends([End(0.9, 0.005, -0.045, 0.007)], 0.03) == CONTRADICTED
     assert judge_ends([End(0.9, 0.005, 0.0, 0.007), End(None)], 0.03) == CONTRADICTED, "diverged"
+    assert judge_ends([], 0.03) == UNDECIDED, "nothing decides nothing"
+
+
+def test_another_net_or_a_small_copy_decides_nothing_even_as_planned(claims):
+    other = [claim for claim in claims if not claim.planned.experiment.shown.paper_setting]
+    names = {claim.planned.experiment.name for claim in other}
+    assert {"gpt-svag", "cifar10-ablations", "cifar10-svag-adam-warm", "roberta-mlm", "glue-grid"} <= names
+    assert {claim.outcome for claim in other} == {"not run"}
+    for claim in other:
+        assert claim.planned.experiment.shown.differs, "what differs is said"
+    assert "mlp-sde" not in {claim.planned.experiment.name for claim in claims}, "the paper has no such experiment"
+
+
+def test_the_epochs_of_a_warm_start_are_those_that_are_stored(entries):
+    (entry,) = [entry for entry in entries if entry.folder.name == "cifar10-svag-rmsprop-warm"]
+    samples = entry.check.base.trajectory.meta["samples"]
+    assert [round(samples[i] / 50_000) for i in (0, -1)] == [6, 8]
+    assert "of a run of 8 the last 2" in entry.experiment.shown.differs
 
 
 def test_the_titles_of_figures_are_sentences_with_the_stored_numbers(entries):

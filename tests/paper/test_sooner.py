@@ -140,7 +140,7 @@ def test_the_guide_to_batch_schedules_has_the_measured_numbers(entries):
         assert told.startswith(f"{100 * way.seconds / base.seconds:.0f} %")
         assert told in text
     assert round(100 * noise.steps / base.steps) == 29
-    for way, told in ((rate, "ended .006 nats lower"), (seesaw, "ended .005 lower"), (large, "ended .011 higher")):
+    for way, told in ((rate, "ended .006 nats below"), (seesaw, "ended .005 below"), (large, "ended .011 higher")):
         assert f".{round(1000 * abs(way.gap[0])):03d}" in told
         assert told in text
 

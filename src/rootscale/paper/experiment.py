@@ -14,7 +14,7 @@ from rootscale.lab.settings import Measure, Setup
 from rootscale.lab.task import Task
 from rootscale.paper.finals import ACCURACY, MEASURES, Final
 from rootscale.paper.recipes import recipe
-from rootscale.paper.shown import Outcome, Shown
+from rootscale.paper.shown import Shown
 
 __all__ = [
     "SMOKE",
@@ -135,14 +135,12 @@ class Stored:
         seeds: how many runs of each kind.
         hardware: where.
         figure: a figure, or a page.
-        outcome: whether they reproduce the paper's claim; None where its figures decide, or nothing does.
     """
 
     words: str
     seeds: int
     hardware: str
     figure: Path
-    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rootscale.paper.entries import Entry
 from rootscale.paper.experiments.switch_lines import NULL, rule_of
 from rootscale.paper.finals import Final, format_end, format_gap
 
-__all__ = ["GROUPS", "TOLERANCE", "Cell", "Group", "Measured", "cells_of"]
+__all__ = ["GROUPS", "TOLERANCE", "Cell", "Group", "Measured", "Shared", "cells_of"]
 
 #: The share of the range by which a gap may exceed that of the null.
 TOLERANCE = 0.05
@@ -118,6 +118,21 @@ def cells_of(entries: Sequence[Entry], group: str) -> list[Cell]:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """How many runs were kept where both a form and the first one were run.
+
+    Args:
+        cases: where both were run.
+        kept: by the form, of these.
+        first: by the first one, of these.
+    """
+
+    cases: int
+    kept: int
+    first: int
+
+
+@dataclass(frozen=True)
 class Group:
     """Several experiments with one page.
 
@@ -136,29 +151,41 @@ class Group:
     shown: tuple[str, ...]
 
     def words(self, cells: Sequence[Cell]) -> str:
-        """Return what the switched runs came to: of few cells the gaps, of many in how many a form kept the run."""
+        """Return what the switched runs came to: of few cells the gaps, of many in how many a form kept the run.
+
+        Forms were not all run in the same cases, so each is compared with the first one where both were run.
+        """
         switched = [cell for cell in cells if not cell.scratch]
         if len(switched) <= 3:
             return "; ".join(f"{cell.title} {cell.gaps(self.told)}" for cell in switched)
+        first, *others = self.told
+        own = self.shared(cells, first)
         parts = []
-        for form in self.told:
-            every = [(cell, one) for cell in switched for (k, f), one in cell.found.items() if f == form and k <= 16]
-            lost = [one for cell, one in every if not one.keeps(cell.null)]
-            worst = max(lost, key=lambda one: abs(one.gap), default=None)
-            text = "" if worst is None else f" (at worst {worst.text()} of the range)"
-            parts.append(f"{form} kept the run in {len(every) - len(lost)} of {len(every)}{text}")
-        return f"of the switches to at most 16 times the batch, {'; '.join(parts)}"
+        for form in others:
+            both = self.shared(cells, form)
+            parts.append(f"{form}: {both.kept} of {both.cases} ({both.first}){_worst(_cases(cells, form), both.cases)}")
+        return (
+            f"of the switches to at most 16 times the batch, {first} kept the run in {own.kept} of {own.cases}"
+            f"{_worst(_cases(cells, first), own.cases)}. Other forms, in the cases where {first} was run too (in "
+            f"brackets, how many of these {first} kept): {'; '.join(parts)}"
+        )
+
+    def shared(self, cells: Sequence[Cell], form: str) -> Shared:
+        """Return how many runs a form kept in switches to at most 16 times the batch where the first was run too."""
+        cases, first = _cases(cells, form), _cases(cells, self.told[0])
+        both = [key for key in cases if key in first]
+        kept, kept_first = (sum(found[key][1] for key in both) for found in (cases, first))
+        return Shared(len(both), kept, kept_first)
 
     def headline(self, cells: Sequence[Cell]) -> str:
-        """Return which forms keep the run in switches to at most 16 times the batch, or which comes closest."""
-        some = [(cell, one) for cell in cells if not cell.scratch for one in cell.found.values() if one.kappa <= 16]
-        told = {form: [(cell, one) for cell, one in some if one.form == form] for form in self.told}
-        kept = {form: sum(one.keeps(cell.null) for cell, one in every) for form, every in told.items()}
-        if any(kept.values()):
-            first, last = ((form, f"{kept[form]} of {len(told[form])}") for form in (self.told[0], self.told[-1]))
-            counts = f"{first[0]} in {first[1]} cases; {last[0]} in {last[1]}"
-            return f"Runs kept at up to 16 times the batch in mid-run: {counts}"
-        worst = {form: max(abs(one.gap) for _, one in every) for form, every in told.items() if every}
+        """Return how many runs the first and the last form kept where both were run, or which form comes closest."""
+        told = {form: _cases(cells, form) for form in self.told}
+        if any(kept for every in told.values() for _, kept in every.values()):
+            first, last = self.told[0], self.told[-1]
+            both = self.shared(cells, last)
+            counts = f"{first} kept {both.first} runs; {last} kept {both.kept}"
+            return f"Of {both.cases} switches to at most 16 times the batch that both made, {counts}"
+        worst = {form: max(abs(one.gap) for one, _ in every.values()) for form, every in told.items() if every}
         closest = min(worst, key=lambda form: worst[form])
         off = f"off by {100 * worst[closest]:.0f} % at most"
         return f"No rule keeps the run of Muon or Lion as a rerun would; {closest} comes closest, {off}"
@@ -214,6 +241,25 @@ class Group:
             yield f"## {cell.title}"
             yield f"The base ends at {format_end('test accuracy', base)}."
             yield "\n".join(lines)
+
+
+def _cases(cells: Sequence[Cell], form: str) -> dict[tuple[str, int], tuple[Measured, bool]]:
+    """Return what a form came to in switches to at most 16 times the batch, by cell and kappa, and whether it kept."""
+    return {
+        (cell.name, kappa): (one, one.keeps(cell.null))
+        for cell in cells
+        for (kappa, name), one in cell.found.items()
+        if not cell.scratch and name == form and kappa <= 16
+    }
+
+
+def _worst(cases: Mapping[tuple[str, int], tuple[Measured, bool]], told: int) -> str:
+    """Return the largest gap of the runs that were not kept; of all cases, where these are more than those told."""
+    lost = [one for one, kept in cases.values() if not kept]
+    if not lost:
+        return ""
+    where = f", of all {len(cases)} that were run," if len(cases) > told else ""
+    return f", at worst{where} {max(lost, key=lambda one: abs(one.gap)).text()} of the range"
 
 
 def _row(*cells: str) -> str:

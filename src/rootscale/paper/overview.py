@@ -1,9 +1,10 @@
 """The tables of results/README.md: every experiment of the paper with its outcome, and what goes beyond it.
 
-The outcome of a row is that of its runs at the paper's length, on its net and data: *reproduced* where all gaps are
-within the paper's limit by twice their errors, *contradicted* where one exceeds it by as much, *undecided* otherwise.
-Runs of another length, net or data do not decide: the row says *not run*, what was run instead, and what the experiment
-costs. So the words follow from the stored data and from `rootscale.paper.shown.Shown`.
+The outcome of a row is that of its runs at the paper's length, on its net and data: *reproduced* where all final values
+are within the paper's limit by twice their errors, *contradicted* where one exceeds it by as much, *undecided*
+otherwise. Runs of another length, net or data do not decide: the row says *not run*, what was run instead, and what the
+experiment costs, or that nothing here has the paper's setting (`rootscale.paper.shown.Shown.paper_setting`). So the
+words follow from the stored data and from `rootscale.paper.shown.Shown`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Claim:
 
     def decides(self, entry: Entry) -> bool:
         """Return whether runs are of the net, data and length that decide."""
-        if entry.experiment.shown.stands_for:
+        shown = entry.experiment.shown
+        if shown.stands_for or not shown.paper_setting:
             return False
         if not entry.there:
             return True
@@ -74,10 +76,7 @@ class Claim:
         told = next((entry for entry in self.stored if self.decides(entry)), None)
         if told is None:
             return "not run"
-        if not told.there:
-            found = told.stored()
-            return "not run" if found is None or found.outcome is None else found.outcome
-        judge = told.experiment.shown.judge
+        judge = told.experiment.shown.judge if told.there else None
         return "not run" if judge is None else judge(told.finals)
 
     def differences(self, entry: Entry) -> str:
@@ -121,6 +120,8 @@ def _paper_row(claim: Claim, results: Path) -> str:
     planned, outcome = claim.planned, claim.outcome
     words = f"**{claim.title}.** {planned.experiment.claim}"
     command = f"`{planned.command}`, {_cost(planned)}"
+    if not planned.experiment.shown.paper_setting:
+        command = f"nothing here has the paper's setting; the nearest is {command}"
     measured, seeds, like = [], [], []
     for entry in claim.stored:
         found, page = entry.stored(), entry.folder / "README.md"
@@ -194,7 +195,8 @@ def _beyond(entries: Sequence[Entry], results: Path) -> Iterator[str]:
             headline = experiment.shown.headline
             told = "" if headline is None else f"{headline(entry.finals)}. "
             finding = f"{told}{_measured(entry)} ([page]({(entry.folder / 'README.md').relative_to(results)}))"
-            yield row(question, finding, str(found.seeds), figure, f"`{entry.record['command']}`")
+            made_by = entry.record["command"] if entry.there else entry.command
+            yield row(question, finding, str(found.seeds), figure, f"`{made_by}`")
 
 
 def _group_row(group: Group, entries: Sequence[Entry]) -> str:

@@ -59,7 +59,7 @@ def page(entry: Entry) -> str:
     rows = [row("largest gap to the base's curve, in % of its range", *names), row(*["---"] * (len(names) + 1))]
     rows += [row(final.label, *(format_curve(final, name) for name in names)) for final in finals[1:]]
     parts.append("\n".join(rows))
-    parts.append(window_words(check))
+    parts.append(window_words(check, batchnorm=not entry.options.model.startswith(("gpt", "roberta"))))
     parts.append(_noise_words(check, kept(entry.options)))
     if record["missing"]:
         parts.append(f"**Missing:** {gathered(record['missing'])}.")
@@ -92,16 +92,17 @@ def _error(experiment: Experiment, finals: Sequence[Final]) -> str:
     return "One seed: what a rerun would change is not known."
 
 
-def window_words(check: Check) -> str:
-    """Return over what the gaps are taken, and what the figure leaves out."""
+def window_words(check: Check, *, batchnorm: bool = False) -> str:
+    """Return over what the gaps are taken, and what the figure leaves out; `batchnorm`: whether the net has it."""
     trajectory = check.base.trajectory
     first, last = (show(trajectory.meta["samples"][i]) for i in (window(trajectory).start, -1))
     text = f"Gaps and ranges are those of the {len(trajectory.times[window(trajectory)])} times from {first} to {last}"
     text += " samples."
     if starts_off_the_figure(trajectory, "train loss"):
+        averages = ", with BatchNorm's averages as they begin," if batchnorm else ""
         text += (
-            f" Before the first step, with BatchNorm's averages as they begin, the train loss is "
-            f"{trajectory['train loss'].mean[0]:,.0f}: it leaves the figure."
+            f" Before the first step{averages} the train loss is {trajectory['train loss'].mean[0]:,.0f}: it leaves "
+            "the figure."
         )
     return text
 

@@ -56,6 +56,8 @@ class Shown:
         brief: returns what was measured for the table of all results; None tells the gap that is drawn.
         judge: returns whether the runs reproduce the paper's claim.
         differs: how the experiment differs from the paper's even with its default options.
+        paper_setting: whether its net, data and length are the paper's under the options that decide. Runs of another
+            net or of a small copy are told, and decide nothing.
         stands_for: the experiment whose claim it tests in another setting, and which alone decides.
         decided_by: the options that decide, where they are not the defaults.
     """
@@ -68,6 +70,7 @@ class Shown:
     brief: Callable[[Sequence[Final]], str] | None = None
     judge: Callable[[Sequence[Final]], Outcome] | None = None
     differs: str = ""
+    paper_setting: bool = True
     stands_for: str = ""
     decided_by: Planned | None = None
 
@@ -75,15 +78,20 @@ class Shown:
 def judge_ends(ends: Sequence[End], limit: float) -> Outcome:
     """Return whether final values are within a limit of the base's: undecided within twice the error, or without one.
 
+    Nothing decides nothing: without a final value it is undecided.
+
     >>> judge_ends([End(gap=-0.008, gap_se=0.007)], 0.03), judge_ends([End(gap=-0.05, gap_se=0.007)], 0.03)
     ('reproduced', 'contradicted')
     >>> judge_ends([End(gap=-0.02, gap_se=0.007)], 0.03), judge_ends([End(gap=0.0)], 0.03), judge_ends([End()], 0.03)
     ('undecided', 'undecided', 'contradicted')
+    >>> judge_ends([], 0.03)
+    'undecided'
     """
     sure = [(abs(end.gap), 2 * end.gap_se) for end in ends if end.gap is not None and end.gap_se is not None]
     if any(end.value is None and end.gap is None for end in ends) or any(gap - two > limit for gap, two in sure):
         return CONTRADICTED
-    return REPRODUCED if len(sure) == len(ends) and all(gap + two <= limit for gap, two in sure) else UNDECIDED
+    within = bool(ends) and len(sure) == len(ends) and all(gap + two <= limit for gap, two in sure)
+    return REPRODUCED if within else UNDECIDED
 
 
 def tell_ends(ends: Mapping[str, End]) -> str:

@@ -175,6 +175,7 @@ EXPERIMENTS = [
             brief=brief,
             judge=judge,
             differs="VGG-16 (the paper has ResNet)",
+            paper_setting=False,
             decided_by=Planned({"recipe": "authors", "epochs": 500, "batch_sizes": (8192,)}, 34),
         ),
     )

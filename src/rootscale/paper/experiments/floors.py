@@ -196,8 +196,8 @@ def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
     return Experiment(
         name=f"floors-{cell}",
         title=f"Default betas: {chosen.title}, .9 and {show(beta2).lstrip('0')}, {start}",
-        claim="Not in the paper. Its form for the betas down to floors of .8 and .9, with the state converted to "
-        "match, keeps the run at the level of other samples",
+        claim="Not in the paper. Which form of the betas keeps the run at the level of other samples: floors (.9 is "
+        "the default, .8 was the first hypothesis), the paper's, the power form, or none",
         source="section 5, where the paper's form ends at kappa = 1 / (1 - beta)",
         minutes=chosen.minutes,
         defaults=chosen.options,

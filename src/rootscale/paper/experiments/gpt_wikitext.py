@@ -52,7 +52,12 @@ def _experiment(name: str, title: str, minutes: float, lines: Lines, defaults: O
     return Experiment(
         name, title, claim, source, minutes, defaults, lines, gaps, ("gpt-6", "gpt-4"),
         smoke={"eps": defaults.eps, **smoke}, measure="test loss",
-        shown=replace(SHOWN[kind], differs=DIFFERS.get(name, ""), stands_for=STANDS_FOR.get(name, "")),
+        shown=replace(
+            SHOWN[kind],
+            differs=DIFFERS.get(name, ""),
+            paper_setting=name not in DIFFERS,
+            stands_for=STANDS_FOR.get(name, ""),
+        ),
     )  # fmt: skip
 
 
