@@ -39,10 +39,9 @@ class BatchSize:
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"micro": self.micro, "accumulation": self.accumulation, "workers": self.workers}
         object.__setattr__(self, "laid_out", not (self.accumulation is None and self.workers is None))
-        for name, value in given.items():
-            object.__setattr__(
-                self, name, count("batch_size" if name == "micro" else name, 1 if value is None else value)
-            )
+        object.__setattr__(self, "micro", count("batch_size", self.micro))
+        for name in ("accumulation", "workers"):
+            object.__setattr__(self, name, count(name, 1 if given[name] is None else given[name]))
         for name in given:
             value = getattr(self, name)
             if isinstance(value, Fraction) and (name != "micro" or not self.plain):
@@ -58,7 +57,8 @@ class BatchSize:
             if len(parts) not in (1, 3):
                 raise ValueError(say("batch size", value=repr(value)))
             return cls(*(part.strip() for part in parts))  # type: ignore[arg-type]
-        return cls(value)  # type: ignore[arg-type]
+        plain: Any = value
+        return cls(plain.item() if getattr(value, "shape", None) == () else plain)  # a number in a tensor, or of numpy
 
     @property
     def total(self) -> Count:

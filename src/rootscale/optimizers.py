@@ -55,7 +55,8 @@ def _adam_like() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "rmsprop", RMSprop, _SQRT, {"v": "v", "step": "step_counter"},
-        Spelling("RMSprop", _RMS_VALUES, {"square_avg": "v", "step": "step"}), "theorem", f"{PAPER}, Thm 4.2",
+        Spelling("RMSprop", _RMS_VALUES, {"square_avg": "v", "step": "step"}, kept=("momentum_buffer",)), "theorem",
+        f"{PAPER}, Thm 4.2",
         "Adam's SDE without averaging of the gradient.", measured="cifar10-vgg16-rmsprop",
         elementwise=True,
     )  # fmt: skip
@@ -159,7 +160,7 @@ def _beyond_adam() -> Iterator[Family]:
                 "exp_avg": "m", "exp_avg_sq": "v", "GG": "left", "precondition_frequency": "frequency",
                 "shampoo_beta": "beta3", "step": "step",
             },
-            group_state={"step": "step"}, in_torch=False,
+            group_state={"step": "step"}, in_torch=False, kept=("Q",),
         ),
         "derived", SCALES,
         "Adam in the eigenbasis of averages of g g^T: they fall as 1/kappa in all directions, so the basis stays; "
@@ -190,7 +191,7 @@ def _beyond_adam() -> Iterator[Family]:
                 "warmup_steps": "warmup",
             },
             {"exp_avg_sq": "v"},
-            group_state=_AVERAGE_WEIGHTS, in_torch=False,
+            group_state=_AVERAGE_WEIGHTS, in_torch=False, kept=("z",),
         ),
         "derived", SCALES,
         "RMSprop on z with an average x over all steps: beta1 is a point between x and z and has no unit. A step "
@@ -262,6 +263,7 @@ def _degree_0() -> Iterator[Family]:
         Spelling(
             "Lamb", {**_ADAM_VALUES, "max_grad_norm": "max_grad_norm"},
             {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"}, group_state={"step": "step"}, in_torch=False,
+            kept=("weight_norm", "adam_norm", "trust_ratio"),  # a record of the last step
         ), "derived", _NO_SDE,
         "Adam's step is divided by its own norm, the noise that beta1's average leaves: as Muon, with v by 1/kappa.",
         bias_corrected=True,
@@ -286,7 +288,7 @@ def _degree_1() -> Iterator[Family]:
         Spelling(
             "SGDScheduleFree",
             {"lr": "eta", "momentum": "beta1", "weight_decay": "weight_decay", "warmup_steps": "warmup"},
-            group_state=_AVERAGE_WEIGHTS, in_torch=False,
+            group_state=_AVERAGE_WEIGHTS, in_torch=False, kept=("z",),
         ),
         "derived", SCALES,
         "SGD on z with an average x: a step weighs eta^2, kappa^2 times as much, and there are 1/kappa times the "

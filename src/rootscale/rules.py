@@ -341,6 +341,8 @@ def is_rule(text: str) -> bool:
 def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
     """Return the rule of that text; None, or a text without a name, is the one that keeps the optimizer's dynamics.
 
+    A rule that does not keep them is one for comparison. Without an optimizer ("") it is as the table has it.
+
     >>> get_rule("sqrt without beta2, v", "adam") == RULES["sqrt"].without("beta2", "v")
     True
     >>> get_rule("with power", "adam").name
@@ -357,7 +359,7 @@ def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
         )
     measured = _MEASURED.fullmatch(key)
     chosen = normalized_by(float(measured["ratio"])) if measured else RULES[key] if key else default_rule(optimizer)
-    holds = optimizer in chosen.holds_for
+    holds = not optimizer or optimizer in chosen.holds_for
     if match["averaging"]:
         chosen = chosen.averaged(match["averaging"])
     rows = [row.strip() for row in (match["rows"] or "").split(",") if row.strip()]

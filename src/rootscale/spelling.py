@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -36,7 +37,8 @@ class Spelling:
         fixed: the options whose values make the tool's optimizer one of this family.
         in_torch: whether it is a class of ``torch.optim``.
         unsure: what is not known of the state, where it matters as soon as momentum's weight changes.
-        foreign: names of state that the family has not: parameters that have it are another optimizer's.
+        foreign: names of state that another family has: parameters that have it are another optimizer's.
+        kept: the names of state that has no unit and stays, such as Schedule-Free's ``z``.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Spelling:
     in_torch: bool = True
     unsure: str = ""
     foreign: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     def arguments(self, record: Optimizer) -> dict[str, Any]:
         """Return the hyperparameters of a record under the tool's names.
@@ -113,7 +116,7 @@ class Family:
 
     def unit(self, name: str) -> str:
         """Return the unit of a field of the record; empty where it has none."""
-        return next((str(f.metadata.get("unit", "")) for f in fields(self.record) if f.name == name), "")
+        return _units_of(self.record).get(name, "")
 
     def torch_units(self) -> dict[str, Fields]:
         """Return the units of torch's hyperparameters, by torch's names.
@@ -144,3 +147,27 @@ class Family:
     def torch_state_units(self) -> dict[str, str]:
         """Return the units of torch's state, by torch's names."""
         return {name: self.state[held] for name, held in self.torch.state.items()}
+
+    def unknown_state(self, states: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Return the names of numbers and tensors in a state that the family has not: they would keep the old units.
+
+        >>> from rootscale.optimizers import FAMILIES
+        >>> FAMILIES["adam"].unknown_state([{"exp_avg": 0.5, "velocity": 0.5, "is_frozen": False}])
+        ['velocity']
+        """
+        spelling = self.torch
+        known = {*(name.partition("[")[0] for name in spelling.state), *spelling.codes.values(), *spelling.kept}
+        held = {str(name) for state in states for name, value in state.items() if _has_numbers(value)}
+        return sorted(held - known)
+
+
+@cache
+def _units_of(record: Any) -> dict[str, str]:
+    """Return the units of a record's fields; schedulers ask for them at every step."""
+    return {f.name: str(f.metadata.get("unit", "")) for f in fields(record)}
+
+
+def _has_numbers(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_numbers(one) for one in value)
+    return value is not None and not isinstance(value, bool | str)

@@ -566,6 +566,12 @@ def test_timms_defaults_are_converted_where_they_are_used():
     assert "model_ema_decay" not in convert(text % "false", 512, world_size=1).values
 
 
+def test_a_batch_size_that_is_auto_is_asked_for():
+    text = json.dumps({"train_batch_size": "auto", "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})
+    with pytest.raises(ValueError, match=r'train_batch_size is "auto"\): give the batch size itself \(--from\)'):
+        convert(text, 64, format="deepspeed")
+
+
 def test_auto_stays_auto_and_is_named():
     names = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
     data = {"train_batch_size": "auto", "optimizer": {"type": "AdamW", "params": names}, "gradient_clipping": "auto"}

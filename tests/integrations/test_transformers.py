@@ -9,6 +9,7 @@ import math
 import os
 import re
 import runpy
+import types
 from itertools import accumulate
 from pathlib import Path
 
@@ -682,6 +683,25 @@ def test_batchnorm_and_averages_are_converted_from_the_batch_size_at_which_the_r
     other.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-8"))
     assert model.net[1].momentum == pytest.approx(1 - 0.9 ** (1 / 2))
     assert inspect.getclosurevars(inspect.unwrap(ema.multi_avg_fn)).nonlocals["decay"] == 0.99
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_an_average_may_have_loaded_its_decay_of_the_checkpoint(tmp_path, loads):
+    data = [{"x": torch.randn(4), "labels": torch.tensor(1.0)} for _ in range(64)]
+
+    def made(args, decay):
+        ema = types.SimpleNamespace(decay=decay)
+        return ema, Trainer(Normed(), args, train_dataset=data, callbacks=[RescaleCallback(ema=ema)])
+
+    args = arguments(tmp_path / "a", max_steps=16, save_strategy="steps", save_steps=8)
+    made(args, 0.99)[1].train()
+    args = larger(args, tmp_path / "b", to=16, save_steps=2)
+    ema, large = made(args, 0.99)
+    resume(large, tmp_path / "a" / "checkpoint-8")
+    assert ema.decay == pytest.approx(0.99**4)
+    ema, later = made(args, ema.decay if loads else 0.99)
+    later.train(resume_from_checkpoint=str(tmp_path / "b" / "checkpoint-4"))
+    assert ema.decay == pytest.approx(0.99**4)
 
 
 def test_batchnorm_needs_the_samples_per_device_of_a_checkpoint_that_does_not_say_them(tmp_path):

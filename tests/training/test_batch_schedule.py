@@ -37,6 +37,9 @@ def test_walk_and_len_count_the_batches_that_begin_in_a_span():
         ([(0, 4), (9, 8), (9, 16)], "got samples 0, 9, 9"),
         ([(0, 0)], "batch size must be a whole number >= 1, got 0"),
         ([(0, 4), (8.5, 8)], "start must be a whole number >= 0, got 8.5"),
+        ([0, 8], r"stages must be pairs \(sample, batch size\), such as .*; got \[0, 8\]"),
+        ("x", "stages must be pairs .*; got 'x'"),
+        (None, "stages must be pairs .*; got None"),
     ],
 )
 def test_stages_that_make_no_sense_are_refused(stages, message):

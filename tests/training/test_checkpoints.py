@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from live import ADAM, net, plain, train
+from live import ADAM, Average, net, plain, train
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CosineAnnealingLR,
@@ -207,6 +207,21 @@ def test_an_average_with_a_decay_in_the_file_is_converted(write, tmp_path):
     held = saved(started(), ema={"decay": 0.999, "num_updates": 3, "shadow_params": [torch.ones(2)]})
     convert_checkpoint(write(held), 16, 64, tmp_path / "out.pt")
     assert torch.load(tmp_path / "out.pt", weights_only=True)["ema"]["decay"] == pytest.approx(0.999**4, rel=1e-12)
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_an_average_with_a_decay_in_the_file_is_restored_as_the_report_says(write, tmp_path, loads):
+    held = saved(started(), ema={"decay": 0.999, "shadow": {"weight": torch.ones(2)}})
+    first = convert_checkpoint(write(held), 16, 64, tmp_path / "out.pt").changes
+    convert_checkpoint(tmp_path / "out.pt", 64, 128, tmp_path / "again.pt")
+    assert any(text.endswith("ema=ema)") for text in first.remaining)
+    found = torch.load(tmp_path / "again.pt", weights_only=True)
+    model, optimizer, scheduler = started()
+    optimizer.load_state_dict(found["optimizer"])
+    scheduler.load_state_dict(found["scheduler"])
+    ema = Average(found["ema"]["decay"] if loads else 0.999)
+    restore_(optimizer, scheduler=scheduler, model=model, ema=ema)
+    assert ema.decay == pytest.approx(0.999**8, rel=1e-12)
 
 
 # ---- everything else stays

@@ -123,7 +123,16 @@ class Iterated:
         return iter(self.held)
 
 
-@pytest.mark.parametrize("container", [Container, Iterated, lambda *all: list(all), lambda *all: [Container(*all)]])
+@pytest.mark.parametrize(
+    "container",
+    [
+        Container,
+        Iterated,
+        lambda *all: list(all),
+        lambda *all: [Container(*all)],
+        lambda *all: dict(zip("ab", all, strict=True)),
+    ],
+)
 def test_containers_are_opened(container):
     model = net()
     muon, adamw = torch.optim.Muon([model.weight], lr=0.02), torch.optim.AdamW([model.bias], lr=1e-3)

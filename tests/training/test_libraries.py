@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from rootscale import ScalingWarning
 from rootscale.training import rescale_
 from rootscale.training.adapters import families_of, family_of
 
@@ -63,6 +64,13 @@ def test_the_state_of_torch_is_converted(cls, options, family, factors):
     trained(optimizer, 1)
 
 
+def test_the_bound_of_adafactors_second_moment_is_left_to_the_user_in_words():
+    bounded = trained(torch.optim.Adafactor(parameters(), eps=(1e-3, 1e-3)))
+    with pytest.warns(ScalingWarning, match=r"eps\[0\] = 0.001 .* set group\['eps'\] = \(0.0005, 0.001\)"):
+        rescale_(bounded, 4)
+    assert not rescale_(trained(torch.optim.Adafactor(parameters())), 4).warnings
+
+
 def test_nadams_ramp_follows_the_clock():
     optimizer = trained(torch.optim.NAdam(parameters(), momentum_decay=4e-3))
     assert rescale_(optimizer, 4)["momentum_decay"].after == 0.016
@@ -88,6 +96,17 @@ def test_groups_of_rmsprop_may_be_of_several_families():
     trained(optimizer)
     changes = rescale_(optimizer, 4)
     assert changes["rmsprop-momentum: lr"].after == changes["rmsprop: lr"].after == 2e-3
+
+
+@pytest.mark.parametrize("second", [{}, {"centered": True}])
+def test_a_group_that_is_added_later_starts_at_the_new_batch_size(second):
+    one, two = parameters()
+    optimizer = torch.optim.RMSprop([{"params": [one], "momentum": 0.9}, {"params": [two], **second}], lr=1e-3)
+    rescale_(optimizer, 4)
+    optimizer.add_param_group({"params": parameters()})
+    assert [group["lr"] for group in optimizer.param_groups] == [2e-3] * 3
+    rescale_(optimizer, 1 / 4)
+    assert (optimizer.defaults["lr"], optimizer.defaults["alpha"]) == (1e-3, pytest.approx(0.99))
 
 
 def test_momentum_in_samples_needs_momentum():
@@ -311,6 +330,19 @@ def test_a_class_of_a_known_name_without_the_keys_is_not_taken_for_it():
 
     with pytest.raises(TypeError, match=r"got Lion\. The nearest family is"):
         rescale_(Lion(parameters()), 4)
+
+
+def test_a_class_of_a_known_name_with_another_state_is_refused():
+    class Lion(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 1e-3, "betas": (0.9, 0.99)})
+
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["momentum"] = p.grad.clone()
+
+    with pytest.raises(ValueError, match="state has momentum, which lion has not"):
+        rescale_(trained(Lion(parameters())), 4)
 
 
 def one_liners():

@@ -377,6 +377,29 @@ def test_holding_gradients_back_changes_nothing(limit, monkeypatch):
     assert np.array_equal(meter._values(), other._values())
 
 
+def test_two_backwards_in_one_part_are_told():
+    net, x, y = problem()
+    meter = NoiseMeter(net.parameters())
+    with meter.part(samples=8, weight=1 / 2):
+        (F.cross_entropy(net(x[:8]), y[:8]) / 2).backward()
+    with meter.part(samples=8, weight=1 / 2):
+        (F.cross_entropy(net(x[8:16]), y[8:16]) / 2).backward()
+        with pytest.raises(RuntimeError, match=r"two gradients in one part.*: add the losses and call backward once"):
+            (net[0].weight.square().sum() / 2).backward()
+
+
+def test_parameters_that_came_after_the_meter_are_told():
+    net, x, y = problem()
+    optimizer = torch.optim.Adam(net[0].parameters())
+    meter = NoiseMeter(optimizer)
+    optimizer.add_param_group({"params": net[2].parameters()})
+    for half in (slice(8), slice(8, 16)):
+        with meter.part(samples=8, weight=1 / 2):
+            (F.cross_entropy(net(x[half]), y[half]) / 2).backward()
+    with pytest.raises(ValueError, match=r"have \[2, 2\] parameters, and had \[2\] when the meter was made"):
+        meter.update()
+
+
 def test_new_mistakes_are_told():
     net, x, y = problem()
     with pytest.raises(TypeError, match="needs the optimizer, for its second moment"):

@@ -91,3 +91,21 @@ def test_a_model_compiled_after_its_conversion_has_the_new_momentum():
         reference[1].running_mean.zero_()
     reference(torch.ones(4, 3, 2, 2))
     torch.testing.assert_close(list(compiled.children())[1].running_mean, reference[1].running_mean)
+
+
+class OwnNorm(nn.Module):
+    def __init__(self, momentum=0.1):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(3))
+        self.momentum = momentum
+
+
+def test_a_batchnorm_of_ones_own_is_left_and_named():
+    model = nn.Sequential(nn.Linear(3, 3), OwnNorm(), nn.Sequential(OwnNorm()), OwnNorm(None), nn.BatchNorm1d(3))
+    left = [text for text in rescale_(adam(model), 4, model=model).remaining if "momentum" in text]
+    assert len(left) == 1
+    assert left[0].startswith("momentum of OwnNorm (1, 2.0): the layer is none of torch's")
+    assert "0.3439 if it weighs the new batch" in left[0]
+    assert "0.0001 if it weighs the old statistics" in left[0]
+    assert model[1].momentum == 0.1
+    assert not any("OwnNorm" in text for text in rescale_(adam(model), 4, model=model, forward_kappa=1).remaining)

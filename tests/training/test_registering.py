@@ -3,21 +3,12 @@
 import pytest
 import torch
 
-from rootscale import RULES, optimizers, rules
+from rootscale import RULES
 from rootscale.degrees import Piece, count_degrees
 from rootscale.theory.toys import Setting, live_gaps
-from rootscale.training import adapters, register, rescale_
+from rootscale.training import register, rescale_
 
-
-@pytest.fixture(autouse=True)
-def forget(monkeypatch):
-    """What a test registers is forgotten after it."""
-    monkeypatch.setattr(adapters, "ADAPTERS", list(adapters.ADAPTERS))
-    held = dict(optimizers._FAMILIES), dict(optimizers._OPTIMIZERS), dict(rules._RULES)
-    yield
-    for table, before in zip((optimizers._FAMILIES, optimizers._OPTIMIZERS, rules._RULES), held, strict=True):
-        table.clear()
-        table.update(before)
+pytestmark = pytest.mark.usefixtures("forget_registered")
 
 
 class MyAdam(torch.optim.Adam):
@@ -61,6 +52,40 @@ def test_a_class_can_count_as_a_known_family():
     assert register(MyAdam, like="adam").name == "adam"
     trained(optimizer, model)
     assert rescale_(optimizer, 4)["lr"].after == 2e-3
+
+
+class Renamed(torch.optim.Optimizer):
+    """Adam under names of its own."""
+
+    def __init__(self, params, **betas):
+        super().__init__(params, {"lr": 1e-3, "eps": 1e-8, **(betas or {"betas": (0.98, 0.999)})})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = {"mean": torch.ones_like(p), "square": torch.ones_like(p), "t": 8, "is_warm": True}
+
+
+def test_state_under_other_names_is_refused_until_it_has_a_row():
+    register(Renamed, like="adam")
+    optimizer = Renamed(net().parameters())
+    optimizer.step()
+    message = r"state has mean, square, t, which adam has not.* register\(cls, values=..., state=\{'mean': ..., 'squ"
+    with pytest.raises(ValueError, match=message):
+        rescale_(optimizer, 4)
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+    assert rescale_(optimizer, 4, state=False, dry_run=True)["lr"].after == 2e-3
+    values = {"lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps"}
+    register(Renamed, values=values, state={"mean": "m", "square": "v", "t": "step_counter"})
+    rescale_(optimizer, 4)
+    held = next(iter(optimizer.state.values()))
+    assert (held["square"].mean(), held["mean"].mean(), held["t"]) == (0.25, 1.0, 2)
+
+
+def test_values_under_other_names_are_refused():
+    register(Renamed, like="adam")
+    with pytest.raises(ValueError, match=r"Renamed has no 'betas' in group 0, which has .*; register\(Renamed, val"):
+        rescale_(Renamed(net().parameters(), beta1=0.98, beta2=0.999), 4)
 
 
 def registered():

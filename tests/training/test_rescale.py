@@ -115,6 +115,16 @@ def test_each_group_keeps_its_own_values_and_later_groups_get_the_new_defaults()
     }
 
 
+def test_a_group_that_was_added_at_another_batch_size_goes_back_with_the_others():
+    model = net()
+    optimizer = torch.optim.Adam(model[0].parameters(), betas=(0.5, 0.95))
+    rescale_(optimizer, 1 / 4)
+    optimizer.add_param_group({"params": model[1].parameters()})
+    rescale_(optimizer, 4)
+    assert [group["betas"] for group in optimizer.param_groups] == [pytest.approx((0.5, 0.95))] * 2
+    assert optimizer.defaults["betas"] == pytest.approx((0.5, 0.95))
+
+
 def test_a_learning_rate_tensor_that_groups_share_is_converted_once():
     model, lr = net(), torch.tensor(1e-3, dtype=torch.float64)
     optimizer = torch.optim.Adam([{"params": m.parameters()} for m in model], lr=lr)
@@ -557,8 +567,9 @@ class Pair:
         ]
         self.average = Average(0.9)
         for model, optimizer, scheduler in zip(self.nets, self.optimizers, self.schedulers, strict=True):
-            train(model, optimizer, steps)
-            scheduler.step()
+            for _ in range(steps):
+                train(model, optimizer, 1)
+                scheduler.step()
 
     def snapshot(self):
         return snapshot(*self.optimizers, *self.schedulers, *self.nets, self.average)
@@ -579,7 +590,7 @@ def test_two_optimizers_at_once_are_each_alone(rule):
         )
     ]
     for group in apart.optimizers[1].param_groups:  # together, both have to be restored with the average
-        group["rootscale_ema_kappa"] = 4.0
+        group |= {"rootscale_ema_kappa": 4.0, "rootscale_ema_decay_0": apart.average.decay}
     assert together.snapshot() == apart.snapshot()
     for i, ones in enumerate(alone):
         for row in ones:

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from rootscale import ScalingWarning
 from rootscale.training import rescale_, restore_, track_
 from rootscale.training.markers import units_of
+from rootscale.training.optim import MicroBatchAdam
 
 
 def adam(model=None):
@@ -74,7 +75,7 @@ def test_what_is_refused_or_rolled_back_carries_nothing(monkeypatch):
 
     rescale_(optimizer, 2, model=model)
     held = carried(optimizer)
-    with pytest.raises(RuntimeError, match="no"):
+    with pytest.warns(ScalingWarning, match="was not given to rescale_"), pytest.raises(RuntimeError, match="no"):
         rescale_(optimizer, 2, model=model, ema=Stubborn(0.99))
     assert carried(optimizer) == held
     train(model, optimizer, 1)
@@ -104,6 +105,44 @@ def test_layouts_say_how_many_samples_a_forward_has():
     assert (changes.kappa, changes["BatchNorm momentum"].after) == (4, 0.1)
 
 
+def test_batch_sizes_may_be_tensors_as_other_numbers_may():
+    assert rescale_(adam(), batch_size=(torch.tensor(16), torch.tensor(64))).kappa == 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((16, "16x4x1"), r"layout 16x4x1 beside 16, .* as in \('16x1x1', '16x4x1'\), both as numbers, as in \(16, "),
+        (("16x4x1", 128), r"layout 16x4x1 beside 128, .* as in \('16x4x1', '128x1x1'\), both as numbers"),
+    ],
+)
+def test_a_layout_beside_a_number_is_refused_where_there_is_batchnorm(sizes, message):
+    model = net()
+    with pytest.raises(ValueError, match=message):
+        rescale_(adam(model), batch_size=sizes, model=model)
+    assert rescale_(adam(), batch_size=sizes).kappa > 1
+
+
+def test_a_layout_beside_a_number_needs_the_change_of_a_forward():
+    model, optimizer = net(), adam()
+    track_(optimizer, "8x2x1")
+    with pytest.raises(ValueError, match="layout 16x4x1 beside 16, which does not say how many samples one forward"):
+        rescale_(optimizer, batch_size="16x4x1", model=model)
+    changes = rescale_(optimizer, batch_size="16x4x1", model=model, forward_kappa=1)
+    assert (changes.kappa, changes["BatchNorm momentum"].after) == (4, 0.1)
+
+
+def test_micro_batches_whose_second_moment_is_kept_stay_as_large():
+    def rescaled(*layouts):
+        return rescale_(MicroBatchAdam(net().parameters(), lr=1e-3, betas=(0.98, 0.999)), batch_size=layouts)
+
+    assert rescaled("16x4x1", "16x16x1")["lr"].after == 4e-3
+    assert rescaled(64, 256)["lr"].after == 4e-3
+    for new in ("64x1x1", "64x4x1", "16x4x4"):
+        with pytest.raises(ValueError, match="takes their size to be fixed, but they grow by 4: change the accumul"):
+            rescaled("16x4x1", new)
+
+
 def test_a_run_that_carries_its_batch_size_needs_only_the_new_one():
     optimizer = adam()
     track_(optimizer, 16)
@@ -122,8 +161,13 @@ def test_a_run_that_carries_its_batch_size_needs_only_the_new_one():
         ({"batch_size": "16->64"}, r"batch_size must be a number .*, got '16->64'"),
         ({"batch_size": (16, 32, 64)}, "must be .before, after. or the new one alone, got 3 numbers"),
         ({"batch_size": (16, 0)}, "batch_size must be a number above 0"),
+        ({"batch_size": (16, None)}, "batch_size must be a number above 0 such as 1024, got None"),
+        ({"batch_size": (None, 16)}, "batch_size must be a number above 0 such as 1024, got None"),
         ({"kappa": 0}, "kappa must be a finite number > 0"),
         ({"kappa": 4, "clip": -1.0}, "clip must be a finite number > 0"),
+        ({"kappa": 4, "state": "no"}, "state must be True or False, got 'no'"),
+        ({"kappa": 4, "state": None}, "state must be True or False, got None"),
+        ({"kappa": 4, "dry_run": "no"}, "dry_run must be True or False, got 'no'"),
     ],
 )
 def test_a_change_that_is_not_clear_is_refused(change, message):
@@ -147,6 +191,29 @@ def test_the_clip_and_the_steps_are_returned():
     assert rescale_(adam(), 4).clip is None
     linear = rescale_(torch.optim.SGD(net().parameters(), lr=0.1), 4, clip=2.0)
     assert linear.clip == 1.0
+
+
+@pytest.mark.parametrize("change", [{"batch_size": (16, 64)}, {"batch_size": 64}])
+def test_a_resumed_run_gets_the_clip_and_the_steps_of_its_change(change):
+    first, resumed = adam(), adam()
+    if change["batch_size"] == 64:
+        track_(first, 16)
+    wanted = rescale_(first, **change, clip=2.0, rule="sqrt")
+    resumed.load_state_dict(copy.deepcopy(first.state_dict()))
+    changes = rescale_(resumed, **change, clip=2.0, rule="sqrt")
+    assert (changes.clip, changes.steps_factor, changes.kappa) == (1.0, 0.25, 4)
+    assert changes.remaining == wanted.remaining
+    assert resumed.param_groups[0]["lr"] == first.param_groups[0]["lr"]
+
+
+def test_a_resumed_run_is_refused_for_what_is_refused_at_first():
+    first = adam()
+    rescale_(first, batch_size=(16, 64))
+    for wrong, message in (({"clip": -1.0}, "clip must be"), ({"rule": "nonsense"}, "nonsense")):
+        resumed = adam()
+        resumed.load_state_dict(copy.deepcopy(first.state_dict()))
+        with pytest.raises(ValueError, match=message):
+            rescale_(resumed, batch_size=(16, 64), **wrong)
 
 
 def test_changes_are_a_flat_dictionary_for_loggers():

@@ -19,8 +19,9 @@ class Job:
         groups = [{"params": self.model[0].parameters()}, {"params": self.model[1:].parameters(), "lr": 1e-2}]
         self.optimizer = torch.optim.Adam(groups, **{**ADAM, **options})
         self.scheduler = ChainedScheduler([CosineAnnealingLR(self.optimizer, 100), StepLR(self.optimizer, 10)])
-        train(self.model, self.optimizer, 3)
-        self.scheduler.step()
+        for _ in range(3):
+            train(self.model, self.optimizer, 1)
+            self.scheduler.step()
 
     def snapshot(self):
         inner = self.scheduler._schedulers

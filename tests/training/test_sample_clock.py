@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from rootscale.training import optim, rescale_
+from rootscale.training import optim, rescale_, track_
 from rootscale.training.sample_clock import Adam, AdamW, RMSprop
 from rootscale.training.samples import count_ranks, follow_samples
 
@@ -428,6 +428,22 @@ def test_checkpoints_of_torchs_kinds_of_adamw_go_on(options):
     mine.load_state_dict(through_a_file(theirs.state_dict()))
     assert_close(train(b, mine, [8], 5, seed=2), train(a, theirs, steps=5, seed=2))
     assert mine.reference_steps == 8
+
+
+@pytest.mark.parametrize("told", [lambda one: rescale_(one, batch_size=(8, 32)), lambda one: track_(one, 32)])
+def test_a_checkpoint_that_says_another_batch_size_is_refused(told):
+    held = parameters()
+    torchs = torch.optim.AdamW(held, **ADAM)
+    for p, grad in zip(held, next(gradients(1, held)), strict=True):
+        p.grad = grad
+    torchs.step()
+    told(torchs)
+    state = copy.deepcopy(torchs.state_dict())
+    with pytest.raises(ValueError, match=r"at batch size 32, and reference_batch is 8: make .* reference_batch=32"):
+        AdamW(held, **ADAM, reference_batch=REFERENCE).load_state_dict(state)
+    fitting = AdamW(held, **ADAM, reference_batch=32)
+    fitting.load_state_dict(state)
+    assert fitting.param_groups[0]["lr"] == torchs.param_groups[0]["lr"]
 
 
 def test_torch_goes_on_from_a_checkpoint_at_the_reference_batch_and_back():

@@ -16,7 +16,15 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 from rootscale.noise import Interval, Noise
-from rootscale.training import BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, ScheduledStream, rescale_
+from rootscale.training import (
+    BatchSchedule,
+    NoiseMeter,
+    ScheduledRun,
+    ScheduledSampler,
+    ScheduledStream,
+    rescale_,
+    track_,
+)
 
 ROOT = Path(__file__).parents[2]
 N = 50
@@ -177,6 +185,15 @@ def test_settings_made_for_another_batch_size_are_converted_before_the_first_bat
     job = Job(BatchSchedule([(0, 4)]), made_for=16).train(4)
     assert job.optimizer.param_groups[0]["betas"] == pytest.approx((0.995, 0.9975))
     assert job.run.clip == 10.0
+
+
+def test_a_run_that_is_tracked_at_another_batch_size_is_refused_at_the_start():
+    job = Job(BatchSchedule([(0, 4)]))
+    track_(job.optimizer, 16)
+    sampler = ScheduledSampler(N, BatchSchedule([(0, 4), (60, 8)]))
+    with pytest.raises(ValueError, match=r"at batch size 16, and the run is taken to be made for 4.* give made_for=16"):
+        ScheduledRun(sampler, job.optimizer, scheduler=job.scheduler)
+    assert ScheduledRun(sampler, job.optimizer, scheduler=job.scheduler, made_for=16).size == 16
 
 
 def test_what_is_impossible_later_is_refused_at_the_start():

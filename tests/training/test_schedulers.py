@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler as lrs
 from torch.optim.swa_utils import SWALR
 
 from rootscale import RULES, ScalingWarning
-from rootscale.training import rescale_, restore_
+from rootscale.training import register, rescale_, restore_, track_
 
 STEPS = 96  # of the base run; divisible by the kappas below
 
@@ -262,7 +262,7 @@ def test_an_explicit_epoch_is_passed_on():
 
 
 def test_reduce_on_plateau_counts_reports_and_keeps_its_lowest_rate_in_units():
-    optimizer, _ = make("ConstantLR")
+    optimizer = make("ConstantLR")[0]
     for group in optimizer.param_groups:
         group["lr"] = 1e-3
     scheduler = lrs.ReduceLROnPlateau(optimizer, factor=0.1, patience=1, min_lr=2e-4)
@@ -388,3 +388,289 @@ def test_a_learning_rate_below_zero_is_converted_as_any_other():
     advance(optimizer, scheduler, 34)  # 102 steps of its own
     assert optimizer.param_groups[0]["lr"] == pytest.approx(-2e-5 * math.sqrt(3))
     assert optimizer.param_groups[0]["betas"] == pytest.approx((0.94, 0.997))
+
+
+# ---- what schedulers set beside the learning rate
+
+
+class Decaying(lrs.LRScheduler):
+    """A user's scheduler of the weight decay."""
+
+    def get_lr(self):
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def step(self, epoch=None):
+        super().step()
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = 0.1 * (1 + self.last_epoch / 100)
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion as libraries spell it; its update is not needed here."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.95, 0.98), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    def step(self, closure=None):
+        """Move nothing."""
+
+
+def weights(*shape):
+    return [torch.nn.Parameter(torch.ones(*shape))]
+
+
+def one_cycle(optimizer):
+    return lrs.OneCycleLR(optimizer, 0.1, total_steps=STEPS, base_momentum=0.93, max_momentum=0.95)
+
+
+def cycle(optimizer):
+    return lrs.CyclicLR(optimizer, 0.01, 0.1, step_size_up=20, base_momentum=0.93, max_momentum=0.95)
+
+
+CYCLED = {
+    "SGD": (lambda: torch.optim.SGD(weights(2), lr=0.1, momentum=0.95), "linear-time", "momentum"),
+    "RMSprop": (lambda: torch.optim.RMSprop(weights(2), lr=0.1, momentum=0.95), "sqrt-time", "momentum"),
+    "Lion, half": (lambda: Lion(weights(2)), "normalized-half", "mix"),
+    "Lion, linear": (lambda: Lion(weights(2)), "normalized-linear", "mix"),
+}
+if hasattr(torch.optim, "Muon"):
+    CYCLED["Muon"] = (lambda: torch.optim.Muon(weights(2, 2), lr=0.1), "normalized-half", "mu")
+
+
+@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")  # RMSprop's alpha
+@pytest.mark.parametrize("scheduler_of", [one_cycle, cycle])
+@pytest.mark.parametrize("name", CYCLED)
+def test_a_cycled_momentum_follows_the_rule_of_its_family(name, scheduler_of):
+    make_optimizer, rule, unit = CYCLED[name]
+
+    def momentum(optimizer):
+        group = optimizer.param_groups[0]
+        return group["betas"][0] if "betas" in group else group["momentum"]
+
+    def run(steps, kappa=None):
+        optimizer = make_optimizer()
+        scheduler, seen = scheduler_of(optimizer), []
+        for k in range(steps):
+            if k == 24 and kappa:
+                rescale_(optimizer, kappa, scheduler=scheduler, rule=rule)
+            optimizer.step()
+            scheduler.step()
+            seen.append(momentum(optimizer))
+        return seen
+
+    base, converted = run(STEPS), run(24 + 36, kappa=2)
+    expected = [RULES[rule].convert(unit, value, 2) for value in base[25::2]]
+    assert converted[24:] == pytest.approx(expected, rel=1e-9)
+    assert expected[0] != pytest.approx(base[25], rel=1e-3)
+
+
+def test_a_cycle_of_momentum_that_has_no_lowest_value_is_refused():
+    optimizer = torch.optim.SGD(weights(2), lr=0.1, momentum=0.95)
+    with pytest.raises(ValueError, match="CyclicLR's lowest momentum"):
+        rescale_(optimizer, 15, scheduler=cycle(optimizer), rule="linear-time")
+
+
+def test_ends_of_a_cycle_below_zero_without_floors_can_be_converted_again():
+    optimizer = adam((0.95, 0.999))
+    scheduler = lrs.OneCycleLR(optimizer, 0.1, total_steps=1000)
+    for kappa in (16, 2):
+        rescale_(optimizer, kappa, scheduler=scheduler)
+    assert optimizer.param_groups[0]["base_momentum"] == pytest.approx(1 - 32 * 0.15)
+
+
+def test_a_scheduler_of_the_weight_decay_sets_it_in_the_units_of_now():
+    optimizer = torch.optim.AdamW(weights(2), betas=(0.99, 0.999))
+    scheduler = Decaying(optimizer)
+    optimizer.step()
+    scheduler.step()
+    rescale_(optimizer, 4, scheduler=scheduler)
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["weight_decay"] == pytest.approx(0.1 * 1.05 * 2)
+
+
+def test_a_beta2_below_its_floor_stays_when_beta1_is_cycled():
+    optimizer = adam((0.95, 0.8))
+    scheduler = one_cycle(optimizer)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    advance(optimizer, scheduler, 1)
+    assert optimizer.param_groups[0]["betas"][1] == 0.8
+
+
+@pytest.mark.parametrize("steps", [30, 80])  # own beta1 above and below the floor
+def test_the_way_back_leads_to_the_beta1_that_the_scheduler_has_set_since(steps):
+    def run(kappa, before, after):
+        optimizer = adam((0.95, 0.999))
+        scheduler = lrs.OneCycleLR(optimizer, 0.1, total_steps=1000)
+        advance(optimizer, scheduler, before)
+        rescale_(optimizer, kappa, scheduler=scheduler)
+        advance(optimizer, scheduler, after)
+        rescale_(optimizer, 1 / kappa, scheduler=scheduler)
+        return optimizer
+
+    there_and_back, stayed = run(4, 5, steps), run(1, 5 + 4 * steps, 0)
+    for key in ("lr", "betas"):
+        assert there_and_back.param_groups[0][key] == pytest.approx(stayed.param_groups[0][key], rel=1e-9)
+
+
+@pytest.mark.usefixtures("forget_registered")
+@pytest.mark.parametrize("betas", [(0.99,), (0.99, 0.999, 0.9999)])
+def test_betas_of_any_number_are_those_of_the_family(betas):
+    units = ("beta1", "beta2", "beta3")[: len(betas)]
+    cls = type(f"With{len(betas)}Betas", (Lion,), {"step": lambda self, closure=None: None})
+    register(cls, values={"lr": "eta", "betas": units})
+    optimizer = cls(weights(1), lr=1e-3, betas=betas)
+    scheduler = lrs.ExponentialLR(optimizer, 0.9)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(2e-3 * 0.9**4)
+    assert optimizer.param_groups[0]["betas"] == pytest.approx([1 - 4 * (1 - beta) for beta in betas])
+
+
+def test_a_step_that_fails_leaves_the_learning_rate_in_the_units_of_now():
+    optimizer = adam()
+    scheduler = lrs.LambdaLR(optimizer, lambda k: 1 / (4 - k))
+    rescale_(optimizer, 4, scheduler=scheduler)
+    with pytest.raises(ZeroDivisionError):
+        advance(optimizer, scheduler, 1)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
+
+
+def test_a_learning_rate_follows_a_rule_that_was_measured_step_by_step():
+    optimizer = Lion(weights(2), lr=0.1)
+    scheduler = lrs.ExponentialLR(optimizer, 0.99)
+    changes = rescale_(optimizer, 4, scheduler=scheduler, rule="normalized:1.5")
+    advance(optimizer, scheduler, 3)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(changes["lr"].after * 0.99**12)
+
+
+def test_a_key_of_the_users_own_is_not_a_schedulers():
+    optimizer = torch.optim.AdamW([{"params": weights(1), "min_lr": 1e-4, "max_lr": 1.0}], betas=(0.99, 0.999))
+    rescale_(optimizer, 4)
+    assert (optimizer.param_groups[0]["min_lr"], optimizer.param_groups[0]["max_lr"]) == (1e-4, 1.0)
+
+
+def test_tensors_among_the_betas_go_with_a_cycle_of_beta1():
+    beta2 = torch.tensor(0.999)
+    optimizer = adam((torch.tensor(0.95), beta2))
+    scheduler = one_cycle(optimizer)
+    rescale_(optimizer, 1 / 4, scheduler=scheduler)
+    advance(optimizer, scheduler, 4)
+    assert optimizer.param_groups[0]["betas"][1] is beta2
+    assert float(beta2) == pytest.approx(1 - 0.001 / 4)
+
+
+# ---- which schedulers, and how often they are stepped
+
+
+def warmed_up():
+    optimizer = adam()
+    scheduler = warm_cosine(optimizer)
+    advance(optimizer, scheduler, 4)
+    return optimizer, scheduler
+
+
+@pytest.mark.parametrize("besides", [True, False])
+def test_parts_of_a_scheduler_are_refused_besides_it_and_instead_of_it(besides):
+    optimizer, scheduler = warmed_up()
+    given = [*([scheduler] if besides else []), *scheduler._schedulers]
+    with pytest.raises(ValueError, match="LinearLR is a part of a SequentialLR, which steps it: give the SequentialLR"):
+        rescale_(optimizer, 4, scheduler=given)
+    rescale_(optimizer, 4, scheduler=scheduler)
+
+
+def test_one_of_several_schedulers_that_was_forgotten_is_warned_about():
+    optimizer = adam()
+    given, other = lrs.StepLR(optimizer, 30), lrs.ExponentialLR(optimizer, 0.99)
+    with pytest.warns(ScalingWarning, match="ExponentialLR also drives this optimizer but was not given"):
+        rescale_(optimizer, 4, scheduler=given, dry_run=True)
+    assert not rescale_(optimizer, 4, scheduler=[given, other], dry_run=True).warnings
+    del other
+    assert not rescale_(optimizer, 4, scheduler=given).warnings
+
+
+def test_a_scheduler_that_is_stepped_once_an_epoch_is_seen_by_its_counter():
+    optimizer = adam()
+    scheduler = lrs.StepLR(optimizer, 30)
+    for _ in range(3):
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.ones_like(parameter)
+        for _ in range(50):
+            optimizer.step()
+        scheduler.step()
+    with pytest.warns(ScalingWarning, match=r"StepLR has made 3 steps and the optimizer 150.*interval='epoch'"):
+        rescale_(optimizer, 4, scheduler=scheduler, dry_run=True)
+    for interval in ("epoch", ["step"]):
+        assert not rescale_(optimizer, 4, scheduler=scheduler, interval=interval, dry_run=True).warnings
+
+
+# ---- back in its own units, and loaded
+
+
+@pytest.mark.parametrize("sizes", [((3, 1), (1, 3)), ((3, 7), (7, 3))])
+def test_a_run_that_is_back_in_its_own_units_loads_as_any_other(sizes):
+    optimizer, scheduler = make("CosineAnnealingLR")
+    advance(optimizer, scheduler, 1)
+    for size in sizes:
+        rescale_(optimizer, batch_size=size, scheduler=scheduler)
+        advance(optimizer, scheduler, size == sizes[0])
+    saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+    place = scheduler.last_epoch
+    optimizer, scheduler = make("CosineAnnealingLR")
+    optimizer.load_state_dict(saved[0])
+    scheduler.load_state_dict(saved[1])
+    advance(optimizer, scheduler, 1)
+    assert scheduler.last_epoch == place + 1
+
+
+def test_a_tracked_checkpoint_in_an_untracked_script_is_an_ordinary_one():
+    optimizer, scheduler = make("LinearLR")
+    track_(optimizer, 16, scheduler=scheduler)
+    advance(optimizer, scheduler, 5)
+    saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+    optimizer, scheduler = make("LinearLR")
+    optimizer.load_state_dict(saved[0])
+    scheduler.load_state_dict(saved[1])
+    advance(optimizer, scheduler, 15)
+    restore_(optimizer, scheduler=scheduler)
+    assert torch.equal(advance(optimizer, scheduler, 1), unconverted("LinearLR")[20:21])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScalingWarning)
+        rescale_(optimizer, batch_size=64, scheduler=scheduler)
+    there = unconverted("LinearLR")[24:25, :, 0] * 2
+    torch.testing.assert_close(advance(optimizer, scheduler, 1)[..., 0], there, rtol=1e-9, atol=0)
+
+
+def two_schedulers():
+    optimizer = adam()
+    return optimizer, lrs.StepLR(optimizer, 30), lrs.ExponentialLR(optimizer, 0.99)
+
+
+def test_all_schedulers_that_were_loaded_are_restored_together():
+    optimizer, *both = two_schedulers()
+    rescale_(optimizer, 4, scheduler=both)
+    saved = copy.deepcopy([one.state_dict() for one in (optimizer, *both)])
+    optimizer, *both = two_schedulers()
+    for one, state in zip((optimizer, *both), saved, strict=True):
+        one.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"ExponentialLR of this Adam also was loaded .* scheduler=\[...\]\) with all"):
+        restore_(optimizer, scheduler=both[0])
+    restore_(optimizer, scheduler=both)
+    advance(optimizer, both[1], 1)
+    assert both[1].last_epoch == 4
+
+
+def test_states_of_different_checkpoints_are_told_from_a_state_that_is_missing():
+    optimizer, scheduler = make("StepLR")
+    rescale_(optimizer, 4, scheduler=scheduler)
+    first = copy.deepcopy(optimizer.state_dict())
+    rescale_(optimizer, 2, scheduler=scheduler)
+    second = copy.deepcopy(scheduler.state_dict())
+    optimizer, scheduler = make("StepLR")
+    optimizer.load_state_dict(first)
+    with pytest.raises(ValueError, match=r"that of the scheduler seems to be missing.*made after.* scheduler=\[\]"):
+        restore_(optimizer, scheduler=scheduler)
+    scheduler.load_state_dict(second)
+    with pytest.raises(ValueError, match=r"kappa = 8, .* kappa = 4: their states are of different checkpoints"):
+        restore_(optimizer, scheduler=scheduler)

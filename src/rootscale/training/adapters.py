@@ -14,7 +14,7 @@ from rootscale.training import optim
 from rootscale.training.libraries import LIBRARIES, REFUSED, Adapter, kind_of_adam, kind_of_rmsprop
 from rootscale.training.sample_clock import SampleClock
 
-__all__ = ["ADAPTERS", "adapter_of", "add_adapter", "families_of", "family_of", "make_optimizer"]
+__all__ = ["ADAPTERS", "adapter_of", "add_adapter", "families_of", "family_of", "family_of_defaults", "make_optimizer"]
 
 
 def _torch_classes() -> Iterator[Adapter]:
@@ -70,7 +70,11 @@ def adapter_of(optimizer: Any) -> Adapter:
         for key in adapter.needs:
             if key not in group:
                 held = ", ".join(one for one in group if one != "params")
-                raise ValueError(f"{type(optimizer).__name__} has no {key!r} in group {i}, which has {held}")
+                name = type(optimizer).__name__
+                raise ValueError(
+                    f"{name} has no {key!r} in group {i}, which has {held}; register({name}, values=..., state=...) "
+                    "gives it a row with the names that it has"
+                )
         for key, value in adapter.requires.items():
             if group.get(key, value) != value:
                 raise ValueError(f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}): {adapter.why}")
@@ -136,6 +140,13 @@ def families_of(optimizer: Any) -> list[tuple[Family, list[int]]]:
     for i, group in enumerate(optimizer.param_groups):
         numbers.setdefault(adapter.family_of_group(optimizer, group), []).append(i)
     return [(adapter.spelled(name), held) for name, held in numbers.items()]
+
+
+def family_of_defaults(optimizer: Any) -> str:
+    """Return the name of the family that a group has if it is added without values of its own; "" if it cannot be."""
+    adapter, defaults = adapter_of(optimizer), optimizer.defaults
+    complete = all(key in defaults for key in adapter.needs)
+    return adapter.family_of_group(optimizer, defaults) if complete else ""
 
 
 def family_of(optimizer: Any) -> Family:

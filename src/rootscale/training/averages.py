@@ -1,6 +1,6 @@
 """The edits of averages: BatchNorm's momentum, and the decay of an average of parameters.
 
-No ``state_dict`` holds these numbers. So each object that has been converted says by how much, in an attribute.
+No ``state_dict`` of torch holds these numbers. So each converted object says in an attribute by how much it is.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from rootscale.changes import Change
+from rootscale.format import show
 from rootscale.hparams import DOMAINS
 from rootscale.rules import Rule
 from rootscale.training.edits import Action, Edit, plural
 from rootscale.training.markers import TAG
 from rootscale.training.norms import norm_layers
 
-__all__ = ["averaging_layers", "ema_edits", "norm_edits", "tag_of"]
+__all__ = ["averaging_layers", "decay_of", "ema_edits", "norm_edits", "tag_of"]
 
 
 def _set(objects: Sequence[Any], name: str, value: Any) -> None:
@@ -80,22 +81,23 @@ def averaging_layers(models: Sequence[Any], *, refuse_scripted: bool = False) ->
     return [layer for layer in found.values() if layer.momentum is not None]  # None is a plain average
 
 
-def norm_edits(layers: Sequence[Any], rule: Rule, factor: Callable[[float], float]) -> Iterator[Edit]:
+def norm_edits(layers: Sequence[Any], rule: Rule, due: Callable[[float], tuple[float, str]]) -> Iterator[Edit]:
     """Yield the edits of BatchNorm's momentum, one for each value that the layers have.
 
     Args:
         layers: of `averaging_layers`.
         rule: for their momentum.
-        factor: by which to convert what has been converted so far by the factor that it gets.
+        due: returns by which factor to convert what has been converted so far by the one that it gets, and a note.
     """
     equals: dict[tuple[float, float], list[Any]] = {}
     for layer in layers:
         equals.setdefault((float(layer.momentum), tag_of(layer)), []).append(layer)
     for (momentum, tag), equal in equals.items():
         DOMAINS["batchnorm"]("BatchNorm momentum", momentum)
-        kappa, unit = factor(tag), rule.units.get("batchnorm")
+        (kappa, note), unit = due(tag), rule.units.get("batchnorm")
         after = float(rule.convert("batchnorm", momentum, kappa, "BatchNorm momentum"))
-        change = Change("BatchNorm momentum", momentum, after, unit, note=plural(equal, "layer"))
+        words = ", ".join(filter(None, (plural(equal, "layer"), note)))
+        change = Change("BatchNorm momentum", momentum, after, unit, note=words)
         yield _attribute_edit(change, equal, "momentum", after)
         yield _tag_edit(equal, tag * kappa if unit else tag)
 
@@ -104,39 +106,76 @@ def norm_edits(layers: Sequence[Any], rule: Rule, factor: Callable[[float], floa
 _EMA_MAKERS: dict[str, Callable[[float], Any]] = {"multi_avg_fn": get_ema_multi_avg_fn, "avg_fn": get_ema_avg_fn}
 
 
-def ema_edits(ema: Any, rule: Rule, factor: Callable[[float], float]) -> Iterator[Edit]:
-    """Yield the edits of an average of parameters: its decay, and how far that has been converted; see `norm_edits`."""
-    tag = tag_of(ema)
-    yield _decay_edit(ema, rule, factor(tag))
-    yield _tag_edit([ema], tag * factor(tag) if "ema" in rule.units else tag)
+def ema_edits(ema: Any, rule: Rule, kappa: float, reached: float, note: str = "") -> Iterator[Edit]:
+    """Yield the edits of an average of parameters: its decay, and how far that has been converted.
+
+    Args:
+        ema: the average.
+        rule: for its decay.
+        kappa: by which to convert it.
+        reached: how far it is converted then.
+        note: for the report.
+    """
+    yield _decay_edit(ema, rule, kappa, note)
+    if "ema" in rule.units:
+        yield _tag_edit([ema], reached)
 
 
-def _decay_edit(ema: Any, rule: Rule, kappa: float) -> Edit:
+def decay_of(ema: Any) -> float:
+    """Return the decay of an average of parameters.
+
+    Raises:
+        TypeError: it has none that can be read.
+    """
     if isinstance(ema, AveragedModel):
-        for attribute, maker in _EMA_MAKERS.items():
-            function: Any = getattr(ema, attribute, None)
-            # torch keeps the decay only in the closure of the function that its maker returned.
-            if getattr(function, "__qualname__", "").startswith(f"{maker.__name__}.<locals>."):
-                change = _decay(inspect.getclosurevars(inspect.unwrap(function)).nonlocals["decay"], rule, kappa)
-                return _attribute_edit(change, [ema], attribute, maker(float(change.after or 0.0)))
-        raise TypeError(
-            "ema must be an AveragedModel with an exponential average of torch's (torch.optim.swa_utils."
-            "get_ema_multi_avg_fn or get_ema_avg_fn): an average of equal weights needs no conversion; convert your "
-            "own function yourself"
-        )
-    if not isinstance(getattr(ema, "decay", None), float | int):
+        # torch keeps the decay only in the closure of the function that its maker returned.
+        return float(inspect.getclosurevars(inspect.unwrap(getattr(ema, _holder(ema)))).nonlocals["decay"])
+    decay = getattr(ema, "decay", None)
+    if not isinstance(decay, float | int):
         raise TypeError(
             f"ema must be an AveragedModel or have a number as its attribute decay, got {type(ema).__name__}"
         )
-    try:
-        ema.decay = ema.decay
-    except AttributeError as error:
-        raise TypeError(f"the decay of {type(ema).__name__} cannot be set ({error}); convert it yourself") from None
-    change = _decay(ema.decay, rule, kappa)
-    return _attribute_edit(change, [ema], "decay", change.after)
+    return float(decay)
 
 
-def _decay(value: Any, rule: Rule, kappa: float) -> Change:
-    before = DOMAINS["ema"]("EMA decay", float(value))
+def _holder(ema: AveragedModel) -> str:
+    """Return the attribute that holds what one of torch's makers of exponential averages made."""
+    for attribute, maker in _EMA_MAKERS.items():
+        if getattr(getattr(ema, attribute, None), "__qualname__", "").startswith(f"{maker.__name__}.<locals>."):
+            return attribute
+    raise TypeError(
+        "ema must be an AveragedModel with an exponential average of torch's (torch.optim.swa_utils."
+        "get_ema_multi_avg_fn or get_ema_avg_fn): an average of equal weights needs no conversion; convert your "
+        "own function yourself"
+    )
+
+
+def _decay_edit(ema: Any, rule: Rule, kappa: float, note: str) -> Edit:
+    before = DOMAINS["ema"]("EMA decay", decay_of(ema))
     after = float(rule.convert("ema", before, kappa, "EMA decay"))
-    return Change("EMA decay", before, after, rule.units.get("ema"))
+    change = Change("EMA decay", before, after, rule.units.get("ema"), note=note)
+    if isinstance(ema, AveragedModel):
+        attribute = _holder(ema)
+        return _attribute_edit(change, [ema], attribute, _EMA_MAKERS[attribute](after))
+    _check_settable(ema, before)
+    return _attribute_edit(change, [ema], "decay", after)
+
+
+def _check_settable(ema: Any, decay: float) -> None:
+    """Refuse a decay that cannot be set, as far as that can be seen without setting it."""
+    name, held = type(ema).__name__, inspect.getattr_static(type(ema), "decay", None)
+    frozen = getattr(getattr(ema, "__dataclass_params__", None), "frozen", False)
+    if frozen or isinstance(ema, tuple) or (isinstance(held, property) and held.fset is None):
+        raise TypeError(f"the decay of {name} cannot be set; convert it yourself")
+    if isinstance(held, property) and not _holds(ema, decay):
+        raise TypeError(
+            f"the decay of {name} is a property that computes {show(decay)}, which is none of the numbers that it "
+            "holds (a warm-up?); convert the number that it computes it from yourself"
+        )
+
+
+def _holds(ema: Any, value: float) -> bool:
+    """Return whether a number is among the attributes and buffers of an object."""
+    held = [*getattr(ema, "__dict__", {}).values(), *getattr(ema, "_buffers", {}).values()]
+    single = [one for one in held if isinstance(one, torch.Tensor) and one.numel() == 1]
+    return value in [*(one for one in held if isinstance(one, float | int)), *(one.item() for one in single)]

@@ -52,7 +52,7 @@ class BatchSchedule:
     """
 
     def __init__(self, stages: Iterable[tuple[int, int]]) -> None:
-        self.stages: Stages = tuple((whole("a stage's start", a, 0), whole("batch size", b)) for a, b in stages)
+        self.stages: Stages = tuple((whole("a stage's start", a, 0), whole("batch size", b)) for a, b in _pairs(stages))
         starts = [start for start, _ in self.stages]
         if not starts or starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
             raise ValueError(
@@ -159,6 +159,15 @@ class BatchSchedule:
     def extend(self, start: int, size: int) -> None:
         """Add a stage after the others."""
         self.stages = BatchSchedule([*self.stages, (start, size)]).stages
+
+
+def _pairs(stages: Any) -> list[tuple[Any, Any]]:
+    try:
+        return [(start, size) for start, size in stages]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"stages must be pairs (sample, batch size), such as [(0, 256), (1_000_000, 1024)]; got {stages!r}"
+        ) from None
 
 
 def _first_step_below(plan: Plan, eta: float) -> int | None:

@@ -13,7 +13,8 @@ from rootscale.hparams import average, nonnegative, positive
 from rootscale.training import clock_kernels
 from rootscale.training.clock import START, Clock, advance, largest_ratio
 from rootscale.training.clock_kernels import Bucket
-from rootscale.training.state import local
+from rootscale.training.markers import same, units_of
+from rootscale.training.shards import local
 
 __all__ = ["FLOORS", "SampleClock", "Samples"]
 
@@ -61,6 +62,18 @@ class SampleClock(torch.optim.Optimizer):
                 raise ValueError(f"{type(self).__name__} on the sample clock has no {name}, got {group[name]!r}")
         if group.get("fused") and (group["capturable"] or group.get("amsgrad")):
             raise ValueError("torch's fused kernel takes neither capturable nor amsgrad here; leave fused=None")
+
+    @staticmethod
+    def _check_units(group: dict[str, Any]) -> None:
+        """Refuse the group of a checkpoint that says it is at another batch size than the reference batch."""
+        size, reference = units_of([group]).batch_size, group["reference_batch"]
+        if size is not None and not same(size, float(reference)):
+            raise ValueError(
+                f"the state says that it is at batch size {size:.15g}, and reference_batch is {reference}: make the "
+                f"optimizer with reference_batch={size:.15g}, or bring the run to {reference} by "
+                "rescale_(optimizer, batch_size=...) before its state is saved; if reference_batch counts something "
+                "else, such as tokens, delete rootscale_batch_size from the groups of the state"
+            )
 
     @staticmethod
     def _betas(group: dict[str, Any]) -> tuple[float, float]:
@@ -251,6 +264,7 @@ class SampleClock(torch.optim.Optimizer):
             if group.get("capturable") or group.get("amsgrad"):  # torch fuses these too
                 group["fused"] = None
             self._check({**self.defaults, **group})
+            self._check_units(group)
         if len(saved) == len(state_dict["param_groups"]):
             state_dict = {**state_dict, "param_groups": saved}
         super().load_state_dict(state_dict)

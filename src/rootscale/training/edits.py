@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +15,9 @@ from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training import schedulers
-from rootscale.training.markers import FREE, is_tracked, past_weights, units_of
+from rootscale.training.markers import FREE, KAPPA, past_weights, remember, units_of
 from rootscale.training.scheduler_changes import rescale_scheduler, save_scheduler, ticks
+from rootscale.training.scheduler_units import Value, as_tuple, convert_kept, kept_units, read, write
 from rootscale.training.watch import save_watch, settle
 from rootscale.units import UNITS
 
@@ -32,6 +32,7 @@ __all__ = [
     "scheduler_edit",
     "units_edit",
     "whole_number",
+    "with_kappa",
 ]
 
 Action = Callable[[], None]
@@ -70,12 +71,8 @@ def group_values(group: dict[str, Any], family: Family) -> dict[str, float]:
     return {
         unit: value
         for key, units in family.group_units(group).items()
-        for unit, value in zip(_tuple(units), _tuple(schedulers.read(group[key])), strict=True)
+        for unit, value in zip(as_tuple(units), as_tuple(read(group[key])), strict=True)
     }
-
-
-def _tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def group_edits(optimizer: Any, family: Family, rule: Rule, kappa: float, state: bool = True) -> Iterator[Edit]:
@@ -90,26 +87,30 @@ def group_edits(optimizer: Any, family: Family, rule: Rule, kappa: float, state:
         units = {key: unit for key, unit in family.group_units(group).items() if state or key in torch_units}
         suffix = f" (group {i})" if len(groups) > 1 else ""
         for key, unit in units.items():
-            before = schedulers.read(group[key])
+            before = read(group[key])
             try:
-                after = _converted(group, key, unit, rule, kappa)
+                after = _converted(with_kappa(group, groups), key, unit, rule, kappa)
             except ValueError:
                 if unused:  # it has no value there; no parameter follows it
                     continue
                 raise
             names = (key,) if isinstance(unit, str) else family.torch.values[key]
             used, note = whole_number(group[key], after)
-            each = zip(_tuple(names), _tuple(unit), _tuple(before), _tuple(after), strict=True)
+            each = zip(as_tuple(names), as_tuple(unit), as_tuple(before), as_tuple(after), strict=True)
             rows = (
                 Change(f"{name or key}{suffix}", old, new, rule.row(u, old, new, kappa), used, note)
                 for name, u, old, new in each
             )
             yield _group_edit(() if unused else tuple(rows), group, key, after if used is None else used)
             yield from _free_edits(group, unit, before, after, rule, kappa)
-    for group, key in schedulers.places(optimizer):
-        if key not in torch_units:  # what schedulers have stored there
-            after = schedulers.convert_kept(rule, key, schedulers.read(group[key]), kappa)
-            yield _group_edit((), group, key, after)
+    for group in groups:
+        for key, kept in kept_units(group, family).items():
+            yield _group_edit((), group, key, convert_kept(rule, kept, float(group[key]), kappa, key))
+
+
+def with_kappa(group: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a group holds, with the kappa of its run: groups that were added later, and defaults, have none."""
+    return {KAPPA: units_of(groups).kappa, **group}
 
 
 def whole_number(held: Any, after: Any) -> tuple[int | None, str]:
@@ -130,44 +131,33 @@ def group_averages(group: dict[str, Any], family: Family, rule: Rule, kappa: flo
     after = {
         unit: value
         for key, units in family.group_units(group).items()
-        for unit, value in zip(_tuple(units), _tuple(_converted(group, key, units, rule, kappa)), strict=True)
+        for unit, value in zip(as_tuple(units), as_tuple(_converted(group, key, units, rule, kappa)), strict=True)
     }
     return group_values(group, family), after
 
 
-def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: float) -> schedulers.Value:
+def _converted(group: dict[str, Any], key: str, units: Any, rule: Rule, kappa: float) -> Value:
     """Return a value of a group at ``kappa``."""
-    before = schedulers.read(group[key])
-    if len(_tuple(units)) != len(_tuple(before)):
-        held, row = plural(_tuple(before), "number"), plural(_tuple(units), "unit")
+    before = read(group[key])
+    if len(as_tuple(units)) != len(as_tuple(before)):
+        held, row = plural(as_tuple(before), "number"), plural(as_tuple(units), "unit")
         raise ValueError(f"{key} holds {held}, and the optimizer's row has {row} for it: register it with one for each")
     name = None if isinstance(before, tuple) else key
     after = tuple(
         float(rule.convert(unit, value, kappa, name, past_weights(group, unit, value, rule.form(unit))))
-        for unit, value in zip(_tuple(units), _tuple(before), strict=True)
+        for unit, value in zip(as_tuple(units), as_tuple(before), strict=True)
     )
     return after if isinstance(before, tuple) else after[0]
 
 
 def _free_edits(group: dict[str, Any], units: Any, before: Any, after: Any, rule: Rule, kappa: float) -> Iterator[Edit]:
     """Yield the edits that remember the weights that floors have stopped, so that the way back leads to the first."""
-    for unit, old, new in zip(_tuple(units), _tuple(before), _tuple(after), strict=True):
+    for unit, old, new in zip(as_tuple(units), as_tuple(before), as_tuple(after), strict=True):
         key, form = f"{FREE}{unit}", rule.form(unit)
-        if form.floor is None or not old:
-            free = None
-        else:
-            free = 1 - kappa * (1 - past_weights(group, unit, old, form)[0])
-            free = None if math.isclose(free, new, rel_tol=1e-9) else free
-        if free is not None or key in group:
-            yield Edit((), partial(_remember, group, key, free), partial(_save_entry, group, key))
-
-
-def _remember(group: dict[str, Any], key: str, value: float | None) -> None:
-    """Write the weight; a tracked run has the key in any case, as loaders such as DCP load only keys that they know."""
-    if value is None and not is_tracked([group]):
-        group.pop(key, None)
-    else:
-        group[key] = value
+        stops = form.floor is not None and old
+        free = 1 - kappa * (1 - past_weights(group, unit, old, form)[0]) if stops else None
+        if stops or key in group:
+            yield Edit((), partial(remember, group, unit, new, free), partial(_save_entry, group, key))
 
 
 def _save_entry(group: dict[str, Any], key: str) -> Action:
@@ -184,12 +174,12 @@ def free_keys(optimizer: Any, family: Family, rule: Rule) -> Iterator[tuple[dict
     """Yield the places where the groups of a tracked run remember the weights that floors stop."""
     for group in optimizer.param_groups:
         for units in family.group_units(group).values():
-            for unit in _tuple(units):
+            for unit in as_tuple(units):
                 if unit in rule.units and rule.units[unit].form.floor is not None:
                     yield group, f"{FREE}{unit}"
 
 
-def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after: schedulers.Value) -> Edit:
+def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after: Value) -> Edit:
     held = group[key] if isinstance(group[key], list | tuple) else (group[key],)
     if any(is_frozen(one) for one in held):
         raise TypeError(
@@ -198,16 +188,16 @@ def _group_edit(rows: tuple[Change, ...], group: dict[str, Any], key: str, after
         )
 
     def save() -> Action:
-        entry, number = group[key], schedulers.read(group[key])
+        entry, number = group[key], read(group[key])
 
         def restore() -> None:
             group[key] = entry
-            if schedulers.read(entry) != number:  # a tensor, or a list of them, that has been filled
-                schedulers.write(group, key, number)
+            if read(entry) != number:  # a tensor, or a list of them, that has been filled
+                write(group, key, number)
 
         return restore
 
-    return Edit(rows, partial(schedulers.write, group, key, after), save)
+    return Edit(rows, partial(write, group, key, after), save)
 
 
 def units_edit(
@@ -215,15 +205,16 @@ def units_edit(
     kappa: float,
     batch_size: float | None,
     parts: Mapping[str, float],
+    decays: Mapping[int, float] | None = None,
 ) -> Edit:
     """Return the edit of the units that an optimizer carries.
 
     Args:
         optimizer: that carries them.
-        kappa, batch_size, parts: as for `Carried.advance`.
+        kappa, batch_size, parts, decays: as for `Carried.advance`.
     """
     groups: list[dict[str, Any]] = optimizer.param_groups
-    carried = units_of(groups).advance(kappa, batch_size, parts)
+    carried = units_of(groups).advance(kappa, batch_size, parts, decays)
 
     def apply() -> None:
         for group in groups:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from rootscale.format import show
-from rootscale.optimizers import Family
+from rootscale.optimizers import FAMILIES, Family
 from rootscale.rules import Rule, shortest_average
 from rootscale.training.edits import group_values
 from rootscale.training.metric import bias_correction
-from rootscale.training.state import Scaled, local
+from rootscale.training.shards import local
+from rootscale.training.state import Scaled
 
 __all__ = ["conversion_warnings", "longest_kappa"]
 
@@ -29,7 +30,21 @@ def conversion_warnings(optimizer: Any, family: Family, rule: Rule, kappa: float
     for group in optimizer.param_groups:
         values = group_values(group, family)
         messages |= dict.fromkeys(rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2")))
+        messages |= dict.fromkeys(_adafactors_bound(group, family, rule, kappa))
     return [*messages, *_eps_dominates(optimizer, family), *_leaves_format(state)]
+
+
+def _adafactors_bound(group: dict[str, Any], family: Family, rule: Rule, kappa: float) -> Iterator[str]:
+    """Yield a warning where a group of torch's Adafactor has a lower bound of sqrt(v), which is no value of its row."""
+    held = group.get("eps")
+    if family.torch != FAMILIES["adafactor"].torch or not isinstance(held, tuple | list) or held[0] is None:
+        return
+    after = float(rule.convert("eps", float(held[0]), kappa))
+    if after != held[0]:
+        yield (
+            f"eps[0] = {show(held[0])} of torch's Adafactor is a lower bound of sqrt(v) and stays as it is, while "
+            f"sqrt(v) scales with the noise: set group['eps'] = ({after:.6g}, {held[1]:.6g})"
+        )
 
 
 def longest_kappa(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, batches: float) -> float:

@@ -123,13 +123,17 @@ def _values(family: str, **changed: Fields) -> Mapping[str, Fields]:
     return MappingProxyType({**FAMILIES[family].torch.values, **changed})
 
 
+#: The table of bitsandbytes' codes, what it computes anew in every step, and a counter that Lion and SGD do not use.
+_BNB_KEPT = ("qmap1", "qmap2", "unorm_vec", "step")
+
+
 def _blockwise(name: str, values: Mapping[str, Fields], *held: str) -> Spelling:
     """Return a spelling of bitsandbytes: ``state1`` and ``state2`` hold floats, or codes with scales ``absmax``."""
     names = [(f"state{i}", f"absmax{i}", key) for i, key in enumerate(held, 1)]
     state = {name: key for state, scale, key in names for name in (state, scale)}
     return Spelling(
         name, values, {**state, "step": "step"} if name != "Lion" else state,
-        codes=MappingProxyType({state: scale for state, scale, _ in names}),
+        codes=MappingProxyType({state: scale for state, scale, _ in names}), kept=_BNB_KEPT,
     )  # fmt: skip
 
 
@@ -137,7 +141,9 @@ _SLOW = ("state1[0]", "state1[1]")
 _BNB_SGD: Mapping[str, Fields] = MappingProxyType(
     {"lr": "eta", "betas": ("momentum", ""), "weight_decay": "weight_decay"}
 )
-_FUSED = Spelling("FusedAdam", _values("adamw"), FAMILIES["adamw"].torch.state, group_state={"step": "step"})
+_FUSED = Spelling(
+    "FusedAdam", _values("adamw"), FAMILIES["adamw"].torch.state, group_state={"step": "step"}, kept=("master_param",),
+)  # fmt: skip
 _ADAMS = MappingProxyType({"adam": _FUSED, "adamw": _FUSED})  # the step counter is in the state, or in the group
 _SUM_OR_AVERAGE = (
     "it is not known whether its momentum averages gradients, (1 - mu) g, or sums them, and that matters where the "
@@ -146,7 +152,7 @@ _SUM_OR_AVERAGE = (
 )
 _MUON = Spelling(
     "Muon", _values("muon", beta2="beta2", wd="weight_decay"), FAMILIES["muon"].torch.state,
-    foreign=("exp_avg", "moment1"),
+    foreign=("exp_avg", "moment1"), kept=("second_momentum_buffer",),  # of steps that are normalised already
 )  # fmt: skip
 _MUONS = MappingProxyType({"muon": _MUON, "adamw": _FUSED})
 _ANY_MUONS = MappingProxyType({"muon": replace(_MUON, unsure=_SUM_OR_AVERAGE), "adamw": _FUSED})
@@ -173,7 +179,7 @@ LIBRARIES: tuple[Adapter, ...] = (
                 "state1[0]": "m", "state1[1]": "m2", "absmax1[0]": "m", "absmax1[1]": "m2",
                 "state2": "v", "absmax2": "v", "step": "step",
             },
-            codes={"state1[0]": "absmax1", "state1[1]": "absmax1", "state2": "absmax2"},
+            codes={"state1[0]": "absmax1", "state1[1]": "absmax1", "state2": "absmax2"}, kept=_BNB_KEPT,
         ),
         "bitsandbytes",
     ),
@@ -186,7 +192,7 @@ LIBRARIES: tuple[Adapter, ...] = (
         _blockwise("Adagrad", {"lr": "eta", "eps": "eps", "weight_decay": "weight_decay"}, "s"), "bitsandbytes",
     ),
     Adapter(_named("SGD", bits=True), "sgd", Spelling(
-        "SGD", _BNB_SGD, {"state1": "b", "absmax1": "b"}, codes={"state1": "absmax1"}), "bitsandbytes",
+        "SGD", _BNB_SGD, {"state1": "b", "absmax1": "b"}, codes={"state1": "absmax1"}, kept=_BNB_KEPT), "bitsandbytes",
     ),
     # torchao: tensors of codes and scales under torch's names
     Adapter(_named("Adam8bit", "Adam4bit", "AdamFp8"), "adam", package="torchao"),
@@ -212,6 +218,7 @@ LIBRARIES: tuple[Adapter, ...] = (
         Spelling(
             "Adafactor",
             {"lr": "eta", "eps": ("eps1", "eps2"), "beta1": "beta1", "weight_decay": "weight_decay"}, _ROWS,
+            kept=("RMS",),
         ),
         needs=("lr", "relative_step", "decay_rate"),
         requires={"relative_step": False, "warmup_init": False}, why=_OWN_RATE,

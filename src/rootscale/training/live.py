@@ -60,11 +60,15 @@ class Switch:
         kappa: new batch size over old one.
         forward_kappa: the same of the samples of one forward pass.
         sizes: the batch sizes before and after; None where they are not known.
+        forward_given: whether ``forward_kappa`` was said, by layouts or as a number, and is not taken to be ``kappa``.
+        unclear: what to say where it was said by halves, and there is BatchNorm to convert.
     """
 
     kappa: float
     forward_kappa: float
     sizes: tuple[float | None, float | None] = (None, None)
+    forward_given: bool = False
+    unclear: str = ""
 
     @classmethod
     def of(
@@ -96,16 +100,17 @@ class Switch:
             kappa = positive("kappa", kappa)
             now = known.pop() if len(known) == 1 else None
             forward = kappa if forward_kappa is None else positive("forward_kappa", forward_kappa)
-            return cls(kappa, forward, (now, None if now is None else now * kappa))
+            return cls(kappa, forward, (now, None if now is None else now * kappa), forward_kappa is not None)
         before, after = _pair(batch_size, known)
         sizes = float(before.total), float(after.total)
         for one in known - {None}:
             if one is not None and not same(one, sizes[0]):
                 raise ValueError(f"the run is at batch size {show(one)}, not at {show(sizes[0])}")
-        forward = (
-            float(before.forward_kappa(after)) if forward_kappa is None else positive("forward_kappa", forward_kappa)
-        )
-        return cls(sizes[1] / sizes[0], forward, sizes)
+        if forward_kappa is not None:
+            return cls(sizes[1] / sizes[0], positive("forward_kappa", forward_kappa), sizes, forward_given=True)
+        forward, both = float(before.forward_kappa(after)), before.laid_out and after.laid_out
+        unclear = _half_laid_out(before, after) if before.laid_out != after.laid_out else ""
+        return cls(sizes[1] / sizes[0], forward, sizes, both, unclear)
 
 
 def _pair(given: Any, known: set[float | None]) -> tuple[BatchSize, BatchSize]:
@@ -120,6 +125,17 @@ def _pair(given: Any, known: set[float | None]) -> tuple[BatchSize, BatchSize]:
             "track_(optimizer, batch_size=...) when the run starts"
         )
     return BatchSize.of(known.pop() or 0), after
+
+
+def _half_laid_out(before: BatchSize, after: BatchSize) -> str:
+    """Return what to say of a layout beside a number: how many samples a forward had, or will have, is not known."""
+    laid, plain = (before, after) if before.laid_out else (after, before)
+    example = tuple(one.to_json() if one.laid_out else f"{one.total}x1x1" for one in (before, after))
+    return (
+        f"batch_size has the layout {laid.to_json()} beside {plain.total}, which does not say how many samples "
+        f"one forward has, and BatchNorm averages over those: give both as layouts, as in {example}, both as numbers, "
+        f"as in ({before.total}, {after.total}), or forward_kappa too"
+    )
 
 
 def is_reached(batch_size: Any, carried: Sequence[Carried]) -> bool:

@@ -47,6 +47,7 @@ class _Part:
     norms: dict[int, Tensor] = field(default_factory=dict)
     scaled: dict[int, Tensor] = field(default_factory=dict)
     points: dict[int, Tensor] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
 
 
 class NoiseMeter:
@@ -102,8 +103,10 @@ class NoiseMeter:
         model: torch.nn.Module | None = None,
         seed: int = 0,
     ) -> None:
+        self._measured: tuple[torch.optim.Optimizer, list[int]] | None = None
         if isinstance(parameters, torch.optim.Optimizer):
             groups: list[list[Tensor]] = [list(group["params"]) for group in parameters.param_groups]
+            self._measured = parameters, [len(group) for group in groups]
         elif preconditioned:
             raise TypeError("preconditioned=True needs the optimizer, for its second moment; got parameters")
         else:
@@ -147,6 +150,12 @@ class NoiseMeter:
 
     def _see(self, i: int, gradient: Tensor) -> None:
         if self._open is not None and self._listen:
+            if i in self._open.seen:
+                raise RuntimeError(
+                    "a parameter has got two gradients in one part, and only their sum tells the noise: add the losses "
+                    "and call backward once (and give torch.utils.checkpoint use_reentrant=False)"
+                )
+            self._open.seen.add(i)
             self._held.append((i, gradient))
             self._size += gradient.numel()
             if self._size > _HELD:
@@ -244,9 +253,22 @@ class NoiseMeter:
         """Forget the parts of this step, which was broken off."""
         self._parts.clear()
 
+    def _check_measured(self) -> None:
+        """Refuse to go on where the optimizer has got other parameters since the meter was made."""
+        if self._measured is None:
+            return
+        optimizer, before = self._measured
+        now = [len(group["params"]) for group in optimizer.param_groups]
+        if now != before:
+            raise ValueError(
+                f"the optimizer's groups have {now} parameters, and had {before} when the meter was made, which does "
+                "not measure the new ones: call meter.remove() and make a NoiseMeter anew after add_param_group"
+            )
+
     @torch.no_grad()
     def update(self) -> None:
         """Take the estimates of a step whose parts are complete; call it before ``.grad`` is changed or cleared."""
+        self._check_measured()
         parts, self._parts = self._parts, []
         ranks = 1 if self._ranks is None else dist.get_world_size(self._ranks)
         if not parts or len(parts) * ranks < 2:

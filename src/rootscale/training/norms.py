@@ -6,7 +6,7 @@ from torch import nn
 from torch.jit import ScriptModule
 from torch.nn.modules.batchnorm import _NormBase
 
-__all__ = ["norm_layers"]
+__all__ = ["foreign_norms", "norm_layers"]
 
 
 def norm_layers(model: nn.Module, *, refuse_scripted: bool = True) -> dict[str, _NormBase]:
@@ -26,7 +26,7 @@ def norm_layers(model: nn.Module, *, refuse_scripted: bool = True) -> dict[str, 
         if isinstance(layer, _NormBase):
             if layer.track_running_stats:
                 found[name] = layer
-        elif refuse_scripted and isinstance(layer, ScriptModule) and _averages(layer):
+        elif refuse_scripted and isinstance(layer, ScriptModule) and _averages(layer, 0.1):
             raise TypeError(
                 f"layer {name or '(the model itself)'} is a {layer.original_name} compiled by TorchScript, whose "
                 "momentum is a constant that cannot be changed; give the model as it is before torch.jit.script or "
@@ -35,7 +35,19 @@ def norm_layers(model: nn.Module, *, refuse_scripted: bool = True) -> dict[str, 
     return found
 
 
-def _averages(layer: ScriptModule) -> bool:
-    """Whether a layer of TorchScript updates running statistics with a momentum (None is a plain average)."""
+def foreign_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers by name that have running statistics and a momentum, and are neither torch's nor TorchScript's.
+
+    Such a momentum may be the weight of the new batch, as in torch, or that of the old statistics.
+    """
+    return {
+        name: layer
+        for name, layer in model.named_modules()
+        if not isinstance(layer, _NormBase | ScriptModule) and _averages(layer, None)
+    }
+
+
+def _averages(layer: nn.Module, unknown: float | None) -> bool:
+    """Whether a layer updates running statistics with a momentum (None is a plain average; ``unknown`` if hidden)."""
     buffers = {name for name, _ in layer.named_buffers(recurse=False)}
-    return "running_mean" in buffers and getattr(layer, "momentum", 0.1) is not None
+    return "running_mean" in buffers and getattr(layer, "momentum", unknown) is not None

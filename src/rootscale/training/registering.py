@@ -24,6 +24,8 @@ __all__ = ["register"]
 #: A unit of the table by its key, several of them for a tuple such as betas, or a power of kappa.
 Quantity = str | tuple[str, ...] | int | float | Fraction
 _SOURCE = "registered by the user"
+#: What an optimizer cannot be without; decay, eps and the like are absent where it has none.
+_NEEDED = frozenset({"eta", "beta1", "beta2", "mu", "momentum_decay", "frequency"})
 
 
 def register(
@@ -44,7 +46,8 @@ def register(
 
     Args:
         cls: the class; it counts with the ``step`` that it has now.
-        like: the family whose update it makes, under torch's names. Nothing else is needed then.
+        like: the family whose update it makes, under torch's names. Nothing else is needed then; a state or groups
+            with other names are refused.
         sums: with ``like="muon"`` or ``"signum"``: whether its momentum sums gradients, ``b = mu b + g``.
         values: otherwise the hyperparameters of a group, each with its unit (``rootscale units`` lists the keys) or
             with a power of kappa.
@@ -72,7 +75,7 @@ def register(
         row = family(like)
         if sums and "m_sum" not in row.state.values():
             raise ValueError(f"sums is for momentum that is normalised, of muon and signum; got like={like!r}")
-        add_adapter(Adapter(cls, row.name, row.torch.summing() if sums else None))
+        add_adapter(Adapter(cls, row.name, row.torch.summing() if sums else None, needs=_needed(row)))
         return row
     if sums:
         raise ValueError("sums needs like='muon' or like='signum'")
@@ -104,6 +107,11 @@ def register(
     add_rule(Rule(name, summary, {**base.units, **custom}, base.adaptive) if custom else base)
     add_adapter(Adapter(cls, name, needs=tuple(values)))
     return row
+
+
+def _needed(row: Family) -> tuple[str, ...]:
+    """Return the hyperparameters without which an optimizer is none of a family, or has them elsewhere."""
+    return tuple(name for name, units in row.torch_units().items() if not _NEEDED.isdisjoint(_tuple(units)))
 
 
 @cache

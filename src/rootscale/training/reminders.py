@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,9 +15,14 @@ from rootscale.format import few_digits, show
 from rootscale.rules import Rule, averaged_batches
 from rootscale.training.edits import group_values
 from rootscale.training.live import Live, Switch
+from rootscale.training.norms import foreign_norms
 from rootscale.training.targets import Target
 
 __all__ = ["remaining", "visible_averages"]
+
+#: Names of what parameter averages count in updates, or warm up with them; and of the counters that start at 0.
+_COUNTS = re.compile(r"updates?|steps?|every|interval|warm_?up|inv_gamma|power|min_decay")
+_DONE = re.compile(r"num_updates|n_updates|updates|optimization_step|step")
 
 
 def remaining(
@@ -55,14 +61,68 @@ def _reminders(live: Live, switch: Switch, rule: Rule, clip: float | None) -> It
             yield Reminder(f"gradient clip: {show(clip)} -> {show(clip * factor)}", "clip")
         elif factor != 1:
             yield Reminder(f"gradient clip, if there is one: times {show(factor)}", "clip")
-    if live.model is None and "batchnorm" in rule.units:
+    yield from _norm_reminders(live, switch, rule)
+    if kappa != 1 and "ema" in rule.units:
+        yield from _average_reminders(live, kappa)
+
+
+def _norm_reminders(live: Live, switch: Switch, rule: Rule) -> Iterator[str]:
+    if "batchnorm" not in rule.units:
+        return
+    if live.model is None:
         yield "BatchNorm, if there is any: model was not given, and its momentum is in no optimizer; give model=model"
-    if live.ema is None and kappa != 1 and "ema" in rule.units:
-        seen = list(visible_averages(live.given("model")))
-        for name, kind in seen:
-            yield f"parameter average {name} ({kind}): it was not given; give ema=model.{name}"
-        if not seen:
-            yield "average of the parameters (EMA), if there is one: ema was not given; give ema=ema"
+    kinds: dict[tuple[str, Any], list[str]] = {}
+    for model in live.given("model") if switch.forward_kappa != 1 else ():
+        for name, layer in foreign_norms(model).items():
+            kinds.setdefault((type(layer).__name__, layer.momentum), []).append(name or "the model itself")
+    for (kind, momentum), names in kinds.items():
+        yield f"momentum of {kind} ({_some(names)}): {_foreign_momentum(momentum, rule, switch.forward_kappa)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names of many.
+
+    >>> _some(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _foreign_momentum(momentum: Any, rule: Rule, kappa: float) -> str:
+    """Return what becomes of the momentum of a layer that is not torch's."""
+    unknown = "the layer is none of torch's, so it is not known what its momentum is the weight of, and it was kept"
+    if not isinstance(momentum, float | int) or not 0 <= momentum < 1:
+        return f"{unknown}; convert it yourself"
+    new, old = (rule.convert(unit, float(momentum), kappa) for unit in ("batchnorm", "ema"))
+    return (
+        f"{unknown}; set it to {show(float(new))} if it weighs the new batch, as torch's does, and to "
+        f"{show(float(old))} if it weighs the old statistics"
+    )
+
+
+def _average_reminders(live: Live, kappa: float) -> Iterator[str]:
+    given = live.given("ema")
+    seen = list(visible_averages(live.given("model"), given))
+    for name, kind in seen:
+        yield f"parameter average {name} ({kind}): it was not given; give ema=model.{name}"
+    if live.ema is None and not seen:
+        yield "average of the parameters (EMA), if there is one: ema was not given; give ema=ema"
+    for ema in given:
+        counted = _counted(ema)
+        if counted:
+            yield (
+                f"what {type(ema).__name__} counts in its own updates, a warm-up of its decay or an interval "
+                f"({', '.join(counted)}): one update now has the samples of {show(kappa)} before"
+            )
+
+
+def _counted(ema: Any) -> list[str]:
+    """Return the numbers of a parameter average that count its updates, by their names, as ``name = value``."""
+    return [
+        f"{name} = {value if isinstance(value, bool) else show(value)}"
+        for name, value in getattr(ema, "__dict__", {}).items()
+        if isinstance(value, float | int) and _COUNTS.search(name) and (value or _DONE.fullmatch(name))
+    ]
 
 
 def _noise_of_momentum(target: Target, switch: Switch) -> Iterator[str]:
@@ -81,16 +141,21 @@ def _noise_of_momentum(target: Target, switch: Switch) -> Iterator[str]:
     )
 
 
-def visible_averages(models: list[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the parameter averages that models hold, as attributes' names and classes.
+def visible_averages(models: list[Any], given: Sequence[Any] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the parameter averages that models hold, other than those given, as attributes' names and classes.
 
-    Those are torch's `AveragedModel`, and what has a number as its attribute ``decay`` and EMA in its name or class.
+    Those are torch's `AveragedModel`, unless its weights are equal, and what has a number as its attribute ``decay``
+    and EMA in its name or class.
     """
+    known = {id(one) for one in given}
     for model in models:
         for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
-            if isinstance(module, AveragedModel) and path:
+            average = isinstance(module, AveragedModel) and (module.avg_fn or module.multi_avg_fn)
+            if average and path and id(module) not in known:
                 yield path, type(module).__name__
             for name, value in vars(module).items():
                 words = f"{name} {type(value).__name__}".lower()
+                if id(value) in known:
+                    continue
                 if isinstance(getattr(value, "decay", None), float | int) and ("ema" in words or "average" in words):
                     yield f"{path}.{name}" if path else name, type(value).__name__

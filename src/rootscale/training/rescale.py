@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import warnings as python_warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
+from rootscale.training.averages import averaging_layers
 from rootscale.training.live import Interval, Live, Size, Switch, is_reached
 from rootscale.training.markers import PARTS, units_of
-from rootscale.training.prepared import prepare
+from rootscale.training.prepared import clip_change, prepare
+from rootscale.training.reminders import remaining
 from rootscale.training.restore import restore_live
-from rootscale.training.targets import Rules
+from rootscale.training.targets import Rules, common_rule, find_targets
 from rootscale.training.watch import is_newly_loaded, restore_call
 
 __all__ = ["rescale_"]
@@ -46,7 +50,8 @@ def rescale_(
 
     Args:
         optimizer: one that `rootscale.optimizers.FAMILIES` has a row for, of torch or of another library. A list, a
-            container with ``optimizers`` or groups of several families are converted as a whole or not at all.
+            dictionary, a container with ``optimizers`` or groups of several families are converted as a whole or not at
+            all.
         kappa: new batch size over old one; any positive number.
         batch_size: instead of ``kappa``, the old and the new one, as in ``(16, 64)`` or, micro-batch x accumulation x
             workers, ``("16x1x1", "16x4x1")``. A checkpoint that says it is at the new one is only restored. Where the
@@ -85,19 +90,42 @@ def rescale_(
     >>> changes["lr"].after, optimizer.param_groups[0]["lr"], changes.clip, changes.steps_factor
     (0.002, 0.002, 0.5, 0.25)
     """
+    for name, value in (("state", state), ("dry_run", dry_run)):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, got {value!r}")
     live = Live(optimizer, scheduler, model, ema, interval)
     loaded = [one for one in live.given("optimizer") if isinstance(one, torch.optim.Optimizer) and is_newly_loaded(one)]
     if loaded and is_reached(batch_size, live.carried):
-        return restore_live(live, dry_run=dry_run)
+        return _restored(live, _made(kappa, batch_size, forward_kappa, live), rule, clip, dry_run)
     if loaded:
         raise ValueError(_already(loaded[0], live))
     switch = Switch.of(kappa, batch_size, forward_kappa, live.carried)
+    if switch.unclear and averaging_layers(live.given("model")):
+        raise ValueError(switch.unclear)
     prepared = prepare(live, switch, rule=rule, state=state, clip=clip)
     for message in prepared.changes.warnings:  # before anything is changed, for those who turn warnings into errors
         python_warnings.warn(message, ScalingWarning, stacklevel=2)
     if not dry_run:
         prepared.commit()
     return prepared.changes
+
+
+def _made(kappa: float | None, batch_size: Any, forward_kappa: float | None, live: Live) -> Switch:
+    """Return the change that a loaded run has made already; from its script's batch size, where none is given."""
+    if not isinstance(batch_size, list | tuple):
+        after = BatchSize.of(batch_size)
+        batch_size = (after.at(float(after.total) / live.carried[0].kappa), after)
+    return Switch.of(kappa, batch_size, forward_kappa)
+
+
+def _restored(live: Live, switch: Switch, rule: Rules, clip: float | None, dry_run: bool) -> Changes:
+    """Restore a run that is at the new batch size already; the clip and what is left to do are those of the change."""
+    targets = find_targets(live.optimizer, rule)
+    common = common_rule(targets)
+    clips = () if clip is None else (clip_change(clip, common, switch.kappa),)
+    restored = restore_live(live, dry_run=dry_run)
+    left = remaining(live, switch, common, clip, targets)
+    return replace(restored, kappa=switch.kappa, rule=common, rows=(*restored.rows, *clips), remaining=left)
 
 
 def _already(optimizer: torch.optim.Optimizer, live: Live) -> str:

@@ -10,20 +10,23 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, ScalingWarning
 from rootscale.format import show
-from rootscale.hparams import positive
 from rootscale.training import schedulers
 from rootscale.training.averages import averaging_layers, ema_edits, norm_edits
+from rootscale.training.decays import restoring_factor
+from rootscale.training.drivers import check_restored
 from rootscale.training.edits import Edit, free_keys, units_edit
 from rootscale.training.live import Live
 from rootscale.training.markers import PARTS, Carried, same, units_of
 from rootscale.training.prepared import Prepared
 from rootscale.training.scheduler_changes import check_scheduler, save_scheduler, ticks
 from rootscale.training.scheduler_state import FRAMES, frames_kappa, unseal
+from rootscale.training.standing import left_behind
 from rootscale.training.state import StateScaling
 from rootscale.training.targets import common_rule, find_targets, match_schedulers
-from rootscale.training.watch import missing_parts, restore_call, save_watch, settle
+from rootscale.training.watch import missing_parts, restore_call, save_watch, settle, was_given
 from rootscale.units import UNITS
 
 __all__ = ["restore_", "restore_live", "track_"]
@@ -90,14 +93,20 @@ def restore_live(live: Live, *, dry_run: bool = False) -> Changes:
             )
         edits += [_scheduler_edit(one, own) for one, _ in driven]
         edits.append(_settled(live, target.optimizer, own))
+        if own.converted:
+            check_restored(target.optimizer, [one for one, _ in driven])
     layers = averaging_layers(live.given("model"))
-    edits += norm_edits(layers, common, lambda tag: carried.parts.get("model", 1.0) / tag)
-    for one in live.given("ema"):
-        edits += ema_edits(one, common, lambda tag: carried.parts.get("ema", 1.0) / tag)
+    edits += norm_edits(layers, common, lambda tag: (carried.parts.get("model", 1.0) / tag, ""))
+    messages = [*_left_behind(live, carried)]
+    for i, ema in enumerate(live.given("ema")):
+        factor, message = restoring_factor(ema, i, carried, common)
+        edits += ema_edits(ema, common, factor, carried.parts.get("ema", 1.0))
+        messages += [message] if message else []
     rows = tuple(row for edit in edits for row in edit.changes if row.before != row.after)
     title = f"restored at kappa = {show(carried.kappa)}"
-    messages = tuple(_left_behind(live, carried))
-    restored = Prepared(Changes(carried.kappa, common, rows, messages, title=title), tuple(edits), StateScaling([]))
+    restored = Prepared(
+        Changes(carried.kappa, common, rows, tuple(messages), title=title), tuple(edits), StateScaling([])
+    )
     if not dry_run:
         for message in messages:
             warnings.warn(message, ScalingWarning, stacklevel=3)
@@ -107,12 +116,10 @@ def restore_live(live: Live, *, dry_run: bool = False) -> Changes:
 
 def _left_behind(live: Live, carried: Carried) -> Iterator[str]:
     """Yield what is given now but was not converted with the run."""
-    behind = carried.kappa / carried.parts.get("ema", 1.0)
-    if live.given("ema") and not same(behind, 1.0):
-        yield (
-            "the average of the parameters was not given to rescale_, so its decay still counts the steps of an "
-            f"earlier batch size; to convert it now, set its decay to decay ** {show(behind)}"
-        )
+    for argument in ("scheduler", "ema"):  # BatchNorm may have stayed as it is, if it was accumulation that changed
+        lag = carried.kappa / carried.parts.get(argument, 1.0)
+        if live.given(argument) and not same(lag, 1.0):
+            yield left_behind(argument, lag)
 
 
 def _scheduler_edit(scheduler: Any, carried: Carried) -> Edit:
@@ -122,15 +129,27 @@ def _scheduler_edit(scheduler: Any, carried: Carried) -> Edit:
         unseal(vars(one))  # refuses what was loaded in part
     there = frames_kappa(vars(scheduler).get(FRAMES, ()))
     if not same(there, wanted):
-        which = "scheduler" if same(there, 1.0) else "optimizer"
         raise ValueError(
             f"this {name} is at kappa = {show(there)}, and the optimizer was converted with one at kappa = "
-            f"{show(wanted)}: load both of their states before restore_; that of the {which} seems to be missing"
+            f"{show(wanted)}: {_mismatch(there, wanted)}"
         )
     if not schedulers.is_loaded(scheduler):
         return Edit((), lambda: None, partial(save_scheduler, scheduler))
     clock = Change(f"{name} clock", 1.0, ticks(scheduler, 1, "step"), UNITS["steps"])
     return Edit((clock,), partial(schedulers.wrap, scheduler), partial(save_scheduler, scheduler))
+
+
+def _mismatch(there: float, wanted: float) -> str:
+    """Return what to do where a scheduler and its optimizer are in different units."""
+    load = "load both of their states before restore_"
+    if same(there, 1.0):
+        return (
+            f"{load}; that of the scheduler seems to be missing. If the scheduler was made after the change, for the "
+            "new batch size, it has nothing to restore: give scheduler=[]"
+        )
+    if same(wanted, 1.0):
+        return f"{load}; that of the optimizer seems to be missing"
+    return "their states are of different checkpoints; load both from the same one"
 
 
 def _settled(live: Live, optimizer: torch.optim.Optimizer, carried: Carried) -> Edit:
@@ -143,7 +162,8 @@ def _settled(live: Live, optimizer: torch.optim.Optimizer, carried: Carried) -> 
             f"{' and '.join(part.what for part in missing)}, to be restored with it: call "
             f"{restore_call([*given, *missing])} (an empty list says that there is none any more)"
         )
-    parts = {part.argument: carried.parts.get(part.argument, 1.0) for part in PARTS}
+    wanted = {part.argument: carried.parts.get(part.argument, 1.0) for part in PARTS}
+    parts = {name: tag for name, tag in wanted.items() if was_given(optimizer, name) or not same(tag, 1.0)}
     return Edit((), partial(settle, optimizer, parts), partial(save_watch, optimizer))
 
 
@@ -161,7 +181,8 @@ def track_(
 
     Args:
         optimizer, scheduler: the same as for `rescale_`.
-        batch_size: samples per optimizer step, over all ranks and micro-batches.
+        batch_size: samples per optimizer step, over all ranks and micro-batches; a layout such as ``"16x4x1"`` counts
+            by its product.
 
     >>> import torch
     >>> optimizer = torch.optim.Adam([torch.ones(1, requires_grad=True)], lr=1e-3)
@@ -169,7 +190,7 @@ def track_(
     >>> optimizer.state_dict()["param_groups"][0]["rootscale_batch_size"]
     16.0
     """
-    size = float(positive("batch_size", batch_size))
+    size = float(BatchSize.of(batch_size).total)
     live = Live(optimizer, scheduler)
     targets = find_targets(live.optimizer, None)
     driving = match_schedulers(targets, live.given("scheduler"), "step")

@@ -17,6 +17,7 @@ from rootscale.training.adapters import family_of
 from rootscale.training.batch_schedule import BatchSchedule, whole
 from rootscale.training.guards import longest_kappa
 from rootscale.training.live import Live, Switch
+from rootscale.training.markers import same, units_of
 from rootscale.training.prepared import prepare
 from rootscale.training.rescale import rescale_
 from rootscale.training.sampler import ScheduledSampler
@@ -90,6 +91,7 @@ class ScheduledRun:
         self._clip = None if clip is None else positive("clip", clip)
         self._group = process_group
         self.made_for = sampler.schedule.size(0) if made_for is None else whole("made_for", made_for)
+        self._check_tracked()
         self._sizes = [self.made_for]  # all sizes that the run has had
         self.seen, self.weight, self.complete = sampler.position, 1.0, True
         self.changes: list[tuple[int, Changes]] = []
@@ -100,6 +102,15 @@ class ScheduledRun:
             except ValueError as error:
                 raise ValueError(f"batch size {size} from sample {start} is not possible: {error}") from None
         sampler.followed = True
+
+    def _check_tracked(self) -> None:
+        """Refuse an optimizer that says it is at another batch size: the first change would find it in mid-run."""
+        size = units_of(self.optimizer.param_groups).batch_size
+        if size is not None and not same(size, self.made_for):
+            raise ValueError(
+                f"the optimizer says that it is at batch size {size:.15g}, and the run is taken to be made for "
+                f"{self.made_for}, the first of the schedule unless made_for says another: give made_for={size:.15g}"
+            )
 
     @property
     def size(self) -> int:

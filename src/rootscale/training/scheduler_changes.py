@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rootscale.rules import Rule, get_rule
-from rootscale.training.markers import is_tracked
+from rootscale.training.markers import is_tracked, same
 from rootscale.training.scheduler_state import FRAMES, TICKS, is_own, read_frame
+from rootscale.training.scheduler_units import cycled_unit, families_by_group, from_own
 from rootscale.training.schedulers import (
     RescaledScheduler,
+    frames_of,
     is_loaded,
     learning_rates,
     nested,
+    own_name,
     rescaled_class,
     unwrap,
     wrap,
 )
+from rootscale.units import Form
 
 __all__ = ["check_scheduler", "rescale_scheduler", "save_scheduler", "ticks"]
 
@@ -47,34 +51,47 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, rule: Rule
                 f"{type(scheduler).__name__} cannot be converted, as its class cannot be extended ({error}); make it "
                 "anew for the new batch size (rootscale.Plan.at gives its steps and learning rates)"
             ) from error
-    if "betas" not in optimizer.defaults:
+    for one in nested(scheduler):
+        _check_cycle(one, optimizer, frames_of(scheduler), rule, kappa)
+
+
+def _check_cycle(
+    scheduler: Any, optimizer: torch.optim.Optimizer, frames: Sequence[tuple[Rule, float]], rule: Rule, kappa: float
+) -> None:
+    """Refuse a cycle of momentum whose lowest value, which the group need not show now, would have none."""
+    if not getattr(scheduler, "cycle_momentum", False):
         return
-    for one in nested(scheduler):  # schedulers that cycle beta1 go to values that the group does not show now
-        cycle = getattr(one, "base_momentums", ()) if getattr(one, "cycle_momentum", False) else ()
-        if isinstance(scheduler, RescaledScheduler):  # it keeps them in the units of the run it was made for
-            cycle = [scheduler._rootscale_convert("base_momentum", float(beta1), back=False) for beta1 in cycle]
-        groups = [group["base_momentum"] for group in optimizer.param_groups if "base_momentum" in group]
-        for beta1 in (*cycle, *groups):
-            rule.convert("beta1", float(beta1), kappa, f"{type(one).__name__}'s lowest beta1")
+    lowest = getattr(scheduler, "base_momentums", ())  # in the units of the run that it was made for
+    for i, (group, family) in enumerate(families_by_group(optimizer)):
+        unit, name = cycled_unit(group, family), "beta1" if "betas" in group else "momentum"
+        values = [from_own(frames, unit, float(lowest[i]), name)[0]] if lowest else []
+        for value in (*values, *([float(group["base_momentum"])] if "base_momentum" in group else ())):
+            if rule.form(unit).floor is None:
+                rule.convert(unit, value, kappa, f"{own_name(scheduler)}'s lowest {name}")
 
 
 def _check_name(rule: Rule) -> None:
     """Refuse a rule that its name does not give: a scheduler keeps its rule by name, in checkpoints too."""
     try:
-        same = get_rule(rule.name, "adam").units == rule.units
+        named = _forms(get_rule(rule.name, "adam"))
     except ValueError:
-        same = False
-    if not same:
+        named = {}
+    if named != _forms(rule):
         raise ValueError(
             f"a scheduler keeps its rule by name, and {rule.name!r} is not the name of this one: take one of "
             "rootscale.RULES, or what its .without(...) gives, or convert the scheduler yourself"
         )
 
 
+def _forms(rule: Rule) -> dict[str, Form]:
+    return {key: unit.form for key, unit in rule.units.items()}
+
+
 def ticks(scheduler: LRScheduler, kappa: float, interval: str) -> float:
     """Return the ticks of the scheduler's own clock per step: times ``kappa``, if it is stepped with the optimizer."""
     before: float = getattr(scheduler, TICKS, 1.0)
-    return before * kappa if interval == "step" and not isinstance(scheduler, ReduceLROnPlateau) else before
+    after = before * kappa if interval == "step" and not isinstance(scheduler, ReduceLROnPlateau) else before
+    return 1.0 if same(after, 1.0) else after
 
 
 def save_scheduler(scheduler: LRScheduler) -> Callable[[], None]:
@@ -102,7 +119,7 @@ def rescale_scheduler(scheduler: LRScheduler, rule: Rule, kappa: float, interval
             frames.append((rule.name, kappa))
         new_ticks = ticks(scheduler, kappa, interval)
         wrap(scheduler)
-        vars(scheduler).update({FRAMES: [frame for frame in frames if frame[1] != 1], TICKS: new_ticks})
+        vars(scheduler).update({FRAMES: [frame for frame in frames if not same(frame[1], 1.0)], TICKS: new_ticks})
         if is_own(vars(scheduler)) and not is_tracked(scheduler.optimizer.param_groups):
             unwrap(scheduler)  # back in its own units: an ordinary scheduler again
         for one in nested(scheduler):

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rootscale.rules import rule_text
+from rootscale.training.markers import same
 
 __all__ = [
     "FRAMES",
@@ -22,7 +23,9 @@ __all__ = [
     "TICKS",
     "Frame",
     "frames_kappa",
+    "is_own",
     "is_sealed",
+    "is_stepped_with",
     "read_frame",
     "seal",
     "unseal",
@@ -51,13 +54,21 @@ def frames_kappa(frames: Iterable[Any]) -> float:
 
 
 def is_own(attributes: Mapping[str, Any]) -> bool:
-    """Return whether a scheduler has the clock and the units that it was made with."""
-    return not attributes.get(FRAMES) and attributes.get(TICKS, 1.0) == 1 and attributes.get(OWED, 0.0) == 0
+    """Return whether a scheduler has the clock and the units that it was made with.
+
+    The part of a tick that is owed does not count: a clock that ticks once a step never comes to owe a whole one.
+    """
+    return not attributes.get(FRAMES) and same(attributes.get(TICKS, 1.0), 1.0)
 
 
 def is_sealed(attributes: Mapping[str, Any]) -> bool:
     """Return whether a state or a scheduler's attributes have the text where their place was."""
     return isinstance(attributes.get("last_epoch"), str)
+
+
+def is_stepped_with(made: float, steps: float) -> bool:
+    """Return whether a scheduler that has made so many steps can have been stepped with an optimizer's."""
+    return made >= 0.8 * steps
 
 
 def seal(state: Mapping[str, Any], sealed: bool | None = None) -> dict[str, Any]:
@@ -88,8 +99,9 @@ def unseal(state: Mapping[str, Any]) -> dict[str, Any]:
             "state_dict has; call rootscale.training.track_(optimizer, batch_size=..., scheduler=scheduler) on the "
             "fresh objects before their state_dict is taken, here and in the run that saves"
         )
-    if PLACE in new:
-        new["last_epoch"] = new.pop(PLACE)
+    place = new.pop(PLACE, None)
+    if is_sealed(new):  # elsewhere the clock may have gone on since
+        new["last_epoch"] = place
     if isinstance(new.get("_schedulers"), list):
         new["_schedulers"] = [unseal(child) if isinstance(child, dict) else child for child in new["_schedulers"]]
     return new

@@ -3,9 +3,9 @@
 A scheduler counts the steps of its own run and knows that run's learning rates. After the batch size has been
 multiplied by ``kappa`` one optimizer step covers ``kappa`` of those steps. So a converted scheduler, on each step,
 
-1. turns the optimizer's learning rate (and beta1, where the scheduler cycles it) back into its own units,
+1. turns the optimizer's hyperparameters back into its own units,
 2. steps as often as its own clock ticks, ``kappa`` times on average, and
-3. turns the result into the units of the run as it is now.
+3. turns what it has set into the units of the run as it is now: learning rates, and a momentum or a weight decay.
 
 At equal samples seen the learning rate is then exactly the rule's multiple of the original one. No scheduler's formula
 is touched, so this holds for every subclass of `torch.optim.lr_scheduler.LRScheduler` that sets learning rates in
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -32,71 +33,13 @@ from rootscale.training.scheduler_state import (
     TICKS,
     Frame,
     frames_kappa,
+    is_own,
     is_sealed,
     read_frame,
     seal,
     unseal,
 )
-from rootscale.units import AVERAGE
-
-#: What schedulers keep or change in an optimizer's groups, and its unit.
-UNITS: dict[str, str | tuple[str, ...]] = {
-    "lr": "eta",
-    "initial_lr": "eta",
-    "max_lr": "eta",
-    "swa_lr": "eta",
-    "min_lr": "min_eta",
-    "betas": ("beta1", "beta2"),
-    "base_momentum": "beta1",
-    "max_momentum": "beta1",
-}
-
-Value = float | tuple[float, ...]
-
-
-def read(value: Any) -> Value:
-    """Return a group's value as plain numbers; tensors (``capturable``, compiled steps) are read."""
-    return tuple(float(item) for item in value) if isinstance(value, tuple | list) else float(value)
-
-
-def write(group: dict[str, Any], key: str, value: Value) -> None:
-    """Put a value into a group; a tensor is filled, so that whoever holds it (a CUDA graph, say) sees the change."""
-    old = group[key]
-    if isinstance(old, torch.Tensor):
-        old.fill_(value)  # type: ignore[arg-type]
-    elif isinstance(old, tuple | list) and any(isinstance(item, torch.Tensor) for item in old):
-        for item, number in zip(old, value, strict=True):  # type: ignore[arg-type]
-            item.fill_(number)
-    else:
-        group[key] = value
-
-
-def convert(rule: Rule, unit: str | tuple[str, ...], value: Value, kappa: float, name: str | None = None) -> Value:
-    """Return a group's value at ``kappa``; a pair by a pair of units."""
-    if isinstance(value, tuple):
-        return tuple(float(rule.convert(u, v, kappa)) for u, v in zip(unit, value, strict=True))
-    return float(rule.convert(str(unit), value, kappa, name))
-
-
-def convert_kept(rule: Rule, key: str, value: Value, kappa: float) -> Value:
-    """Return at ``kappa`` what a scheduler keeps in a group; the ends of a cycle of beta1 as they are without floors.
-
-    The scheduler has to find them again in its own units, and a floor has no way back.
-    """
-    unit = UNITS[key]
-    row = rule.units.get(unit) if isinstance(unit, str) else None
-    if row is not None and row.form.floor is not None:
-        return float(AVERAGE.apply(value, kappa))
-    return convert(rule, unit, value, kappa, key)
-
-
-def places(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the groups and keys of an optimizer where a scheduler's values are."""
-    for group in optimizer.param_groups:
-        for key, unit in UNITS.items():
-            # A cycled momentum is beta1 where there is a beta1; SGD's is kept by every rule.
-            if key in group and (unit != "beta1" or "betas" in group):
-                yield group, key
+from rootscale.training.scheduler_units import own_units, to_own
 
 
 class RescaledScheduler(LRScheduler):
@@ -106,38 +49,16 @@ class RescaledScheduler(LRScheduler):
     _rootscale_ticks: float  # steps of the scheduler's own clock in one call of step()
     _rootscale_owed: float  # the part of a tick that has passed, in [0, 1)
 
-    def _rootscale_convert(self, key: str, value: Value, back: bool) -> Value:
-        frames = reversed(self._rootscale_frames) if back else self._rootscale_frames
-        for rule, kappa in map(read_frame, frames):
-            chosen = get_rule(rule, "adam")
-            unit, by = UNITS[key], 1 / kappa if back else kappa
-            if unit in ("eta", "min_eta"):  # a schedule may pass below zero, where it ends between two of our steps
-                value = float(chosen.convert(str(unit), 1.0, by)) * value  # type: ignore[operator]
-            else:
-                value = convert_kept(chosen, key, value, by)
-        return value
-
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Advance by one optimizer step; an explicit epoch or metric is a time of its own and is passed on once."""
         explicit = any(value is not None for value in (*args, *kwargs.values()))
         ticks = 1 if explicit else self._rootscale_tick()
-        held = list(places(self.optimizer))
-        # Each pass reads everything before it writes anything: groups may share one tensor as their learning rate.
-        now = [read(group[key]) for group, key in held]
-        for (group, key), value in zip(held, now, strict=True):
-            write(group, key, self._rootscale_convert(key, value, back=True))
-        own = [read(group[key]) for group, key in held]
+        frames = frames_of(self)
         try:
-            for _ in range(ticks):
-                super().step(*args, **kwargs)
+            with own_units(self.optimizer, frames) if frames and ticks else nullcontext():
+                for _ in range(ticks):
+                    super().step(*args, **kwargs)
         finally:
-            # What the scheduler left alone is put back as it was, so that no rounding accumulates.
-            after = [
-                before if (new := read(group[key])) == mine else self._rootscale_convert(key, new, back=False)
-                for (group, key), before, mine in zip(held, now, own, strict=True)
-            ]
-            for (group, key), value in zip(held, after, strict=True):
-                write(group, key, value)
             self._last_lr = learning_rates(self)
 
     def _rootscale_tick(self) -> int:
@@ -214,16 +135,19 @@ def own_name(scheduler: LRScheduler) -> str:
 
 def own_learning_rates(scheduler: LRScheduler) -> list[float]:
     """Return the learning rates in use, in the units that the scheduler was made with."""
-    rates = [read(group["lr"]) for group in scheduler.optimizer.param_groups]
-    if isinstance(scheduler, RescaledScheduler):
-        rates = [scheduler._rootscale_convert("lr", rate, back=True) for rate in rates]
-    return rates  # type: ignore[return-value]
+    frames = frames_of(scheduler)
+    return [to_own(frames, "eta", float(group["lr"])) for group in scheduler.optimizer.param_groups]
+
+
+def frames_of(scheduler: LRScheduler) -> list[tuple[Rule, float]]:
+    """Return the changes of units since a scheduler was made, first one first."""
+    frames = map(read_frame, vars(scheduler).get(FRAMES, ()))
+    return [(get_rule(rule, "adam"), kappa) for rule, kappa in frames]
 
 
 def is_loaded(scheduler: LRScheduler) -> bool:
     """Return whether an ordinary scheduler has loaded the state of a converted one, and has not been restored."""
-    attributes = vars(scheduler)
-    unconverted = FRAMES in attributes and not isinstance(scheduler, RescaledScheduler)
+    unconverted = not isinstance(scheduler, RescaledScheduler) and not is_own(vars(scheduler))
     return unconverted or any(is_sealed(vars(one)) for one in nested(scheduler))
 
 

@@ -24,9 +24,10 @@ from torch import Tensor
 from rootscale.changes import Change
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
-from rootscale.training.edits import Edit, group_averages, is_frozen, plural, whole_number
+from rootscale.training.edits import Edit, group_averages, is_frozen, plural, whole_number, with_kappa
+from rootscale.training.shards import local
 
-__all__ = ["Scaled", "StateScaling", "centered_edits", "local", "number_edits", "scaled_state"]
+__all__ = ["Scaled", "StateScaling", "centered_edits", "number_edits", "scaled_state"]
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,6 @@ class Scaled:
     change: Change
 
 
-def local(tensor: Tensor) -> Tensor:
-    """Return what this process holds of a DTensor; another tensor is returned as it is."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
 def scaled_state(optimizer: Any, family: Family, rule: Rule, kappa: float) -> Iterator[Scaled]:
     """Yield the pieces of the optimizer's state that have a unit and are tensors.
 
@@ -58,7 +54,8 @@ def scaled_state(optimizer: Any, family: Family, rule: Rule, kappa: float) -> It
         TypeError: a piece is not a floating-point tensor that can be changed in place.
     """
     owners = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
-    averages = [group_averages(group, family, rule, kappa) for group in optimizer.param_groups]
+    groups = optimizer.param_groups
+    averages = [group_averages(with_kappa(group, groups), family, rule, kappa) for group in groups]
     _check_known(optimizer, family, averages)
     for name, unit in family.torch_state_units().items():
         held: dict[float, tuple[list[Tensor], list[int]]] = {}
@@ -66,11 +63,11 @@ def scaled_state(optimizer: Any, family: Family, rule: Rule, kappa: float) -> It
             for tensor in _pieces(state, name, family):
                 _check(name, tensor)
                 owner = owners.get(parameter, 0)  # what belongs to no group is never stepped
-                tensors, groups = held.setdefault(rule.factor(unit, kappa, *averages[owner]), ([], []))
+                tensors, numbers = held.setdefault(rule.factor(unit, kappa, *averages[owner]), ([], []))
                 tensors.append(tensor)
-                groups.append(owner)
-        for factor, (tensors, groups) in held.items():
-            which = f" (groups {', '.join(map(str, dict.fromkeys(groups)))})" if len(held) > 1 else ""
+                numbers.append(owner)
+        for factor, (tensors, numbers) in held.items():
+            which = f" (groups {', '.join(map(str, dict.fromkeys(numbers)))})" if len(held) > 1 else ""
             row = rule.units.get(unit)
             if row is not None and row.form.follows and factor != 1:
                 row = replace(row, status="measured", source="results/floors")
@@ -88,6 +85,16 @@ def _check_known(optimizer: Any, family: Family, averages: Sequence[Sequence[dic
                     f"a group of {family.name} has parameters with {name}, which are another optimizer's; give those a "
                     "group or an optimizer of their own"
                 )
+    unknown = family.unknown_state(optimizer.state.values())
+    if unknown:
+        units = ", ".join(dict.fromkeys(family.torch_state_units().values())) or "none"
+        row = ", ".join(f"{name!r}: ..." for name in unknown)
+        raise ValueError(
+            f"the optimizer's state has {', '.join(unknown)}, which {family.name} has not, so that it would stay in "
+            f"the units of the old batch size. Give the class a row of its own, register(cls, values=..., "
+            f"state={{{row}}}), with the unit of each piece ({family.name}'s are {units}; `rootscale units` lists "
+            "them all), or 0 for one that stays; or leave all state as it is with state=False"
+        )
     changes = any(before.get("mu") != after.get("mu") for before, after in averages)
     if family.torch.unsure and changes and optimizer.state:
         raise ValueError(family.torch.unsure)

@@ -11,15 +11,19 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule, get_rule
-from rootscale.training.adapters import families_of
+from rootscale.training.adapters import families_of, family_of_defaults
+from rootscale.training.drivers import check_outermost
+from rootscale.training.markers import same
 from rootscale.training.scheduler_changes import check_scheduler
 
 __all__ = [
     "Rules",
     "Target",
     "bare_optimizers",
+    "check_forward",
     "common_rule",
     "find_targets",
     "match_schedulers",
@@ -45,13 +49,16 @@ class Target:
 
 
 class Part:
-    """Some groups of an optimizer, with what a conversion reads of an optimizer."""
+    """Some groups of an optimizer, with what a conversion reads of an optimizer.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, groups: Sequence[int]) -> None:
+    The defaults, from which groups that are added later start, belong to one part.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, groups: Sequence[int], has_defaults: bool) -> None:
         self.param_groups = [optimizer.param_groups[i] for i in groups]
         own = {parameter for group in self.param_groups for parameter in group["params"]}
         self.state = {parameter: state for parameter, state in optimizer.state.items() if parameter in own}
-        self.defaults: dict[str, Any] = {}
+        self.defaults: dict[str, Any] = optimizer.defaults if has_defaults else {}
         self.step = optimizer.step
 
 
@@ -79,21 +86,30 @@ def find_targets(optimizer: Any, rule: Rules) -> list[Target]:
         prefix = f"optimizer {i}: " if len(given) > 1 else ""
         with prefixed_errors(prefix):
             found = families_of(one)
+            default = _with_defaults(one, [family.name for family, _ in found])
         for j, (family, groups) in enumerate(found):
             named = f"{prefix}{family.name}: " if len(found) > 1 else prefix
             chosen = get_rule(_rule_for(rule, i, family.name, len(given)), family.name)
-            part = one if len(found) == 1 else Part(one, groups)
+            part = one if len(found) == 1 else Part(one, groups, has_defaults=j == default)
             targets.append(Target(one, family, chosen, named, part, leads=j == 0))
     _check_used(rule, targets)
     _check_shared(targets)
     return targets
 
 
+def _with_defaults(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> int:
+    """Return the number of the family that converts the defaults: the one they are of, or else the first."""
+    name = family_of_defaults(optimizer) if len(names) > 1 else ""
+    return names.index(name) if name in names else 0
+
+
 def bare_optimizers(given: Any) -> Iterator[Any]:
-    """Yield the optimizers of lists, of containers with ``optimizers``, and of other iterables, nested ones too."""
+    """Yield the optimizers of lists, dictionaries, containers with ``optimizers``, and other iterables, nested too."""
     inner = getattr(given, "optimizers", None)
-    if isinstance(inner, list | tuple | dict):
-        given = list(inner.values()) if isinstance(inner, dict) else inner
+    if isinstance(inner, list | tuple | Mapping):
+        given = inner
+    if isinstance(given, Mapping):
+        given = given.values()
     elif isinstance(given, torch.optim.Optimizer | torch.Tensor | str) or not hasattr(given, "__iter__"):
         yield given
         return
@@ -178,6 +194,17 @@ def _some_of(targets: Sequence[Target]) -> str:
     return ", ".join(names)
 
 
+def check_forward(target: Target, kappa: float, forward_kappa: float) -> None:
+    """Refuse forwards of another size where the second moment is that of forwards and the rule takes it to be fixed."""
+    if target.family.name != "microbatchadam" or same(target.rule.factor("v", kappa, {}, {}) * forward_kappa, 1.0):
+        return
+    raise ValueError(
+        f"the second moment of {type(target.optimizer).__name__} is that of micro-batches, and {target.rule.name} "
+        f"takes their size to be fixed, but they grow by {show(forward_kappa)}: change the accumulation alone, as in "
+        "batch_size=('16x4x1', '16x16x1')"
+    )
+
+
 def match_schedulers(targets: Sequence[Target], given: list[Any], interval: Any) -> list[list[tuple[Any, str]]]:
     """Return the schedulers of each optimizer, with their intervals."""
     each = isinstance(interval, list | tuple)
@@ -189,6 +216,7 @@ def match_schedulers(targets: Sequence[Target], given: list[Any], interval: Any)
         raise ValueError(
             f"interval must be one for all {len(given)} schedulers or one for each of them, got {len(intervals)}"
         )
+    check_outermost(given, given)
     driving: list[list[tuple[Any, str]]] = [[] for _ in targets]
     seen: set[int] = set()
     for scheduler, one in zip(given, intervals, strict=True):

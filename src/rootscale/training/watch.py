@@ -24,7 +24,15 @@ from rootscale.training import schedulers
 from rootscale.training.markers import KAPPA, PARTS, Carried, Part, is_tracked, same, units_of
 from rootscale.training.scheduler_state import frames_kappa
 
-__all__ = ["check_whole", "is_driven", "is_newly_loaded", "missing_parts", "restore_call", "save_watch", "settle"]
+__all__ = [
+    "check_whole",
+    "is_newly_loaded",
+    "missing_parts",
+    "restore_call",
+    "save_watch",
+    "settle",
+    "was_given",
+]
 
 
 class _Watch:
@@ -60,6 +68,12 @@ def settle(optimizer: torch.optim.Optimizer, parts: Mapping[str, float]) -> None
     held.arrived = held.whole = False
 
 
+def was_given(optimizer: torch.optim.Optimizer, argument: str) -> bool:
+    """Return whether a part beside an optimizer was given to `rescale_`, or restored, in this process."""
+    held = _WATCHED.get(optimizer)
+    return held is not None and argument in held.settled
+
+
 def save_watch(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """Return a function that forgets what is noted of an optimizer from now on."""
     held = _WATCHED.get(optimizer)
@@ -70,11 +84,6 @@ def save_watch(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
             vars(_WATCHED[optimizer]).update(vars(_Watch()) if before is None else before)
 
     return restore
-
-
-def is_driven(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a scheduler of torch was made for an optimizer."""
-    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
 
 
 def is_newly_loaded(optimizer: torch.optim.Optimizer) -> bool:

@@ -80,10 +80,10 @@ def read_batch_size(
         total = micro * backwards * workers
     if total is None:
         if given is None:
-            here = f"{layout.micro}={micro} is per worker" if micro else f"{layout.total or layout.micro} is not there"
+            by_workers = "the number of data-parallel workers (--world-size) or " if micro else ""
             raise ValueError(
-                f"the file does not say how many {layout.counts} a step takes ({here}): give the number of "
-                "data-parallel workers (--world-size) or the batch size itself (--from)"
+                f"the file does not say how many {layout.counts} a step takes ({_here(source, layout, micro)}): give "
+                f"{by_workers}the batch size itself (--from)"
             )
         total = int(given.total)
         accumulation = accumulation or (backwards if layout.accumulation else None)
@@ -100,6 +100,14 @@ def read_batch_size(
     if micro and workers and total % (micro * workers) == 0:
         return BatchSize(micro, total // (micro * workers), workers)
     return BatchSize(total)
+
+
+def _here(source: Source, layout: Layout, micro: int | None) -> str:
+    """Return what a configuration has where the batch size is looked for."""
+    if micro:
+        return f"{layout.micro}={micro} is per worker"
+    path = layout.total or layout.micro
+    return f'{path} is "{AUTO}"' if source[path] == AUTO else f"{path} is not there"
 
 
 def _last_stage(source: Source, path: str) -> int | None:

@@ -23,7 +23,7 @@ from rootscale.noise import Noise
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import AVERAGINGS, get_rule
 from rootscale.tracking import SAMPLES, above_noise, numbers
-from rootscale.training import rescale_
+from rootscale.training import rescale_, restore_
 from rootscale.training.edits import units_edit
 from rootscale.training.markers import units_of
 from rootscale.training.watch import settle
@@ -201,17 +201,20 @@ class RescaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         So a script that resumes the run without this callback, maybe with the arguments of its start, makes no step.
         """
         kappa, forward = float(size.total / Fraction(start.total)), float(size.forward / Fraction(start.forward))
-        parts = {"scheduler": units_of(optimizer.param_groups).kappa}
+        carried, decays = units_of(optimizer.param_groups), None
+        parts = {"scheduler": carried.kappa}
         parts |= {"model": forward} if self.batchnorm else {}
         parts |= {} if self.ema is None else {"ema": kappa}
-        norms, averages = (parts.get(name, 1) != 1 for name in ("model", "ema"))
+        norms, averages = parts.get("model", 1) != 1, parts.get("ema", 1) != 1 or carried.decays
         if (norms or averages) and self._averages_of is not model:
+            live: dict[str, Any] = {"model": model if norms else None, "ema": self.ema if averages else None}
+            held = {name: carried.parts.get(name, 1.0) if live[name] is not None else 1.0 for name in live}
             nobody = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # these rows are those of every rule
-            rescale_(
-                nobody, kappa, model=model if norms else None, ema=self.ema if averages else None, forward_kappa=forward
-            )
-            self._averages_of = model
-        units_edit(optimizer, 1.0, None, parts).apply()
+            units_edit(nobody, held["ema"], None, held, carried.decays).apply()
+            restore_(nobody, **live)  # an average may have loaded a decay of the checkpoint's units, with its own state
+            rescale_(nobody, kappa / held["ema"], forward_kappa=forward / held["model"], **live)
+            self._averages_of, decays = model, units_of(nobody.param_groups).decays
+        units_edit(optimizer, 1.0, None, parts, decays).apply()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the step whose first backward is next, if it is its turn."""

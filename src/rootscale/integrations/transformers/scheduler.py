@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from rootscale.format import show
 from rootscale.rules import Rule
-from rootscale.training.schedulers import write
+from rootscale.training.scheduler_units import write
 
 __all__ = ["scheduler_at"]
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, Reminder
@@ -19,6 +20,7 @@ from rootscale.training.checkpoints.saved_scheduler import SavedScheduler
 from rootscale.training.live import Live, Switch
 from rootscale.training.markers import TAG, units_of
 from rootscale.training.prepared import prepare
+from rootscale.training.watch import settle
 
 __all__ = ["Contents", "Converted", "Request", "convert_contents"]
 
@@ -70,19 +72,26 @@ class Contents:
     def live(self) -> Live:
         """Return the run as the objects that are converted together.
 
-        A layer and an average stand in for those that are in the user's program. So the checkpoint says, as that of a
-        live run does, that they have to be brought to the same units when it is loaded.
+        A layer and averages stand in for those of the user's program. So the checkpoint says, as that of a live run
+        does, that they have to be brought to the same units when it is loaded, and which decay those in it have.
         """
         carried = units_of(self.optimizers[0].live.param_groups)
         norm: Any = torch.nn.BatchNorm1d(1)
         setattr(norm, TAG, carried.parts.get("model", 1.0))
-        average = SimpleNamespace(**{"decay": 0.5, TAG: carried.parts.get("ema", 1.0)})
+        averages: list[Any] = [SimpleNamespace(decay=one["decay"]) for one in self.decays.values()]
+        if self.averages and not averages:
+            function = get_ema_multi_avg_fn(0.5)  # type: ignore[no-untyped-call]
+            averages.append(AveragedModel(norm, multi_avg_fn=function))
+        for one in averages:
+            setattr(one, TAG, carried.parts.get("ema", 1.0))
+        for optimizer in self.optimizers:  # whether the momentum was in an earlier change is not known
+            settle(optimizer.live, {"model": carried.parts.get("model", 1.0)})
         intervals: Any = [one.clock(self._owner(one).steps, self.epoch) for one in self.schedulers]
         return Live(
             [one.live for one in self.optimizers],
             [one.live for one in self.schedulers],
             [norm] if self.batchnorm else [],
-            [average] if self.averages else [],
+            averages,
             intervals,
         )
 
@@ -92,7 +101,7 @@ class Contents:
     def remaining(self, request: Request, rule: Rule) -> Iterator[str]:
         """Yield what a user still has to do: what no checkpoint holds."""
         kappa, forward = float(request.kappa), float(request.before.forward_kappa(request.after))
-        parts = {"scheduler": self.schedulers, "model": self.batchnorm, "ema": self.averages}
+        parts = {"scheduler": self.schedulers, "model": self.batchnorm, "ema": self.averages or self.decays}
         words = "".join(f", {name}={name}" for name, there in parts.items() if there)
         if words:
             yield Reminder(f"after loading: rootscale.training.restore_(optimizer{words})", "restore")

@@ -12,7 +12,7 @@ import torch
 from rootscale.optimizers import FAMILIES, Family, family
 from rootscale.training import adapters
 from rootscale.training.checkpoints.pickled import name_of
-from rootscale.training.schedulers import UNITS
+from rootscale.training.scheduler_units import KEPT_KEYS
 
 __all__ = ["check_state", "check_values", "find_class", "group_keys"]
 
@@ -20,9 +20,7 @@ Groups = Sequence[Mapping[str, Any]]
 #: Options of torch's optimizers that came with later versions, so that older files lack them.
 _LATER = {"foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
 #: What others put into groups: schedulers, torch's names, tools, and this library (``rootscale_...``).
-_ADDED = {"params", "param_names", "name", "lr_scale", "lr_mult", "wd_mult", *UNITS} - {"lr", "betas"}
-#: State that some families keep as it is.
-_KEPT = {"momentum_buffer"}
+_ADDED = {"params", "param_names", "name", "lr_scale", "lr_mult", "wd_mult", *KEPT_KEYS}
 
 
 def group_keys(groups: Groups) -> set[str]:
@@ -83,7 +81,8 @@ def _fits(cls: Any, keys: set[str]) -> bool:
 
 def _has_state(cls: Any, state: set[str]) -> bool:
     """Return whether a class of torch keeps a state of these names."""
-    return any(state <= {*row.torch.state} | _KEPT for row in FAMILIES.values() if row.torch.name == cls.__name__)
+    held = [dict.fromkeys(state, 0.0)]
+    return any(not row.unknown_state(held) for row in FAMILIES.values() if row.torch.name == cls.__name__)
 
 
 def _chosen(fitting: Sequence[Any], groups: Groups, row: Family, name: str) -> type[torch.optim.Optimizer]:
@@ -120,11 +119,9 @@ def check_values(optimizer: Any, row: Family, name: str) -> None:
 
 def check_state(optimizer: Any, row: Family, name: str) -> None:
     """Refuse a state that the family does not know: it would stay as it is, in the old units."""
-    there = {key for state in optimizer.state.values() for key in state}
-    known = {one.partition("[")[0] for one in row.torch.state} | {*getattr(row.torch, "codes", {})} | _KEPT
-    known |= {str(value) for value in getattr(row.torch, "codes", {}).values()}
-    if there - known:
+    unknown = row.unknown_state(optimizer.state.values())
+    if unknown:
         raise ValueError(
-            f"{name} has {', '.join(sorted(map(str, there - known)))} in its state, which {row.torch.name} has not: "
-            "it is of another optimizer, whose state is not known"
+            f"{name} has {', '.join(unknown)} in its state, which {row.torch.name} has not: it is of another "
+            "optimizer, whose state is not known"
         )

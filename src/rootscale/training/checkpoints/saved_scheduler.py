@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rootscale.training.checkpoints.saved import SavedOptimizer
-from rootscale.training.scheduler_state import FRAMES, PLACE, TICKS, seal, unseal
+from rootscale.training.scheduler_state import FRAMES, PLACE, TICKS, is_stepped_with, seal, unseal
 from rootscale.training.schedulers import RescaledScheduler, wrap
 
 __all__ = ["SavedScheduler", "is_chained", "is_scheduler"]
@@ -71,7 +71,7 @@ class SavedScheduler:
         made = float(_made(unseal(self.attributes)))
         if self.attributes.get(FRAMES):
             return "epoch" if self.attributes.get(TICKS) == 1 else "step"
-        if isinstance(self.live, ReduceLROnPlateau) or (steps is not None and made >= 0.8 * steps):
+        if isinstance(self.live, ReduceLROnPlateau) or (steps is not None and is_stepped_with(made, steps)):
             return "step"
         if epoch is not None and 0 <= made - epoch <= 1:
             return "epoch"
