@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -116,7 +115,8 @@ class Family:
 
     def unit(self, name: str) -> str:
         """Return the unit of a field of the record; empty where it has none."""
-        return _units_of(self.record).get(name, "")
+        found = self.record.__dataclass_fields__.get(name)  # schedulers ask at every step: `fields` takes its time
+        return "" if found is None else str(found.metadata.get("unit", ""))
 
     def torch_units(self) -> dict[str, Fields]:
         """Return the units of torch's hyperparameters, by torch's names.
@@ -159,12 +159,6 @@ class Family:
         known = {*(name.partition("[")[0] for name in spelling.state), *spelling.codes.values(), *spelling.kept}
         held = {str(name) for state in states for name, value in state.items() if _has_numbers(value)}
         return sorted(held - known)
-
-
-@cache
-def _units_of(record: Any) -> dict[str, str]:
-    """Return the units of a record's fields; schedulers ask for them at every step."""
-    return {f.name: str(f.metadata.get("unit", "")) for f in fields(record)}
 
 
 def _has_numbers(value: object) -> bool:
