@@ -103,6 +103,17 @@ def test_the_rule_is_the_same_and_a_wrong_one_different_on_digits():
     assert "rule 'none' does not convert eta, beta1, beta2, eps" in found["B = 16, none"].causes[0]
 
 
+@pytest.mark.parametrize(
+    ("rule", "left"), [("sqrt-eta", "beta1, beta2, eps, v, step_counter"), ("linear", "eta, eps, v")]
+)
+def test_a_wrong_rule_is_told_by_what_it_converts_otherwise(rule, left):
+    task = digits(samples=2_000)
+    found = check(task, [Variant(4, rule)], seeds=2, switch_at=1_000, **points(2, noise=False))
+    settings = Settings(grid=[1_000, 2_000], switch_at=1_000)
+    told = causes.causes_of(task, Variant(4, rule), found.others[0], found.base.trajectory, settings)
+    assert told[0] == f"rule {rule!r} does not convert {left} as 'sqrt' does"
+
+
 def test_from_scratch_the_noise_hardly_dominates_and_the_check_says_so(scratch):
     arm = scratch["B = 64"]
     assert arm.verdict == "different"

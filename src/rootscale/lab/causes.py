@@ -37,7 +37,7 @@ def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: S
         left = [
             key
             for key, unit in own.units.items()
-            if key in _used(task.plan, settings) and rule.units.get(key) != unit and unit.form.text != "x"
+            if key in _used(task.plan, settings) and rule.form(key) != unit.form and unit.form.text != "x"
         ]
         if left:
             yield f"rule {rule.name!r} does not convert {', '.join(left)} as {own.name!r} does"
