@@ -354,3 +354,37 @@ def test_what_an_average_counts_in_updates_is_reminded_of():
         "update_after_step = 100, use_warmup = True): one update now has the samples of 4 before"
     )
     assert not any("counts in its own" in text for text in rescale_(adam(), 4, ema=Average(0.9)).remaining)
+
+
+class Rounded:
+    """An average that keeps its decay in single precision."""
+
+    def __init__(self, decay):
+        self._decay = torch.tensor(decay)
+
+    decay = property(lambda self: self._decay.item(), lambda self, value: self._decay.fill_(value))
+
+
+@pytest.mark.parametrize("kappas", [(2, 2, 2, 2), (4, 4), (8, 8), (2, 8)])
+@pytest.mark.parametrize("decay", [0.99, 0.999, 0.9995, 0.9999])
+def test_a_decay_in_single_precision_is_known_again_after_many_changes(decay, kappas):
+    optimizer, ema, total = adam(), Rounded(decay), 1
+    for kappa in kappas:
+        rescale_(optimizer, kappa, ema=ema)
+        total *= kappa
+    fresh, again = loaded(optimizer.state_dict()), Rounded(decay)
+    restore_(fresh, ema=again)
+    assert again.decay == pytest.approx(decay**total, rel=1e-5)
+    other = loaded(optimizer.state_dict())
+    with pytest.raises(ValueError, match="but the run was saved with"):
+        restore_(other, ema=Rounded(decay**1.5))
+
+
+def test_a_layout_beside_a_number_is_of_no_matter_where_batchnorm_is_kept():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.99, 0.999))
+    with pytest.raises(ValueError, match="beside 16"):
+        rescale_(optimizer, batch_size=(16, "16x4x1"), model=model)
+    with pytest.warns(ScalingWarning, match="without batchnorm"):
+        rescale_(optimizer, batch_size=(16, "16x4x1"), model=model, rule="sqrt without batchnorm")
+    assert model[1].momentum == 0.1

@@ -674,3 +674,47 @@ def test_states_of_different_checkpoints_are_told_from_a_state_that_is_missing()
     scheduler.load_state_dict(second)
     with pytest.raises(ValueError, match=r"kappa = 8, .* kappa = 4: their states are of different checkpoints"):
         restore_(optimizer, scheduler=scheduler)
+
+
+class Gradual(lrs.LRScheduler):
+    """A warm-up that holds what comes after it, as a widespread one does."""
+
+    def __init__(self, optimizer, steps, after):
+        self.steps, self.after_scheduler = steps, after
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        return [base * self.last_epoch / self.steps for base in self.base_lrs]
+
+
+def test_a_scheduler_that_another_holds_in_its_own_way_is_not_missing(recwarn):
+    optimizer = adam()
+    outer = Gradual(optimizer, 20, lrs.CosineAnnealingLR(optimizer, 200))
+    advance(optimizer, outer, 3)
+    with pytest.raises(ValueError, match="CosineAnnealingLR is a part of a Gradual"):
+        rescale_(optimizer, 4, scheduler=[outer, outer.after_scheduler])
+    rescale_(optimizer, 4, scheduler=outer)
+    assert not [one for one in recwarn if issubclass(one.category, ScalingWarning)]
+
+
+def test_a_scheduler_that_was_dropped_is_not_missing(recwarn):
+    optimizer = adam()
+    old = lrs.StepLR(optimizer, 5)
+    old.itself = old  # only the collector frees it
+    del old
+    scheduler = lrs.StepLR(optimizer, 5)
+    advance(optimizer, scheduler, 3)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    assert not [one for one in recwarn if issubclass(one.category, ScalingWarning)]
+
+
+def test_a_scheduler_that_was_made_later_is_not_taken_for_one_of_epochs(recwarn):
+    optimizer = adam()
+    first = lrs.StepLR(optimizer, 5)
+    advance(optimizer, first, 30)
+    del first
+    scheduler = lrs.StepLR(optimizer, 5)
+    advance(optimizer, scheduler, 10)
+    rescale_(optimizer, 1, scheduler=scheduler)
+    rescale_(optimizer, 4, scheduler=scheduler)
+    assert not [one for one in recwarn if issubclass(one.category, ScalingWarning)]

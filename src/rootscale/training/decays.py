@@ -22,9 +22,11 @@ from rootscale.training.markers import Carried, same
 __all__ = ["converted_so_far", "decays_after", "restoring_factor"]
 
 
-def _alike(one: float, other: float) -> bool:
-    """Return whether two decays are equal up to the rounding of float32."""
-    return math.isclose(one, other, rel_tol=1e-7)
+def _alike(one: float, other: float, kappa: float = 1.0) -> bool:
+    """Return whether two decays are equal, up to the rounding of float32 that a conversion by ``kappa`` enlarges."""
+    if not (one > 0 and other > 0):
+        return one == other
+    return abs(math.log(one / other)) <= 2e-7 * max(1.0, kappa) + 1e-6 * abs(math.log(other))
 
 
 def decays_after(averages: Sequence[Any], edits: Sequence[Sequence[Edit]]) -> dict[int, float]:
@@ -76,7 +78,7 @@ def restoring_factor(ema: Any, index: int, carried: Carried, rule: Rule) -> tupl
     candidates = [carried.decays[i] for i in sorted(carried.decays, key=lambda i: (i != index, i))]  # its own first
     for saved in candidates:
         for by in (1.0, factor, wanted):
-            if _alike(float(rule.convert("ema", now, by, "EMA decay")), saved):
+            if _alike(float(rule.convert("ema", now, by, "EMA decay")), saved, wanted):
                 return by, ""
     raise ValueError(_neither(ema, candidates[0], wanted, rule))
 

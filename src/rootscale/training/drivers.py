@@ -11,15 +11,32 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rootscale.format import show
 from rootscale.training.markers import units_of
-from rootscale.training.scheduler_state import FRAMES, is_stepped_with
+from rootscale.training.scheduler_state import FRAMES
 from rootscale.training.schedulers import is_loaded, nested, own_name
 
 __all__ = ["check_outermost", "check_restored", "clock_warnings", "is_driven", "missing_drivers", "other_schedulers"]
+
+#: A scheduler that has made less than this share of the optimizer's steps is likely to be stepped once an epoch.
+FEW = 0.1
 
 
 def is_driven(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether a scheduler of torch was made for an optimizer."""
     return hasattr(optimizer.step, "_wrapped_by_lr_sched")
+
+
+def held(scheduler: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield a scheduler and all that it holds: in torch's way, or in attributes of its own, as many warm-ups do."""
+    seen = set() if seen is None else seen
+    if id(scheduler) in seen:
+        return
+    seen.add(id(scheduler))
+    yield scheduler
+    for value in getattr(scheduler, "__dict__", {}).values():
+        some = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        for one in some:
+            if isinstance(one, LRScheduler):
+                yield from held(one, seen)
 
 
 def other_schedulers(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> list[Any]:
@@ -29,14 +46,21 @@ def other_schedulers(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> 
     """
     if not is_driven(optimizer):
         return []
-    known = [one for scheduler in given for one in nested(scheduler)]
+    if not _alive_beside(optimizer, given):
+        return []
+    gc.collect()  # one that was dropped may still wait for it
+    return _alive_beside(optimizer, given)
+
+
+def _alive_beside(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> list[Any]:
+    known = [one for scheduler in given for one in held(scheduler)]
     dictionaries = {id(vars(one)) for one in known}
     holders = gc.get_referrers(optimizer)  # schedulers, or their dictionaries
     unknown = [one for one in holders if _are_attributes(one) and id(one) not in dictionaries]
     holders += gc.get_referrers(*unknown) if unknown else []
     found = {id(one): one for one in holders if issubclass(type(one), LRScheduler)}
     mine = [one for one in found.values() if vars(one).get("optimizer") is optimizer]
-    inner = {id(child) for one in mine for child in nested(one) if child is not one}
+    inner = {id(child) for one in mine for child in held(one) if child is not one}
     return [one for one in mine if id(one) not in inner | {id(one) for one in known}]
 
 
@@ -48,7 +72,7 @@ def _are_attributes(held: Any) -> bool:
 def check_outermost(given: Sequence[Any], others: Sequence[Any]) -> None:
     """Refuse a given scheduler that another one holds and steps: both would convert what it sets."""
     for parent in others:
-        inner = {id(child) for child in nested(parent) if child is not parent}
+        inner = {id(child) for child in held(parent) if child is not parent}
         for one in given:
             if id(one) in inner:
                 raise ValueError(
@@ -88,7 +112,7 @@ def check_restored(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> No
 
 
 def clock_warnings(optimizer: Any, driven: Sequence[tuple[Any, str]]) -> Iterator[str]:
-    """Yield a warning for each scheduler that is taken to be stepped with its optimizer, where the counters differ.
+    """Yield a warning for each scheduler that is taken to be stepped with its optimizer, and has made far fewer steps.
 
     A scheduler that was made after the optimizer's first steps has made fewer too, so that nothing is refused.
     """
@@ -99,7 +123,7 @@ def clock_warnings(optimizer: Any, driven: Sequence[tuple[Any, str]]) -> Iterato
         if interval == "epoch" or isinstance(scheduler, ReduceLROnPlateau) or vars(scheduler).get(FRAMES):
             continue
         made = max(float(getattr(one, "last_epoch", 0)) for one in nested(scheduler))
-        if made and not is_stepped_with(made, steps):  # one that has made none is likely to be new
+        if 0 < made < FEW * steps:  # one that has made none is likely to be new
             yield (
                 f"{own_name(scheduler)} has made {show(made)} steps and the optimizer {show(steps)}, and it is taken "
                 "to be stepped with the optimizer: give interval='epoch' if it is stepped once an epoch, and "

@@ -138,6 +138,8 @@ def prepare(
     kappa, forward = switch.kappa, switch.forward_kappa
     targets = find_targets(live.optimizer, rule)
     common = common_rule(targets)
+    if switch.unclear and "batchnorm" in common.units and averaging_layers(live.given("model")):
+        raise ValueError(switch.unclear)
     driving = match_schedulers(targets, live.given("scheduler"), live.interval)
     found = []
     for target, driven in zip(targets, driving, strict=True):
@@ -154,7 +156,7 @@ def prepare(
         rows.append(clip_change(clip, common, kappa))
     messages = [f"{target.prefix}{text}" for target, one in zip(targets, found, strict=True) for text in one.warnings]
     messages += beside.warnings
-    if isinstance(live.interval, str):  # a list says it of each scheduler
+    if isinstance(live.interval, str) and kappa != 1:  # a list says it of each scheduler
         for target, driven in zip(targets, driving, strict=True):
             messages += [f"{target.prefix}{text}" for text in clock_warnings(target.optimizer, driven)]
     edits = [edit for one in found for edit in (*one.groups, *one.schedulers)] + beside.averages if kappa != 1 else []

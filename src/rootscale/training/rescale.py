@@ -12,7 +12,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
-from rootscale.training.averages import averaging_layers
 from rootscale.training.live import Interval, Live, Size, Switch, is_reached
 from rootscale.training.markers import PARTS, units_of
 from rootscale.training.prepared import clip_change, prepare
@@ -100,8 +99,6 @@ def rescale_(
     if loaded:
         raise ValueError(_already(loaded[0], live))
     switch = Switch.of(kappa, batch_size, forward_kappa, live.carried)
-    if switch.unclear and averaging_layers(live.given("model")):
-        raise ValueError(switch.unclear)
     prepared = prepare(live, switch, rule=rule, state=state, clip=clip)
     for message in prepared.changes.warnings:  # before anything is changed, for those who turn warnings into errors
         python_warnings.warn(message, ScalingWarning, stacklevel=2)
