@@ -38,6 +38,20 @@ def test_running_statistics_that_lag_are_no_divergence():
     assert of_steps[-1] < 0.8 * of_steps[0]
 
 
+def test_the_test_loss_with_reestimated_statistics_does_not_lag():
+    plan = Plan(RMSprop(0.1, 0.99), 16, steps=60, batchnorm_momentum=0.01, schedule=Schedule("cosine"))
+    settings = replace(SETTINGS, grid=tuple(range(0, 961, 64)), measure=Measure(noise=False, reestimate=True))
+    found = Run(make(plan, deep), Variant(), [5], settings).finish()
+    eval_mode, anew = found.values["test loss"][0], found.values["test loss (BatchNorm re-estimated)"][0]
+    assert (eval_mode[2:4] > FAR * eval_mode[0]).all()
+    assert anew.max() < 5 * anew[0]
+    plain = Run(make(plan, deep), Variant(), [5], replace(settings, measure=SETTINGS.measure)).finish()
+    assert all(np.array_equal(found.values[name], plain.values[name]) for name in plain.names)  # the same run
+    assert set(found.names) - set(plain.names) == {"test loss (BatchNorm re-estimated)"}
+    without = Run(make(plan), Variant(), [5], settings).finish()
+    assert "test loss (BatchNorm re-estimated)" not in without.names
+
+
 def test_a_loss_that_is_not_finite_is_divergence_at_once():
     task = make(Plan(Adam(1e100), batch_size=4, steps=150))
     overflowing = replace(task, loss=lambda outputs, y: outputs.pow(4).sum(-1))

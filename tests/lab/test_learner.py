@@ -8,6 +8,7 @@ import pytest
 import torch
 from problems import jitter, make, mlp, mlp_batchnorm
 from torch import nn
+from torch.optim.swa_utils import update_bn
 
 from rootscale.lab import Measure, Run, Settings, Setup, Variant
 from rootscale.lab.learner import make_learner
@@ -19,6 +20,7 @@ from rootscale.lab.run import forward_samples
 from rootscale.lab.stream import Stream
 from rootscale.rules import RULES
 from rootscale.training.adapters import make_optimizer
+from rootscale.training.norms import norm_layers
 
 CPU = torch.device("cpu")
 
@@ -55,6 +57,40 @@ def test_the_loss_in_train_mode_is_that_of_the_model_in_train_mode_and_changes_n
             assert found[r].item() == pytest.approx(task.loss(learner.replica(r).train()(x), y).mean().item(), rel=1e-9)
     assert found.tolist() != learner.means(x, y, {"loss": task.loss})["loss"].tolist()
     assert torch.isfinite(learner.means(x[:1], y[:1], {"loss": task.loss}, train=True)["loss"]).all()
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.01, 1.0])
+@pytest.mark.parametrize("seeds", [[3], [3, 5]])
+@pytest.mark.parametrize("chunk", [50, 200])
+def test_reestimated_statistics_are_those_of_torchs_update_bn(seeds, momentum, chunk, monkeypatch):
+    monkeypatch.setattr("rootscale.lab.learner_eager.CHUNK", chunk)
+    task = make("everything", mlp_batchnorm)  # with an average of the parameters
+    learner = make_learner(task, seeds, Setup(micro=4))
+    for layer in norm_layers(learner.nets.model).values():
+        layer.momentum = momentum
+    for start in range(0, 64, 16):
+        learner.step(batches(16, seeds=seeds, start=start), 1e-2)
+    before = {name: buffer.clone() for name, buffer in learner.nets.buffers.items()}
+    (x, y), (samples, _) = task.test[:], task.train[:]
+    found = learner.means(x, y, {"loss": task.loss}, statistics=samples)["loss"]
+    assert all(torch.equal(before[name], buffer) for name, buffer in learner.nets.buffers.items())
+    for r in range(len(seeds)):
+        model = learner.replica(r)
+        update_bn(samples.split(chunk), model)
+        assert found[r].item() == pytest.approx(task.loss(model.eval()(x), y).mean().item(), rel=1e-9)
+    assert found.tolist() != pytest.approx(learner.means(x, y, {"loss": task.loss})["loss"].tolist(), rel=1e-5)
+
+
+def test_statistics_of_a_layer_that_is_frozen_stay_and_a_lonely_sample_has_none():
+    task = make("everything", mlp_batchnorm)
+    learner = make_learner(task, [3], Setup())
+    (x, y), (samples, _) = task.test[:], task.train[:]
+    learner.step(batches(16, seeds=[3]), 1e-2)
+    expected = learner.means(x, y, {"loss": task.loss})["loss"]
+    assert torch.equal(learner.means(x, y, {"loss": task.loss}, statistics=samples[:1])["loss"], expected)
+    for layer in norm_layers(learner.nets.model).values():
+        layer.momentum = 0.0
+    assert torch.equal(learner.means(x, y, {"loss": task.loss}, statistics=samples)["loss"], expected)
 
 
 @pytest.mark.parametrize("micro", [None, 3])

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::rootscale.Sc
 
 #: Samples before the switch, and by batch size after it: enough for what is left out to show, fewer than in the
 #: experiment.
-WARM = 8_000
+WARM = {4: 8_000, 32: 12_000}
 SAMPLES = {4: 7_680, 32: 30_720}
 
 # problem, what is done wrong at the switch, by how many times its gap exceeds that of rescale_ at least
@@ -33,7 +33,8 @@ def problems():
     """The warm start, the curve of the run that goes on as it was, and the gap of the one that is switched."""
     made = []
     for settings in (PLAIN, WITH_BATCHNORM, WITH_EMA):
-        start, samples = Run(**settings, warm=WARM), SAMPLES[settings["batch"]]
+        batch = settings["batch"]
+        start, samples = Run(**settings, warm=WARM[batch]), SAMPLES[batch]
         base = curve(start, 1, [1], samples)
         made.append((settings, start, base, largest_gap(base, curve(start, 2, [4, 4], samples))))
     return made

@@ -54,7 +54,8 @@ class Spec:
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types; the device is left out, since runs may be moved."""
         settings = {**asdict(self.settings.measure), **asdict(self.settings.setup)}
-        del settings["device"], settings["points"], settings["share"]  # the points are those of the grid
+        for name in ("device", "points", "share", "reestimate"):  # the points are those of the grid
+            del settings[name]
         return {
             "engine": ENGINE,
             "task": self.task.name,
@@ -202,7 +203,7 @@ def rows_of(trajectory: Trajectory, places: Sequence[int]) -> Trajectory:
 
 
 def joined(parts: Sequence[Trajectory]) -> Trajectory:
-    """Return the replicas of several trajectories on one grid."""
+    """Return the replicas of several trajectories on one grid, with the test functions that all of them have."""
     first = parts[0]
     meta = {
         **first.meta,
@@ -212,7 +213,11 @@ def joined(parts: Sequence[Trajectory]) -> Trajectory:
         "runs": _programs(parts),
         **{key: sum(part.meta[key] for part in parts) for key in _TIMES if all(key in part.meta for part in parts)},
     }
-    values = {name: np.concatenate([part.values[name] for part in parts]) for name in first.names}
+    values = {
+        name: np.concatenate([part.values[name] for part in parts])
+        for name in first.names
+        if all(name in part.values for part in parts)
+    }
     return Trajectory(first.times, values, meta=meta)
 
 

@@ -66,8 +66,18 @@ class Learner(Protocol):
         """Return the mean loss of the steps since this was last called; None where there were none."""
         ...
 
-    def means(self, x: Tensor, y: Tensor, functions: Mapping[str, PerSample], train: bool = False) -> dict[str, Tensor]:
-        """Return the means over samples of functions of outputs and targets, in eval mode or in train mode."""
+    def means(
+        self,
+        x: Tensor,
+        y: Tensor,
+        functions: Mapping[str, PerSample],
+        train: bool = False,
+        statistics: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Return the means over samples of functions of outputs and targets, in eval mode or in train mode.
+
+        BatchNorm's statistics in eval mode are its running ones, or those of the inputs ``statistics``.
+        """
         ...
 
     def gradient(self, x: Tensor, y: Tensor) -> list[Tensor]:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from rootscale.changes import Changes
 from rootscale.hparams import Optimizer
 from rootscale.lab.objective import Batches, Objective, PerSample
-from rootscale.lab.replicas import copy_of, fresh_batchnorms, squared_norm
+from rootscale.lab.replicas import copy_of, squared_norm
 from rootscale.lab.several import parts_of, rules_of
 from rootscale.lab.stacked import Named
+from rootscale.lab.statistics import fresh_batchnorms, reestimated
 from rootscale.rules import Rule, rule_text
 from rootscale.training import SVAG
 from rootscale.training.adapters import make_optimizer
@@ -152,19 +153,34 @@ class EagerLearner:
         return mean
 
     @torch.no_grad()
-    def means(self, x: Tensor, y: Tensor, functions: Mapping[str, PerSample], train: bool = False) -> dict[str, Tensor]:
+    def means(
+        self,
+        x: Tensor,
+        y: Tensor,
+        functions: Mapping[str, PerSample],
+        train: bool = False,
+        statistics: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Return the means over samples (the same for all replicas) of functions of outputs and targets, ``[R]`` each.
 
         In eval mode they are those of the averaged parameters where the plan has an EMA. BatchNorm that has seen no
         batch takes the statistics of the samples: without any, the loss of a deep net is thousands of times what it
         will be. In train mode they are those of the parameters that are trained, and BatchNorm takes the statistics of
         the samples at any time. Running statistics stay as they are in both.
+
+        Args:
+            x, y: the samples.
+            functions: of outputs and targets, one value for each sample.
+            train: whether the model is in train mode.
+            statistics: inputs over which BatchNorm's statistics are taken, in eval mode, instead of the running ones.
         """
         chunk = max(1, min(CHUNK, self.micro or CHUNK, CHUNK_OF_ALL // self.replicas))
         lonely = chunk == 1 or len(x) % chunk == 1  # one sample has no statistics
         params, buffers = self.nets.params if train else self._averaged(), self.nets.buffers
+        if statistics is not None:
+            buffers = self._reestimated(params, statistics)
         self.nets.model.train(train)
-        fresh = [] if train or lonely else fresh_batchnorms(self.nets)
+        fresh = [] if train or lonely or statistics is not None else fresh_batchnorms(self.nets)
         for layer in fresh:
             layer.train()
         for layer in norm_layers(self.nets.model).values() if train and lonely else ():
@@ -180,6 +196,13 @@ class EagerLearner:
                     total = self.objective.per_sample(function, outputs, targets).double().sum(1)
                     sums[name] = sums[name] + total if name in sums else total
         return {name: total / len(x) for name, total in sums.items()}
+
+    def _reestimated(self, params: Named, x: Tensor) -> Named:
+        """Return the buffers with BatchNorm's statistics of these samples, whatever the size of a micro-batch."""
+        chunk = max(2, min(CHUNK, CHUNK_OF_ALL // self.replicas))
+        parts = [x[part] for part in _slices(len(x), chunk)]
+        with self.objective.precision():  # one sample has no variance
+            return reestimated(self.nets, params, (self._shared(part) for part in parts if len(part) > 1))
 
     def gradient(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Return the gradient of the mean loss of these samples, the same for all replicas, as a step would have it."""

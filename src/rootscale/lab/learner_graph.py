@@ -168,10 +168,17 @@ class GraphLearner:
         self.join()
         return self._eager.step_loss()
 
-    def means(self, x: Tensor, y: Tensor, functions: Mapping[str, PerSample], train: bool = False) -> dict[str, Tensor]:
+    def means(
+        self,
+        x: Tensor,
+        y: Tensor,
+        functions: Mapping[str, PerSample],
+        train: bool = False,
+        statistics: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Return the means over samples of functions of outputs and targets, in eval mode or in train mode."""
         self.join()
-        return self._eager.means(x, y, functions, train)
+        return self._eager.means(x, y, functions, train, statistics)
 
     def gradient(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Return the gradient of the mean loss of these samples, in train mode."""
@@ -237,9 +244,16 @@ class SideBySide:
         each = [loss for learner in self._learners if (loss := learner.step_loss()) is not None]
         return torch.cat(each) if each else None
 
-    def means(self, x: Tensor, y: Tensor, functions: Mapping[str, PerSample], train: bool = False) -> dict[str, Tensor]:
+    def means(
+        self,
+        x: Tensor,
+        y: Tensor,
+        functions: Mapping[str, PerSample],
+        train: bool = False,
+        statistics: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Return the means over samples of functions of outputs and targets, in eval mode or in train mode."""
-        each = [learner.means(x, y, functions, train) for learner in self._learners]
+        each = [learner.means(x, y, functions, train, statistics) for learner in self._learners]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
     def gradient(self, x: Tensor, y: Tensor) -> list[Tensor]:

@@ -8,16 +8,19 @@ import torch
 from torch import Tensor
 
 from rootscale.lab.learner import Learner
-from rootscale.lab.replicas import squared_norm
+from rootscale.lab.replicas import initialized, squared_norm
 from rootscale.lab.settings import Measure
 from rootscale.lab.task import Task
+from rootscale.training.norms import norm_layers
 
-__all__ = ["STEP_LOSS", "Probes", "gradient_noise"]
+__all__ = ["REESTIMATED_LOSS", "STEP_LOSS", "Probes", "gradient_noise"]
 
 #: The gradient's noise is measured in this many batches, or in fewer of so many samples: each costs a pass.
 NOISE_BATCHES, NOISE_BATCH, FEWEST_BATCHES = 16, 32, 4
 #: The name of the mean loss of the steps since the last point, as a training loop prints it.
 STEP_LOSS = "train loss (batch)"
+#: The name of the test loss with BatchNorm's statistics taken anew over training samples.
+REESTIMATED_LOSS = "test loss (BatchNorm re-estimated)"
 
 
 class Probes:
@@ -40,6 +43,7 @@ class Probes:
                 index = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[: measure.eval_samples]
                 x, y = (part.to(device) for part in data[index])
                 self.samples[split] = (x if task.prepare is None else task.prepare(x), y)
+        self._reestimates = measure.reestimate and "test" in self.samples and bool(norm_layers(initialized(task, 0)))
 
     def values(self, learner: Learner) -> dict[str, Tensor]:
         """Return the value of every test function for each replica, ``[R]`` each.
@@ -50,6 +54,10 @@ class Probes:
         found: dict[str, Tensor] = {}
         for split, (x, y) in self.samples.items():
             found |= {f"{split} {name}": value for name, value in learner.means(x, y, functions).items()}
+        if self._reestimates:
+            found[REESTIMATED_LOSS] = learner.means(
+                *self.samples["test"], {"loss": self.task.loss}, statistics=self.samples["train"][0]
+            )["loss"]
         if self.measure.noise:
             x, y = (part[: self.measure.noise_samples] for part in self.samples["train"])
             found |= gradient_noise(learner, x, y)

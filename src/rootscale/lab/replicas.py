@@ -22,9 +22,6 @@ from rootscale.training.norms import norm_layers
 
 __all__ = ["Replicas", "Single", "Stack", "initialized", "make_replicas", "squared_norm", "stacking_pays"]
 
-#: What the running statistics of BatchNorm are before the first batch.
-_FRESH = {"num_batches_tracked": 0, "running_mean": 0, "running_var": 1}
-
 
 class Replicas(Protocol):
     """Models of one task that are trained together.
@@ -113,16 +110,6 @@ def stacking_pays(task: Task, device: torch.device) -> bool:
     measuring them 1.6 times.
     """
     return device.type != "cpu" or not any(isinstance(layer, _ConvNd) for layer in task.model().modules())
-
-
-def fresh_batchnorms(replicas: Replicas) -> list[nn.Module]:
-    """Return the layers of BatchNorm that have seen no batch: their running statistics are the initial ones."""
-
-    def is_fresh(name: str) -> bool:
-        held = {key: replicas.buffers.get(f"{name}.{key}" if name else key) for key in _FRESH}
-        return all(buffer is not None and bool((buffer == _FRESH[key]).all()) for key, buffer in held.items())
-
-    return [layer for name, layer in norm_layers(replicas.model).items() if is_fresh(name)]
 
 
 def copy_of(replicas: Replicas, params: Named, r: int) -> nn.Module:

@@ -31,6 +31,9 @@ class Measure:
             there are fewer.
         noise: whether the norm of the gradient and its noise are measured.
         noise_samples: training samples on which they are.
+        reestimate: whether the test loss is measured a second time, with BatchNorm's statistics taken anew over those
+            training samples: its running averages lag behind where they are long, or where a run has begun just now.
+            It is no part of what a run is; a model without BatchNorm, or a task without test data, has none.
         share: of the work of a check, the most that is measuring: the numbers above are then upper limits. Work is
             counted in samples that pass through the model, so that equal checks measure equally on all machines. A
             run of fewer than some 3,000 samples has a larger share: it needs a few points all the same. None takes
@@ -41,6 +44,7 @@ class Measure:
     eval_samples: int = 2048
     noise: bool = True
     noise_samples: int = 2048
+    reestimate: bool = False
     share: float | None = None
 
     def __post_init__(self) -> None:
@@ -51,9 +55,11 @@ class Measure:
     def work(self, train: int, test: int) -> int:
         """Return the samples that pass through the model at one point, of so many training and test samples.
 
-        They are those of the losses, those in train mode that say whether the run has diverged, and those of the noise.
+        They are those of the losses, those in train mode that say whether the run has diverged, those of BatchNorm's
+        statistics and the test loss with them, and those of the noise.
         """
-        seen = 2 * min(self.eval_samples, train) + min(self.eval_samples, test)
+        of_train, of_test = min(self.eval_samples, train), min(self.eval_samples, test)
+        seen = 2 * of_train + of_test + (of_train + of_test if self.reestimate and test else 0)
         return seen + (GRADIENT * min(self.noise_samples, self.eval_samples, train) if self.noise else 0)
 
     def fitted(self, trained: int, train: int, test: int) -> Measure:

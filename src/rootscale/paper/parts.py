@@ -126,7 +126,7 @@ def settings_for(
     return Settings(
         grid=grid(stop, points, switch_at, sizes),
         switch_at=switch_at,
-        measure=Measure(points, eval_samples=eval_samples),
+        measure=Measure(points, eval_samples=eval_samples, reestimate=True),
         setup=setup_for(options, micro),
     )
 
