@@ -10,10 +10,12 @@ from rootscale.format import percent
 from rootscale.gap import gaps
 from rootscale.lab import Check
 from rootscale.paper.entries import entries_of
+from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import final_values
 from rootscale.paper.headline import HEADLINES
 from rootscale.paper.overview import outcome_tables
 from rootscale.paper.pages import dominated_words, page
+from rootscale.paper.shown import Point, Sweep
 from rootscale.paper.stored import deviation_of, record_of
 from rootscale.report.payload import make_payload
 
@@ -54,7 +56,8 @@ def test_table_page_and_json_have_the_same_gap_for_the_same_runs(name, checks):
     check, folder = checks[name], RESULTS / name
     stored = json.loads((folder / "check.json").read_text(encoding="utf-8"))["arms"]
     page = make_payload(check)
-    curves = (folder / "README.md").exists() and name not in HEADLINES  # whose pages are of ends
+    compares = name not in HEADLINES and (name not in experiments() or experiments()[name].shown.compares)
+    curves = (folder / "README.md").exists() and compares  # other pages are of ends
     table = shown_in_the_table(folder) if curves else None
     count = 0
     for i, arm in enumerate(check.others, 1):
@@ -108,6 +111,40 @@ def test_the_page_of_an_experiment_is_made_of_what_is_stored(entry):
     assert page(entry) == (entry.folder / "README.md").read_text(encoding="utf-8")
     assert entry.figure.exists()
     assert f"]({entry.figure.name})" in page(entry)
+
+
+def test_a_sweep_rings_the_lowest_loss_and_the_smallest_gap():
+    points = [
+        Point("B = 8", 1e-3, 2.0),
+        Point("B = 8", 1e-2, 1.5),
+        Point("B = 64", 1e-2, -3.0),
+        Point("B = 64", 1.0, 1.0),
+    ]
+    losses, gaps_ = Sweep(points, "x", "y"), Sweep(points, "x", "y", (-1, 1))
+    assert losses.series == ["B = 8", "B = 64"]
+    assert [losses.best(name).number for name in losses.series] == [1e-2, 1e-2]
+    assert [gaps_.best(name).number for name in gaps_.series] == [1e-2, 1.0]
+
+
+def test_a_choice_among_learning_rates_is_no_comparison():
+    entries = {entry.folder.name: entry for entry in entries_of(RESULTS)}
+    text, sweep = page(entries["sooner-lr"]), experiments()["sooner-lr"].shown.sweep(entries["sooner-lr"].finals)
+    assert "verdict" not in text
+    assert "less the base's" not in text
+    assert len(sweep.points) == 12
+    lowest = {final.label: final.end("test loss").value for final in entries["sooner-lr"].finals}
+    for size in sweep.series:
+        best = min((value, label) for label, value in lowest.items() if label.startswith(f"{size},"))
+        assert best[1] == f"{size}, learning rate {sweep.best(size).number:g}"
+
+
+def test_muons_ratios_are_drawn_where_the_page_has_them():
+    (entry,) = [entry for entry in entries_of(RESULTS) if entry.folder.name == "muon-ratio"]
+    sweep, text = entry.experiment.shown.sweep(entry.finals), page(entry)
+    assert [point.number for point in sweep.points if point.series == "4 times the batch"] == [np.inf, 1, 3, 10, 30]
+    for point in sweep.points:
+        assert percent(point.value / 100, point.error / 100) in text
+    assert list(sweep.marks.values()) == ["measured: 0.44"]
 
 
 def test_no_page_has_the_binomial_error_of_its_test_set():

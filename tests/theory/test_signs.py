@@ -359,7 +359,7 @@ def test_momentum_kept_in_steps_keeps_signum_where_adams_rule_and_nothing_do_not
 def test_momentum_in_steps_is_of_order_one(optimizer):
     made = case(optimizer)
     chains = [made.chain(n) for n in (64, 128, 256)]
-    errors = weak_error(chains, made.equation, made.x0, made.save, paths=Paths(20_000))
+    errors = weak_error(chains, made.equation, made.x0, made.save, paths=Paths(80_000))
     for name in errors.names:
         assert fit_order(errors, name).slope == pytest.approx(1, abs=0.15)
 

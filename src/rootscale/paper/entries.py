@@ -49,7 +49,8 @@ class Entry:
     @property
     def figure(self) -> Path:
         """The figure of its page."""
-        name = "finals.png" if self.experiment.shown.dots else "curves.png"
+        shown = self.experiment.shown
+        name = "finals.png" if shown.dots else "sweep.png" if shown.sweep else "curves.png"
         return next((one for one in [self.folder / "seconds.png"] if one.exists()), self.folder / name)
 
     # What is stored is read once, for all figures and tables.

@@ -23,8 +23,11 @@ __all__ = [
     "Lines",
     "Options",
     "Stored",
+    "question_of",
 ]
 
+#: How the claim of an experiment begins that the paper does not have.
+BEYOND = "Not in the paper"
 #: Batch sizes of a smoke test are this many times smaller, as are its data.
 SMOKE = 16
 
@@ -204,6 +207,11 @@ class Experiment:
         return self.place.partition("/")[0] if "/" in self.place else ""
 
     @property
+    def beyond(self) -> bool:
+        """Whether the paper does not have it."""
+        return self.claim.startswith(BEYOND)
+
+    @property
     def drawn(self) -> str:
         """The test function whose gap is drawn."""
         return self.shown.function or self.measure
@@ -246,3 +254,13 @@ class Experiment:
         defaults = self.options(smoke=options.smoke)  # a smoke test's differ
         words = options.words(replace(defaults, smoke=False))
         return shlex.join(["rootscale", "reproduce", self.name, *words, *more])
+
+
+def question_of(claim: str) -> str:
+    """Return a claim that is not in the paper, without saying so.
+
+    >>> question_of("Not in the paper: a run goes on"), question_of("Not in the paper. Which is the best")
+    ('A run goes on', 'Which is the best')
+    """
+    text = claim.removeprefix(BEYOND).lstrip(".: ")
+    return text[:1].upper() + text[1:]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.paper.entries import Entry, entries_of
+from rootscale.paper.experiment import question_of
 from rootscale.paper.figures.canvas import short_labels
 from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
 from rootscale.paper.groups import GROUPS, Group, cells_of
@@ -22,9 +23,6 @@ from rootscale.paper.headline import HEADLINES, ways_of
 from rootscale.paper.pages import row
 
 __all__ = ["Claim", "claims_of", "outcome_tables"]
-
-#: How the claim of an experiment begins that the paper does not have.
-BEYOND = "Not in the paper"
 
 
 def outcome_tables(results: Path) -> str:
@@ -106,7 +104,7 @@ def claims_of(entries: Sequence[Entry]) -> Iterator[Claim]:
     rows: dict[tuple[str, float, str], list[Entry]] = {}
     for entry in entries:
         experiment, options = entry.experiment, entry.options
-        if experiment.group or experiment.claim.startswith(BEYOND) or experiment.shown.stands_for:
+        if experiment.group or experiment.beyond or experiment.shown.stands_for:
             continue
         rows.setdefault((experiment.name, options.eps, options.model), []).append(entry)
     for (name, _, _), same in rows.items():
@@ -184,16 +182,15 @@ def _beyond(entries: Sequence[Entry], results: Path) -> Iterator[str]:
         if experiment.group and experiment.group not in groups:
             groups.add(experiment.group)
             yield _group_row(GROUPS[experiment.group], entries)
-        elif not experiment.group and experiment.claim.startswith(BEYOND):
-            claim = experiment.claim.removeprefix(BEYOND).lstrip(".: ")
-            question = f"**{entry.title}.** {claim[:1].upper()}{claim[1:]}"
+        elif not experiment.group and experiment.beyond:
+            question = f"**{entry.title}.** {question_of(experiment.claim)}"
             found = entry.stored()
             if found is None:
                 yield row(question, "**not run**", "", "", f"`{entry.command}`, {_cost(entry)}")
                 continue
             figure = f"[{found.figure.name}]({found.figure.relative_to(results)})"
-            headline = experiment.shown.headline
-            told = "" if headline is None else f"{headline(entry.finals)}. "
+            shown = experiment.shown
+            told = f"{shown.headline(entry.finals)}. " if shown.headline is not None and shown.compares else ""
             finding = f"{told}{_measured(entry)} ([page]({(entry.folder / 'README.md').relative_to(results)}))"
             made_by = entry.record["command"] if entry.there else entry.command
             yield row(question, finding, str(found.seeds), figure, f"`{made_by}`")
@@ -203,7 +200,7 @@ def _group_row(group: Group, entries: Sequence[Entry]) -> str:
     """Return the row of experiments that make one table."""
     cells, own = cells_of(entries, group.name), [e for e in entries if e.experiment.group == group.name]
     missing = [f"`{entry.command}`" for entry in own if not entry.there]
-    question = f"**{group.title}.** {group.claim.removeprefix(BEYOND).lstrip('.: ')}"
+    question = f"**{group.title}.** {question_of(group.claim)}"
     if not cells:
         return row(question, "**not run**", "", "", "; ".join(missing))
     there = [entry for entry in own if entry.there]

@@ -9,7 +9,7 @@ from rootscale.format import show
 from rootscale.lab import Arm, Check, Measure, Variant
 from rootscale.pairing import window
 from rootscale.paper.entries import Entry, gathered
-from rootscale.paper.experiment import Experiment
+from rootscale.paper.experiment import Experiment, question_of
 from rootscale.paper.figures import batch_size, dominance_of, starts_off_the_figure
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, format_curve, format_end, format_gap
 from rootscale.paper.parts import kept
@@ -34,33 +34,24 @@ def row(*cells: str) -> str:
 def page(entry: Entry) -> str:
     """Return an experiment's own page in Markdown."""
     experiment, record, check, finals = entry.experiment, entry.record, entry.check, entry.finals
+    said, claim = (
+        ("Not in the paper", question_of(experiment.claim)) if experiment.beyond else ("The paper", experiment.claim)
+    )
     parts = [
         f"# {entry.title}",
-        f"**The paper** ({experiment.source}): {experiment.claim}.",
+        f"**{said}** ({experiment.source}): {claim}.",
         f"**We measured:** {entry.words()}.",
-        f"![{'final values' if experiment.shown.dots else 'gap and losses'}]({entry.figure.name})\n\n"
-        f"{_what(experiment, record)}",
+        f"![{_drawn(experiment)}]({entry.figure.name})\n\n{_what(experiment, record)}",
     ]
     if experiment.name == "cifar10-switch":
         parts.insert(3, "![the switch](switch.png)")
-    shown = MEASURES[experiment.measure]
-    ends = [f"{title} at the end" for title in shown.values()]
-    head = ["run", "seeds", "diverged", *ends, "less the base's", "verdict", "seconds"]
-    rows = [row(*head), row(*["---"] * len(head))]
-    for i, final in enumerate(finals):
-        values = [format_end(name, final.end(name)) for name in shown]
-        gap = format_gap(experiment.measure, final.end(experiment.measure)) if i else "base"
-        verdict = final.verdict or ("" if not i else "none: one seed")
-        counts = str(final.seeds), str(final.diverged)
-        rows.append(row(final.label, *counts, *values, gap, verdict, f"{final.seconds:.0f}"))
-    parts.append("\n".join(rows))
-    parts.append(_error(experiment, finals))
-    names = [name for name in FUNCTIONS if any(name in final.curves for final in finals)]
-    rows = [row("largest gap to the base's curve, in % of its range", *names), row(*["---"] * (len(names) + 1))]
-    rows += [row(final.label, *(format_curve(final, name) for name in names)) for final in finals[1:]]
-    parts.append("\n".join(rows))
-    parts.append(window_words(check, batchnorm=not entry.options.model.startswith(("gpt", "roberta"))))
-    parts.append(_noise_words(check, kept(entry.options)))
+    parts += [_ends(experiment, finals), _error(experiment, finals)]
+    if experiment.shown.compares:
+        parts += [
+            _gaps(finals),
+            window_words(check, batchnorm=_has_batchnorm(entry)),
+            _noise_words(check, kept(entry.options)),
+        ]
     if record["missing"]:
         parts.append(f"**Missing:** {gathered(record['missing'])}.")
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
@@ -69,6 +60,41 @@ def page(entry: Entry) -> str:
         f"minutes, summed over runs that may have shared it; {versions}."
     )
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _ends(experiment: Experiment, finals: Sequence[Final]) -> str:
+    """Return the table of final values; less the base's, and with verdicts, where the runs are compared."""
+    shown, compares = MEASURES[experiment.measure], experiment.shown.compares
+    ends = [f"{title} at the end" for title in shown.values()]
+    head = ["run", "seeds", "diverged", *ends, *(["less the base's", "verdict"] if compares else []), "seconds"]
+    rows = [row(*head), row(*["---"] * len(head))]
+    for i, final in enumerate(finals):
+        cells = [final.label, str(final.seeds), str(final.diverged)]
+        cells += [format_end(name, final.end(name)) for name in shown]
+        if compares:
+            cells.append(format_gap(experiment.measure, final.end(experiment.measure)) if i else "base")
+            cells.append(final.verdict or ("" if not i else "none: one seed"))
+        rows.append(row(*cells, f"{final.seconds:.0f}"))
+    return "\n".join(rows)
+
+
+def _gaps(finals: Sequence[Final]) -> str:
+    """Return the table of largest gaps."""
+    names = [name for name in FUNCTIONS if any(name in final.curves for final in finals)]
+    rows = [row("largest gap to the base's curve, in % of its range", *names), row(*["---"] * (len(names) + 1))]
+    return "\n".join(
+        [*rows, *(row(final.label, *(format_curve(final, name) for name in names)) for final in finals[1:])]
+    )
+
+
+def _drawn(experiment: Experiment) -> str:
+    """Return what the figure shows, for those who do not see it."""
+    shown = experiment.shown
+    return "final values" if shown.dots else "values over what was tried" if shown.sweep else "gap and losses"
+
+
+def _has_batchnorm(entry: Entry) -> bool:
+    return not entry.options.model.startswith(("gpt", "roberta"))
 
 
 def _what(experiment: Experiment, record: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from rootscale.files import whole
 from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiments.glue_page import page as glue_page
 from rootscale.paper.experiments.sde_digits import draw_stored
-from rootscale.paper.figures import draw_curves, draw_dots, draw_group, draw_noise, draw_switch
+from rootscale.paper.figures import draw_curves, draw_dots, draw_group, draw_noise, draw_sweep, draw_switch
 from rootscale.paper.figures.bars import draw_headline
 from rootscale.paper.groups import GROUPS, cells_of
 from rootscale.paper.headline import HEADLINES, ways_of
@@ -63,7 +63,9 @@ def make_groups(results: Path, entries: Sequence[Entry], only: Sequence[str]) ->
 
 def make_entry(entry: Entry, pages: Path | None) -> None:
     """Make figures and page of an experiment."""
-    (draw_dots if entry.experiment.shown.dots else draw_curves)(entry, entry.figure)
+    shown = entry.experiment.shown
+    draw = draw_dots if shown.dots else draw_sweep if shown.sweep else draw_curves
+    draw(entry, entry.figure)
     if entry.experiment.name == "cifar10-switch":
         draw_switch(entry, entry.folder / "switch.png")
     write(entry.folder / "README.md", page(entry))

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rootscale.gap import Largest
 from rootscale.paper.finals import End, Final
 
-__all__ = ["CONTRADICTED", "REPRODUCED", "UNDECIDED", "Dot", "Outcome", "Planned", "Shown", "judge_ends", "tell_ends"]
+__all__ = [
+    "CONTRADICTED",
+    "REPRODUCED",
+    "UNDECIDED",
+    "Dot",
+    "Outcome",
+    "Planned",
+    "Point",
+    "Shown",
+    "Sweep",
+    "judge_ends",
+    "tell_ends",
+]
 
 Outcome = Literal["reproduced", "contradicted", "undecided"]
 REPRODUCED: Outcome = "reproduced"
@@ -35,6 +47,52 @@ class Dot:
 
 
 @dataclass(frozen=True)
+class Point:
+    """What runs came to with one of the numbers that were tried.
+
+    Args:
+        series: to which of the lines it belongs, such as a batch size.
+        number: that was tried; infinity is drawn at the right.
+        value: a final loss, or a largest gap in percent.
+        error: its standard error; None where it is not known.
+    """
+
+    series: str
+    number: float
+    value: float
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Values over numbers that were tried.
+
+    Args:
+        points: of all series.
+        axis: what the numbers are.
+        value: what the values are.
+        null: where the values are gaps, between which of them a rerun lies; None where the lowest value is the best.
+        marks: further numbers, with what is to be said of them.
+    """
+
+    points: Sequence[Point]
+    axis: str
+    value: str
+    null: tuple[float, float] | None = None
+    marks: Mapping[float, str] = field(default_factory=dict)
+
+    @property
+    def series(self) -> list[str]:
+        """Return the names of the series, in their order."""
+        return list(dict.fromkeys(point.series for point in self.points))
+
+    def best(self, series: str) -> Point:
+        """Return the point of a series with the lowest value; of gaps, that nearest to none."""
+        own = [point for point in self.points if point.series == series]
+        return min(own, key=lambda point: point.value if self.null is None else abs(point.value))
+
+
+@dataclass(frozen=True)
 class Planned:
     """Options under which an experiment decides (results/PROTOCOL.md), and what that costs in minutes of one H200."""
 
@@ -53,6 +111,8 @@ class Shown:
             the check's tolerance.
         limited_by: what says so.
         dots: returns the points of a dot plot, which is drawn instead of curves.
+        sweep: returns values over numbers that were tried, which are drawn instead of curves.
+        compares: whether the runs are compared with the first one; of a choice among them only the ends are shown.
         brief: returns what was measured for the table of all results; None tells the gap that is drawn.
         judge: returns whether the runs reproduce the paper's claim.
         differs: how the experiment differs from the paper's even with its default options.
@@ -67,6 +127,8 @@ class Shown:
     limit: float | None = None
     limited_by: str = "the paper's claim"
     dots: Callable[[Sequence[Final]], Sequence[Dot]] | None = None
+    sweep: Callable[[Sequence[Final]], Sweep] | None = None
+    compares: bool = True
     brief: Callable[[Sequence[Final]], str] | None = None
     judge: Callable[[Sequence[Final]], Outcome] | None = None
     differs: str = ""

@@ -25,6 +25,7 @@ Cost. 7 minutes on one H200 with 8 processes for the GPT; half an hour on two co
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -43,7 +44,7 @@ from rootscale.optimizers import FAMILIES
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, digits_task, gpt_task, rule_of, words
 from rootscale.paper.finals import End, Final, format_curve, format_end
-from rootscale.paper.shown import Shown
+from rootscale.paper.shown import Point, Shown, Sweep
 from rootscale.plan import Plan
 from rootscale.training.adapters import make_optimizer
 
@@ -251,15 +252,15 @@ def averaged(mu: float) -> float:
     return 1 / (first**2 + others)
 
 
-def measured(finals: Sequence[Final]) -> str:
-    """Return noise over gradient in momentum at the switch, by the noise scale of the null; "" if it is not known."""
+def measured(finals: Sequence[Final]) -> tuple[float, float | None] | None:
+    """Return noise over gradient in momentum at the switch, by the noise scale of the null, and its standard error."""
     base, null, *_ = finals
     record, noise = KINDS["muon"].record, null.starts.get("noise scale", End())
     assert isinstance(record, records.Muon)
     samples = averaged(record.mu) * base.batch_size
     if noise.value is None:
-        return ""
-    return plus_minus(noise.value / samples, None if noise.se is None else noise.se / samples, 2)
+        return None
+    return noise.value / samples, None if noise.se is None else noise.se / samples
 
 
 def nearest(finals: Sequence[Final]) -> list[tuple[int, Final]]:
@@ -275,8 +276,32 @@ def nearest(finals: Sequence[Final]) -> list[tuple[int, Final]]:
 
 def ratio_headline(finals: Sequence[Final]) -> str:
     """Return the ratio that was measured, and which of those that were tried is nearest to the kept batch."""
-    near = [f"{rule_of(final)} at {kappa} times" for kappa, final in nearest(finals)]
-    return f"Muon: measured is noise {measured(finals)} times the gradient; nearest is {', '.join(near)} the batch"
+    known, sweep = measured(finals), ratio_sweep(finals)
+    ratio = "not known" if known is None else f"{plus_minus(*known, 2)} times its gradient"
+    best = {series: sweep.best(series).number for series in sweep.series}
+    near = [f"{show(r) if math.isfinite(r) else 'infinite'} at {series}" for series, r in best.items()]
+    return f"Muon's noise is {ratio}; the run is kept best as if it were {', '.join(near)}"
+
+
+def ratio_sweep(finals: Sequence[Final]) -> Sweep:
+    """Return the largest gap over the ratios that were tried; a = 0 is the limit of noise alone."""
+    base, null, *others = finals
+    points = []
+    for final in others:
+        far, ratio = final.curve("test loss"), re.match(r"noise (\S+) times", rule_of(final))
+        if far is not None:
+            series = f"{final.batch_size // base.batch_size} times the batch"
+            number = float(ratio[1]) if ratio else math.inf
+            points.append(Point(series, number, 100 * far.gap, 100 * far.se))
+    own, known = null.curve("test loss"), measured(finals)
+    reach = 0.0 if own is None else 100 * (abs(own.gap) + 2 * own.se)
+    return Sweep(
+        points,
+        "R of the rule: noise over gradient in momentum, squared (∞: a = 0)",
+        "largest gap of the validation loss, % of its range (grey: a rerun with other samples, with two errors)",
+        (-reach, reach),
+        {} if known is None else {known[0]: f"measured: {show(round(known[0], 2))}"},
+    )
 
 
 def ratio_brief(finals: Sequence[Final]) -> str:
@@ -356,7 +381,7 @@ EXPERIMENTS = [
         defaults=KINDS["muon"].net.options,
         lines=by_ratio,
         words=ratio_words,
-        shown=Shown(ratio_headline, brief=ratio_brief),
+        shown=Shown(ratio_headline, sweep=ratio_sweep, brief=ratio_brief),
         smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
         measure="test loss",
         keeps=(*KEEPS, "Tr Sigma"),

@@ -36,7 +36,7 @@ from rootscale.paper.experiments.language_runs import sizes_of
 from rootscale.paper.experiments.switch_lines import KEEPS, gpt_task
 from rootscale.paper.finals import Final, format_end, format_gap
 from rootscale.paper.parts import settings_for, setup_for
-from rootscale.paper.shown import Shown
+from rootscale.paper.shown import Point, Shown, Sweep
 from rootscale.plan import BatchSize, Plan
 from rootscale.schedule import Schedule
 from rootscale.training import BatchSchedule
@@ -272,17 +272,29 @@ def _told(finals: Sequence[Final]) -> str:
     return text + ", ".join(f"{final.label} {format_gap('test loss', final.end('test loss'))}" for final in others)
 
 
+def _rates(finals: Sequence[Final]) -> Sweep:
+    """Return the final loss over the learning rates that were tried, a line for each batch size."""
+    ends = [(final.label.partition(", learning rate "), final.end("test loss")) for final in finals]
+    points = [Point(size, float(rate), end.value, end.se) for (size, _, rate), end in ends if end.value is not None]
+    return Sweep(points, "learning rate", "validation loss at the end, nats (ringed: the lowest)")
+
+
 def _best(finals: Sequence[Final]) -> str:
     """Return the best learning rate at each batch size."""
-    best: dict[str, tuple[float, str]] = {}
-    for final in finals:
-        size, _, rate = final.label.partition(", ")
-        value = final.end("test loss").value
-        if value is not None:
-            best[size] = min(best.get(size, (np.inf, "")), (value, f"{rate} ({value:.4f})"))
-    return "the lowest validation loss at " + "; ".join(f"{size}: {text}" for size, (_, text) in best.items())
+    sweep = _rates(finals)
+    best = [sweep.best(size) for size in sweep.series]
+    told = [f"{one.series}: learning rate {show(one.number)} ({one.value:.4f})" for one in best]
+    return f"the lowest validation loss at {'; '.join(told)}"
 
 
+def _best_headline(finals: Sequence[Final]) -> str:
+    """Return the same as a title."""
+    sweep = _rates(finals)
+    told = [f"{show(sweep.best(size).number)} at {size}" for size in sweep.series]
+    return f"The best learning rate of those tried: {', '.join(told)}"
+
+
+_TRIES = Shown(_best_headline, sweep=_rates, compares=False, brief=_best)
 _MORE = {"measure": "test loss", "keeps": (*KEEPS, "Tr Sigma"), "models": ("gpt-4", "gpt")}
 EXPERIMENTS = [
     Experiment(
@@ -320,7 +332,7 @@ EXPERIMENTS = [
         defaults=Options(epochs=49152 / 703124, batch_sizes=(8, 128, 512), model="gpt-6", points=2),
         lines=partial(_tries, TRIED),
         words=_best,
-        shown=Shown(brief=_best),
+        shown=_TRIES,
         smoke={"epochs": 2, "batch_sizes": (1024, 4096)},
         **_MORE,  # type: ignore[arg-type]
     ),
@@ -334,7 +346,7 @@ EXPERIMENTS = [
             defaults=Options(epochs=samples / 703124, batch_sizes=(size,), model="gpt-6", points=2),
             lines=partial(_tries, TRIED_LONG),
             words=_best,
-            shown=Shown(brief=_best),
+            shown=_TRIES,
             smoke={"epochs": 2, "batch_sizes": (1024,)},
             **_MORE,  # type: ignore[arg-type]
         )

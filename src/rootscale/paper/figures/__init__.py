@@ -5,6 +5,7 @@ from rootscale.paper.figures.dots import draw_dots
 from rootscale.paper.figures.gap_tables import draw_group
 from rootscale.paper.figures.noise_scale import batch_size, dominance_of, draw_noise
 from rootscale.paper.figures.sde_figure import draw_sde
+from rootscale.paper.figures.sweeps import draw_sweep
 from rootscale.paper.figures.switched import draw_switch
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "draw_group",
     "draw_noise",
     "draw_sde",
+    "draw_sweep",
     "draw_switch",
     "starts_off_the_figure",
 ]
