@@ -18,6 +18,7 @@ FILES = (
     "cifar10_factors",
     "cifar10_svag",
     "cifar10_ablations",
+    "digits_ablations",
     "cifar10_vk",
     "mlp_sde",
     "floors",

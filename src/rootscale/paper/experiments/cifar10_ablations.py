@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rootscale.format import symbols
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
@@ -100,9 +101,9 @@ def _symbols(label: str) -> str:
     >>> _symbols("sqrt: eta, eps, beta1")
     'square root: η, ε, β₁'
     """
-    for name, symbol in (("sqrt", "square root"), ("eta, ", "η, "), ("eps", "ε"), ("beta1", "β₁"), ("beta2", "β₂")):
-        label = label.replace(name, symbol)
-    return label.replace(": eta", ": η").replace("square root: η, ε, β₁, β₂", "the whole rule: η, ε, β₁, β₂")
+    kind, _, scaled = label.partition(": ")
+    kind = "the whole rule" if label == WHOLE else kind.replace("sqrt", "square root")
+    return f"{kind}: {symbols(scaled)}"
 
 
 def _at(finals: Sequence[Final], size: int) -> dict[str, Final]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rootscale.format import symbols
 from rootscale.paper.figures.canvas import new_figure, save
 from rootscale.paper.groups import Cell, Group, Measured
 from rootscale.report.plotting import need_matplotlib
@@ -31,14 +32,14 @@ def draw_group(group: Group, cells: Sequence[Cell], path: Path) -> None:
         "close as a rerun (the null, at the left). Empty: not run, or the same run as another. "
         f"n = {', '.join(map(str, n))}."
     )
-    figure = new_figure(1.55 + 0.27 * len(rows) + 0.12 * len(shown), group.headline(cells), note)
+    figure = new_figure(1.55 + 0.27 * len(rows) + 0.12 * len(shown), symbols(group.headline(cells)), note)
     axis = figure.subplots()
     places = _places(rows)
     columns = ["rerun", *group.shown]
     left = 0.39 * len(columns)
     for column, name in enumerate(columns):
         axis.annotate(
-            textwrap.fill(name, 11), (left + column + 0.5, -0.25), ha="center", va="bottom", fontsize=8.5,
+            textwrap.fill(symbols(name), 11), (left + column + 0.5, -0.25), ha="center", va="bottom", fontsize=8.5,
             color=SOFT if not column else style_of(0).colour, linespacing=1.1, annotation_clip=False,
         )  # fmt: skip
     for (cell, kappa), y in zip(rows, places, strict=True):
