@@ -214,11 +214,12 @@ def graphs(task, seeds, setup):
 def test_the_graph_learner_takes_the_steps_of_the_eager_one(variant, stages, seeds, without_a_gpu, monkeypatch):
     task = make("everything", mlp_batchnorm, augment=jitter, draws=1)
     grid = (16, 64, 128) if variant.ell == 1 else (16, 32)
-    arguments = (task, variant, seeds, Settings(grid, 16, Measure(noise=variant.zero_state)))
+    arguments = (task, variant, seeds, Settings(grid, 16, Measure(noise=variant.zero_state, reestimate=True)))
     expected = Run(*arguments).finish()
     monkeypatch.setattr("rootscale.lab.run.make_learner", graphs)
     without_a_gpu.clear()
     found = Run(*arguments).finish()
+    assert "test loss (BatchNorm re-estimated)" in expected.names
     assert len(without_a_gpu) == len(seeds) * (1 + stages)  # one for the warm start, one for each batch size
     for name in expected.names:
         np.testing.assert_allclose(found.values[name], expected.values[name], rtol=1e-8, atol=1e-10, err_msg=name)

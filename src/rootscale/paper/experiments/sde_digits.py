@@ -108,9 +108,6 @@ def measures(oracle: NetworkOracle) -> Functions:
     }
 
 
-LABELS = {"loss": "train loss", "accuracy": "train accuracy", "gradient norm": "gradient norm", "Tr Sigma": "Tr Σ"}
-
-
 def common_start(chain: Chain, steps: int, seed: int) -> AdamState:
     """The state of one run of the chain after so many steps from scratch."""
     oracle = chain.oracle
