@@ -18,7 +18,7 @@ from rootscale import Adam, Plan
 from rootscale.cli import lab as arguments
 from rootscale.cli import main
 from rootscale.cli.run_check import _say_cost
-from rootscale.cli.watching import _Watch, stoppable
+from rootscale.cli.watching import _Watch, speaking, stoppable
 from rootscale.integrations.trackers import TRACKERS, Track
 from rootscale.lab import (
     Arm,
@@ -219,6 +219,28 @@ def test_lines_count_runs_and_come_once_a_minute(capsys, monkeypatch) -> None:
     assert len(lines) == 4
     assert lines[0] == "running B = 64 (0 of 4 runs done, 8 %, about 12 min left)"
     assert lines[-1].startswith("finished B = 64 (1 of 4 runs done, 25 %")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_experiment_speaks_once_a_minute_and_counts_what_was_made_before_as_no_work(
+    terminal, capsys, monkeypatch
+) -> None:
+    now, moved = [0.0], []
+    monkeypatch.setattr("rootscale.cli.watching.time.monotonic", lambda: now[0])
+    show = speaking(Console(file=sys.stderr, force_terminal=terminal), lambda text, share: moved.append((text, share)))
+    for second in range(0, 151, 10):
+        now[0] = float(second)
+        show("B = 64, seed 0", 0.5 + second / 1000)
+    assert len(moved) == 16
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == (
+        []
+        if terminal
+        else [
+            "running B = 64, seed 0 (57 %, about 7 min left)",
+            "running B = 64, seed 0 (64 %, about 6 min left)",
+        ]
+    )
 
 
 def test_ctrl_c_says_where_the_runs_are_and_what_resumes_them(capsys, monkeypatch) -> None:

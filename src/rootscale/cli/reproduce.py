@@ -86,6 +86,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
+    from rootscale.cli.watching import speaking
     from rootscale.paper.experiments import experiments
     from rootscale.paper.running import reproduce_all
     from rootscale.paper.work import How, Watch
@@ -112,7 +113,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         def ended(number: int, total: int, run: str, outcome: str) -> None:
             _print(console, f"{number} of {total}: {run}: {outcome}")
 
-        complete = reproduce_all(works, how, Watch(bar, ended))
+        complete = reproduce_all(works, how, Watch(speaking(console, bar), ended))
     for work, done in zip(works, complete, strict=True):
         _show(console, work, done, bool(args.only))
     return 0 if all(complete) else UNFINISHED

@@ -19,7 +19,7 @@ from rootscale.lab import Observer, UnfinishedError
 if TYPE_CHECKING:
     from rootscale.lab import Run
 
-__all__ = ["duration", "observing", "stoppable", "tracker"]
+__all__ = ["duration", "observing", "speaking", "stoppable", "tracker"]
 
 #: Seconds between two lines where there is no terminal.
 EVERY = 60.0
@@ -31,6 +31,23 @@ def observing(console: Console, measured: Callable[[Path, Run], object] | None =
     watch = _Watch(console)
     with progress(console) as bar:
         yield Observer(partial(watch, bar), lambda text: _say(f"note: {text}"), measured)
+
+
+def speaking(console: Console, bar: Callable[[str, float], None]) -> Callable[[str, float], None]:
+    """Return what moves a bar, and without a terminal prints a line a minute instead: what is run, and the share."""
+    begun = last = time.monotonic()
+    first: float | None = None  # what was made before
+
+    def show(label: str, share: float) -> None:
+        nonlocal first, last
+        bar(label, share)
+        first = share if first is None else first
+        now = time.monotonic()
+        if not (console.is_terminal or console.quiet) and now - last > EVERY:
+            last = now
+            _say(f"running {label} ({_so_far(share, now - begun, first)})")
+
+    return show
 
 
 class _Watch:
@@ -64,9 +81,14 @@ class _Watch:
         return sum(share for _, share in self.shares.values()) / self.runs
 
     def __str__(self) -> str:
-        share = self.share
-        left = duration((time.monotonic() - self.begun) * (1 - share) / share) if 0.02 < share < 1 else ""
-        return f"{self.done} of {self.runs} runs done, {100 * share:.0f} %" + (f", about {left} left" if left else "")
+        return f"{self.done} of {self.runs} runs done, {_so_far(self.share, time.monotonic() - self.begun)}"
+
+
+def _so_far(share: float, seconds: float, first: float = 0.0) -> str:
+    """Return the share of the work that is done, and about how long the rest takes, from what so many seconds made."""
+    made = share - first
+    left = f", about {duration(seconds * (1 - share) / made)} left" if made > 0.02 and share < 1 else ""
+    return f"{100 * share:.0f} %{left}"
 
 
 def tracker(name: str | None) -> Callable[[Path, Run], object] | None:
