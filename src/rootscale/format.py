@@ -9,10 +9,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-__all__ = ["few_digits", "format_table", "listed", "percent", "plus_minus", "ranges", "show", "symbols", "typeset"]
-
-#: How the paper writes hyperparameters.
-_SYMBOLS = {"eta": "η", "eps": "ε", "beta1": "β₁", "beta2": "β₂"}
+__all__ = ["few_digits", "format_table", "listed", "percent", "plus_minus", "ranges", "show", "typeset"]
 
 
 def show(value: int | float | Fraction | None) -> str:
@@ -129,15 +126,6 @@ def typeset(text: str) -> str:
     """
     text = re.sub(r"(?<![\w)])-(?=\d)", "\N{MINUS SIGN}", text)
     return re.sub(r" (?=[%±=])|(?<=[±=<>]) ", "\N{NO-BREAK SPACE}", text)
-
-
-def symbols(text: str) -> str:
-    """Return a text with the names of hyperparameters as the paper writes them.
-
-    >>> symbols("linear: eta, beta1, beta2"), symbols("a beta, eps")
-    ('linear: η, β₁, β₂', 'a beta, ε')
-    """
-    return re.sub(r"\b(eta|eps|beta1|beta2)\b", lambda found: _SYMBOLS[found[0]], text)
 
 
 def format_table(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,30 @@ from rootscale.trajectory import Trajectory
 __all__ = ["draw_orders", "draw_trajectories"]
 
 
-def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+#: Test functions beside each other, and the inches of a panel: a page of 900 pixels shows them in full.
+COLUMNS, PANEL = 3, (3.0, 2.2)
+
+
+def _figure(functions: int) -> tuple[Any, Any]:
+    """Return a figure with two panels above each other for every test function, and all its axes."""
+    columns = min(COLUMNS, functions)
+    rows = 2 * math.ceil(functions / columns)
+    width, height = PANEL
     figure = need_matplotlib().figure.Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, sharex="col" if rows > 1 else False)
+    axes = figure.subplots(rows, columns, squeeze=False)
     plain_axes(axes.flat)
     for axis in axes.flat:
         axis.tick_params(labelsize=8)
+    for above, below in list(_pairs(axes))[functions:]:
+        above.set_axis_off()
+        below.set_axis_off()
     return figure, axes
+
+
+def _pairs(axes: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the two panels of each test function."""
+    for row in range(0, len(axes), 2):
+        yield from zip(axes[row], axes[row + 1], strict=True)
 
 
 def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
@@ -38,12 +56,12 @@ def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
 
 
 #: How words are written that the program prints as users type them.
-NAMES = {"sgd": "SGD", "rmsprop": "RMSprop", "adam": "Adam", "gaussian": "Gaussian"}
+NAMES = {"sgd": "SGD", "rmsprop": "RMSprop", "adam": "Adam", "signsgd": "SignSGD", "gaussian": "Gaussian"}
 
 
 def _named(title: str) -> str:
     """Return the title of a study as a figure has it."""
-    return symbols(" ".join(NAMES.get(word, word) for word in title.split(" ")))
+    return symbols(re.sub(r"\w+", lambda word: NAMES.get(word[0], word[0]), title))
 
 
 def _spread(trajectory: Trajectory, name: str) -> tuple[Any, Any, Any, Any, Any]:
@@ -70,7 +88,7 @@ def draw_trajectories(
     scale: float = 1.0,
     steps: tuple[str, float] | None = None,
 ) -> Path:
-    """Draw a column for each test function: above, mean and spread of every process; below, differences to the first.
+    """Draw two panels for each test function: above, mean and spread of every process; below, differences to the first.
 
     Args:
         trajectories: by label; all at the same times and with the same test functions. Differences are to the first.
@@ -82,12 +100,10 @@ def draw_trajectories(
         steps: ``(label, time of a step)`` for a second time axis on top, in steps.
     """
     base_label, base = next(iter(trajectories.items()))
-    names = base.names
-    figure, axes = _figure(2, len(names), 3.5, 2.9)
-    for column, name in enumerate(names):
-        above, below = axes[:, column]
+    figure, axes = _figure(len(base.names))
+    for (above, below), name in zip(_pairs(axes), base.names, strict=False):
         for (label, trajectory), style in zip(trajectories.items(), line_styles(len(trajectories)), strict=True):
-            _draw_process(axes[:, column], trajectory, base, name, (label, trajectory.times / scale, style))
+            _draw_process((above, below), trajectory, base, name, (label, trajectory.times / scale, style))
         above.set_title((labels or {}).get(name, symbols(name)), fontsize=10)
         below.set_xlabel(time, fontsize=9)
         if steps is not None:
@@ -99,12 +115,13 @@ def draw_trajectories(
             top.set_xlabel(label, fontsize=7, color=SOFT)
     replicas = min(trajectory.replicas for trajectory in trajectories.values())
     spread = "10–90 % of replicas" if base.values else "95 % of the mean"
-    axes[0, 0].set_ylabel(f"mean, band: {spread}", fontsize=9)
-    axes[1, 0].set_ylabel(f"minus {base_label}\nband: 95 %, {replicas} replicas", fontsize=9)
+    for above, below in axes[:, 0].reshape(-1, 2):
+        above.set_ylabel(f"mean, band:\n{spread}", fontsize=9)
+        below.set_ylabel(_named(f"minus {base_label}\nband: 95 %, {replicas:,} replicas"), fontsize=9)
     lines, texts = axes[0, 0].get_legend_handles_labels()
-    figure.legend(lines, map(symbols, texts), loc="outside lower center", ncols=len(texts), frameon=False, fontsize=9)
+    figure.legend(lines, map(_named, texts), loc="outside lower center", ncols=len(texts), frameon=False, fontsize=9)
     if title:
-        figure.suptitle(_named(title), fontsize=11)
+        figure.suptitle(_named(title), fontsize=12, fontweight="bold", x=0.012, ha="left")
     return _save(figure, path)
 
 

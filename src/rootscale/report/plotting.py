@@ -109,14 +109,19 @@ def spread(places: Sequence[float], least: float) -> list[float]:
     return found
 
 
+_SIGNS = {"theta": "θ", "eta": "η", "eps": "ε", "beta1": "β₁", "beta2": "β₂", "ell": "ℓ", "kappa": "κ"}
+
+
 def symbols(text: str) -> str:
     """Return a text with the signs of mathematics for the names that the program prints.
 
     >>> symbols("theta^2"), symbols("theta*u"), symbols("cos theta"), symbols("SVAG ell=2"), symbols("eta=0.25")
     ('θ²', 'θ u', 'cos θ', 'SVAG ℓ = 2', 'η = 0.25')
+    >>> symbols("linear: eta, beta1"), symbols("eps, a beta")
+    ('linear: η, β₁', 'ε, a beta')
     """
-    for name, sign in (("theta", "θ"), ("eta", "η"), ("ell", "ℓ"), ("kappa", "κ")):
-        text = re.sub(rf"(?<![a-z]){name}(?![a-z])", sign, text)
+    for name, sign in _SIGNS.items():
+        text = re.sub(rf"(?<![a-z]){name}(?![a-z0-9])", sign, text)
     text = text.replace("^2", "²").replace("*", " ")
     return re.sub(r"(?<=\w)=(?=[\w.])", " = ", text)
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rootscale.format import symbols
 from rootscale.lab import Settings, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
 from rootscale.paper.parts import BASE, cifar10_task, kappa, kept, label_of, settings_for, size_of
 from rootscale.paper.shown import CONTRADICTED, UNDECIDED, Dot, Outcome, Planned, Shown
+from rootscale.report.plotting import symbols
 from rootscale.rules import rule_text
 
 #: What each rule can scale besides the learning rate.

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rootscale.format import symbols
 from rootscale.paper.figures.canvas import new_figure, save
 from rootscale.paper.groups import Cell, Group, Measured
-from rootscale.report.plotting import need_matplotlib
+from rootscale.report.plotting import need_matplotlib, symbols
 from rootscale.report.styles import GRID, SOFT, style_of
 
 __all__ = ["draw_group"]
