@@ -12,6 +12,7 @@ from rich.console import Console
 
 from rootscale.cli import main
 from rootscale.cli.run_check import show_check
+from rootscale.format import percent
 from rootscale.lab import Check
 from rootscale.paper.entries import entries_of
 from rootscale.paper.experiments.momentum_switch import measured
@@ -144,6 +145,17 @@ def test_the_checks_in_the_table_of_results_are_those_of_the_documentation():
     seeds = re.search(r"^B = 128, sqrt +undecided .* (\d+)$", shown, re.M)[1]
     assert f"16 times undecided ({seeds} seeds would decide)" in rule
     assert re.search(r"^SVAG ell = 2 .* same +(.*)$", shown, re.M)[1] in svag
+
+
+def test_the_gaps_of_the_tiny_gpt_are_those_of_the_results():
+    base, converted, left, rate, zeroed, ramp = finals_of(ROOT / "results" / "gpt-tiny-switch")
+    assert {final.seeds for final in (base, converted, left, rate, zeroed, ramp)} == {8}
+    told = [percent((far := final.curve("test loss")).gap, far.se) for final in (ramp, converted, zeroed, left, rate)]
+    page = (ROOT / "docs" / "language.md").read_text().partition("| 8 → 128 in mid-run | gap |")[2]
+    assert re.findall(r"\| ([\d.]+ ± [\d.]+ %) \|", page)[:5] == told
+    protocol = (ROOT / "results" / "PROTOCOL.md").read_text()
+    assert f"({told[1]} against {told[3]})" in protocol
+    assert f"with zeros the gap is {told[2]}" in protocol
 
 
 def test_the_bands_hold_as_often_as_the_page_of_the_verdict_says():

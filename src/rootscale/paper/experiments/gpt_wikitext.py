@@ -18,6 +18,9 @@ A small copy of it (``gpt-enwik8``, ``gpt-switch``, ``gpt-svag``): the same net 
 128 times smaller and over 1 % of the samples, so that steps, betas and eps at the base are about the paper's: the
 table's betas and eps are taken to hold at batch size 8, with lr 2e-4 there (at batch size 8 the paper's 1e-3 is much).
 
+A tiny copy that a CPU can train with many seeds (``gpt-tiny-switch``): two layers of width 32 and sequences of 32, the
+table's betas and eps at batch size 8 with lr 2e-3, as in `rootscale.paper.experiments.gpt_check`.
+
 The paper's values carried down by the rule (``gpt-table``, ``gpt-table-switch``): the same net and text at B = 64, with
 the table's hyperparameters converted from 1,024 to it, and up to 1,024 again; 67 million tokens, 4 seeds.
 
@@ -40,6 +43,7 @@ from rootscale.paper.shown import Shown
 #: The appendix's eps at batch size 1,024.
 EPS = 2e-8
 SMALL = Setting("enwik8", reference=8, eta=2e-4)
+TINY = Setting("enwik8", length=32, reference=8, eta=2e-3)
 TABLE = Setting("enwik8")
 #: How much higher a loss, in nats, still counts as kept after a switch: the margin of results/PROTOCOL.md.
 MARGIN = 0.01
@@ -49,11 +53,14 @@ def _experiment(name: str, title: str, minutes: float, lines: Lines, defaults: O
     """Return an experiment; its claim goes by what its lines are."""
     kind = lines.func  # type: ignore[attr-defined]
     claim, source = CLAIMS[kind]
+    shown = SHOWN[kind]
+    if defaults.model != "gpt":
+        shown = replace(shown, headline=partial(headline, title.partition(" on ")[0]))
     return Experiment(
         name, title, claim, source, minutes, defaults, lines, gaps, ("gpt-6", "gpt-4"),
         smoke={"eps": defaults.eps, **smoke}, measure="test loss",
         shown=replace(
-            SHOWN[kind],
+            shown,
             differs=DIFFERS.get(name, ""),
             paper_setting=name not in DIFFERS,
             stands_for=STANDS_FOR.get(name, ""),
@@ -107,6 +114,15 @@ EXPERIMENTS = [
         3,
         partial(switch, SMALL),
         Options(epochs=3 / 16, batch_sizes=(8, 32, 128), eps=EPS, model="gpt", points=12),
+        batch_sizes=(1024, 2048, 4096),
+        epochs=2,
+    ),
+    _experiment(
+        "gpt-tiny-switch",
+        "A tiny GPT on enwik8, a switch in mid-run",
+        5,
+        partial(switch, TINY),
+        Options(epochs=0.0228, batch_sizes=(8, 32, 128), seeds=8, eps=EPS, model="gpt-tiny", points=24),
         batch_sizes=(1024, 2048, 4096),
         epochs=2,
     ),
