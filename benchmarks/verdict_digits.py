@@ -14,24 +14,25 @@ on two cores, three on a GPU.
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from rootscale.files import write_json
+from rootscale.cli.console import make_console
+from rootscale.cli.watching import observing
+from rootscale.files import whole, write_json
 from rootscale.format import plus_minus
-from rootscale.lab import Forked, Here, Observer, Settings, Setup, Task, Variant, grid, sweep
+from rootscale.lab import Forked, Here, Settings, Setup, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
 from rootscale.lab.result import LOSSES
 from rootscale.paper.tasks import digits
@@ -136,9 +137,29 @@ def rates(found: dict[str, Any]) -> Iterator[str]:
             yield f"0 (< {limit:.1f})" if count == 0 else f"100 (> {100 - limit:.1f})"
 
 
-def tell(progress: Progress, bar: TaskID, label: str, run: int, runs: int, share: float) -> None:
-    """Moves the bar; processes report out of turn, so it is rough."""
-    progress.update(bar, completed=(run + share) / runs)
+def text_of(made: dict[str, Any]) -> str:
+    """Return the table of all entries, and the worst rates."""
+    results, n = made["results"], made["repetitions"]
+    console = Console(width=120, record=True, file=io.StringIO())
+    table = Table(
+        "", "true gap, %", *(f"{verdict}, %" for verdict in VERDICTS), title="share of checks with each verdict"
+    )
+    for name, found in results.items():
+        gap = "0" if name.endswith("null pairs") else f"{100 * found['gap']:.1f} ± {100 * found['error']:.1f}"
+        table.add_row(name, gap, *rates(found))
+    console.print(table)
+    null = max(one["counts"]["different"] for name, one in results.items() if name.endswith("null pairs"))
+    wrong = [one["counts"] for one in results.values() if one["gap"] >= 2 * TOLERANCE]
+    same, decided = max(counts["same"] for counts in wrong), np.mean([counts["different"] for counts in wrong])
+    limits = [binomial_limit(count, n) for count in (null, same)]
+    lines = [
+        *(line.rstrip() for line in console.export_text().splitlines()),
+        f"{made['hardware']}, torch {made['versions']['torch']}, {n} repetitions of {made['seeds']} seeds",
+        f"null_different={null / n:.3f} wrong_same={same / n:.3f} wrong_different={decided / n:.3f}",
+        f"at 95 %, null_different < {limits[0]:.3f} and wrong_same < {limits[1]:.3f}",
+        "± of a share is one standard error, of a gap half its band; (< x) and (> x) are exact limits at 95 %.",
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -154,37 +175,30 @@ def main() -> None:
     torch.set_num_threads(1 if cpu else torch.get_num_threads())
     total = args.repetitions * args.seeds
     results: dict[str, dict[str, Any]] = {}
-    with Progress(disable=not sys.stdout.isatty()) as progress:
-        for name, make in PROBLEMS.items():
-            problem, bar = make(), progress.add_task(name, total=1.0)
-            size = int(problem.task.plan.batch_size.total)
-            stop = int(problem.task.plan.samples or 0)
-            sizes = [size, *(size * kappa for kappa in problem.kappas)]
-            settings = Settings(
-                grid=grid(stop, 30, problem.switch_at, sizes), switch_at=problem.switch_at, setup=Setup(args.device)
-            )
-            entries = {entry: problem.variant(entry) for entry in problem.entries}
-            variants, folder = [Variant(), *entries.values()], args.runs / name.replace(" ", "-")
+    for name, make in PROBLEMS.items():
+        problem = make()
+        size = int(problem.task.plan.batch_size.total)
+        stop = int(problem.task.plan.samples or 0)
+        sizes = [size, *(size * kappa for kappa in problem.kappas)]
+        settings = Settings(
+            grid=grid(stop, 30, problem.switch_at, sizes), switch_at=problem.switch_at, setup=Setup(args.device)
+        )
+        entries = {entry: problem.variant(entry) for entry in problem.entries}
+        with observing(make_console()) as observe:
             runs = sweep(
                 problem.task,
-                variants,
+                [Variant(), *entries.values()],
                 seeds=range(total),
                 settings=settings,
-                store=folder,
+                store=args.runs / name.replace(" ", "-"),
                 execute=Forked(together=400) if cpu else Here(total),
-                observe=Observer(partial(tell, progress, bar)),
+                observe=observe,
             )
-            base = runs.trajectories[Variant()]
-            results[f"{name}: null pairs"] = judge(base, base, args.repetitions, args.seeds, shift=args.seeds)
-            for entry, variant in entries.items():
-                results[f"{name}: {entry}"] = judge(base, runs.trajectories[variant], args.repetitions, args.seeds)
-    table = Table(
-        "", "true gap, %", *(f"{verdict}, %" for verdict in VERDICTS), title="share of checks with each verdict"
-    )
-    for name, found in results.items():
-        gap = "0" if name.endswith("null pairs") else f"{100 * found['gap']:.1f} ± {100 * found['error']:.1f}"
-        table.add_row(name, gap, *rates(found))
-    Console(width=120).print(table)
+        base = runs.trajectories[Variant()]
+        print(f"judging {name}", file=sys.stderr)
+        results[f"{name}: null pairs"] = judge(base, base, args.repetitions, args.seeds, shift=args.seeds)
+        for entry, variant in entries.items():
+            results[f"{name}: {entry}"] = judge(base, runs.trajectories[variant], args.repetitions, args.seeds)
     args.out.mkdir(parents=True, exist_ok=True)
     made = {
         "command": f"python benchmarks/verdict_digits.py --repetitions {args.repetitions} --seeds {args.seeds}",
@@ -195,14 +209,10 @@ def main() -> None:
         "results": results,
     }
     write_json(args.out / "digits.json", made)
-    null = max(one["counts"]["different"] for name, one in results.items() if name.endswith("null pairs"))
-    wrong = [one["counts"]["same"] for one in results.values() if one["gap"] >= 2 * TOLERANCE]
-    decided = np.mean([one["counts"]["different"] for one in results.values() if one["gap"] >= 2 * TOLERANCE])
-    n = args.repetitions
-    print(f"{args.device}, torch {torch.__version__}, {n} repetitions of {args.seeds} seeds")
-    print(f"null_different={null / n:.3f} wrong_same={max(wrong) / n:.3f} wrong_different={decided / n:.3f}")
-    limits = [binomial_limit(count, n) for count in (null, max(wrong))]
-    print(f"at 95 %, null_different < {limits[0]:.3f} and wrong_same < {limits[1]:.3f}")
+    text = text_of(made)
+    print(text)
+    with whole(args.out / "digits.txt") as temporary:
+        temporary.write_text(f"{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ __all__ = ["environment", "processor"]
 
 def environment(device: str) -> dict[str, Any]:
     """Return the versions of what computes, and the name of the hardware it runs on."""
-    hardware = f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    hardware = f"{processor()}, {os.cpu_count()} cores, {threads} {'thread' if threads == 1 else 'threads'}"
     if torch.device(device).type == "cuda":
         try:
             hardware = torch.cuda.get_device_name(device)
