@@ -46,12 +46,12 @@ def _adam_like() -> Iterator[Family]:
         "adam", Adam, _SQRT, _MOMENTS, Spelling("Adam", _ADAM_VALUES, _ADAM_STATE), "theorem", f"{PAPER}, Thm 5.3",
         "theta moves by eta m / sqrt(v), and sqrt(v) is the noise: the SDE's constants are sigma eta, (1 - beta) / "
         "eta^2 and eps eta, its clock is k eta^2.",
-        measured="gpt-switch", bias_corrected=True, elementwise=True,
+        measured="cifar10-switch", bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "adamw", AdamW, _SQRT, _MOMENTS, Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE), "derived", f"{PAPER}, Thm 5.3",
         "Adam's SDE with a drift -(lambda / eta) theta: lambda / eta is the decay per unit of time.",
-        measured="gpt-switch", bias_corrected=True, elementwise=True,
+        measured="gpt-tiny-switch", bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "rmsprop", RMSprop, _SQRT, {"v": "v", "step": "step_counter"},

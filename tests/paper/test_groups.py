@@ -155,7 +155,7 @@ def test_when_it_matters_has_the_measured_numbers(entries):
     assert 1.5 < gpt.found[16, "floors .8, .9"].gap < 2.5, "twice its range"
     assert min(gpt.found[16, form].gap for form in ("power", "floors .7, .9")) > 10
     lr_only = [cells[name].found[4, "learning rate only"].gap for name in ("gpt-999", "digits-999", "convnet-999")]
-    assert [round(100 * abs(gap)) for gap in lr_only] == [33, 18, 22], "18 to 33 %"
+    assert [round(100 * abs(gap)) for gap in lr_only] == [33, 18, 22]
     left = gpt95.found[4, "learning rate only"]
     assert left.final.curves["test loss"].gap[-1] == pytest.approx(0, abs=0.05), "back at the end"
     assert cells["digits-95"].found[4, "learning rate only"].keeps(cells["digits-95"].null)

@@ -8,7 +8,7 @@ import pytest
 
 from rootscale.paper.entries import entries_of
 from rootscale.paper.experiments import experiments
-from rootscale.paper.finals import End
+from rootscale.paper.finals import SEED_DEVIATION, End
 from rootscale.paper.overview import claims_of
 from rootscale.paper.shown import CONTRADICTED, REPRODUCED, UNDECIDED, judge_ends
 from rootscale.report import plotting
@@ -78,7 +78,27 @@ def test_the_epochs_of_a_warm_start_are_those_that_are_stored(entries):
     (entry,) = [entry for entry in entries if entry.folder.name == "cifar10-svag-rmsprop-warm"]
     samples = entry.check.base.trajectory.meta["samples"]
     assert [round(samples[i] / 50_000) for i in (0, -1)] == [6, 8]
-    assert "of a run of 8 the last 2" in entry.experiment.shown.differs
+    assert "the last of fewer" in entry.experiment.shown.differs
+    assert entry.record["options"]["epochs"] == 8
+
+
+def test_an_outcome_of_one_seed_says_so_and_where_the_limit_is_exceeded(entries):
+    claims = {claim.title: claim for claim in claims_of(entries)}
+    adam, rmsprop = (claims[f"The square root rule: VGG-16, {name}"] for name in ("Adam", "RMSprop"))
+    assert (adam.outcome, adam.qualified) == (REPRODUCED, " (one seed)")
+    assert (rmsprop.outcome, rmsprop.qualified) == (CONTRADICTED, " at B = 16,384 (one seed)")
+    assert {claim.qualified for claim in claims.values() if claim.outcome == "not run"} == {""}
+    table = (RESULTS / "README.md").read_text(encoding="utf-8")
+    assert "| **contradicted** at B = 16,384 (one seed) |" in table
+    (row,) = [line for line in table.splitlines() if line.startswith("| **A large-batch recipe on one GPU.**")]
+    assert "| 1 to 4 |" in row
+
+
+def test_the_deviation_of_a_single_run_is_that_of_the_switch(entries):
+    (switch,) = [entry for entry in entries if entry.experiment.name == "cifar10-switch"]
+    base = switch.check.base.trajectory
+    assert base.values["test accuracy"][:, -1].std(ddof=1) == pytest.approx(SEED_DEVIATION, abs=2e-4)
+    assert (switch.record["options"]["epochs"], base.replicas, switch.finals[0].batch_size) == (60, 3, 256)
 
 
 def test_the_titles_of_figures_are_sentences_with_the_stored_numbers(entries):

@@ -8,6 +8,7 @@ null's by no more than `TOLERANCE` of the range, or by no more than twice the er
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -159,14 +160,14 @@ class Group:
         if len(switched) <= 3:
             return "; ".join(f"{cell.title} {cell.gaps(self.told)}" for cell in switched)
         first, *others = self.told
-        own = self.shared(cells, first)
+        own, cases = self.shared(cells, first), _cases(cells, first)
         parts = []
         for form in others:
             both = self.shared(cells, form)
             parts.append(f"{form}: {both.kept} of {both.cases} ({both.first}){_worst(_cases(cells, form), both.cases)}")
         return (
             f"of the switches to at most 16 times the batch, {first} kept the run in {own.kept} of {own.cases}"
-            f"{_worst(_cases(cells, first), own.cases)}. Other forms, in the cases where {first} was run too (in "
+            f"{_verdicts(cases)}{_worst(cases, own.cases)}. Other forms, in the cases where {first} was run too (in "
             f"brackets, how many of these {first} kept): {'; '.join(parts)}"
         )
 
@@ -221,9 +222,9 @@ class Group:
         parts.append(
             "Largest gap of the mean curves over the range of the base's, ± one standard error over seeds: validation "
             "loss of a GPT, train loss of other nets, test loss where weights are averaged. Bold: at most "
-            f"{percent(TOLERANCE)} (or two errors) more than the null's. A negative gap is a lower loss than that of "
-            "the kept batch: another run, if a welcome one. Empty: the form does not exist, comes to the same run as "
-            "one that is shown, or was not run."
+            f"{percent(TOLERANCE)} (or two errors) more than the null's, whatever their signs; the verdict of the "
+            "check asks for more. A negative gap is a lower loss than that of the kept batch: another run, if a "
+            "welcome one. Empty: the form does not exist, comes to the same run as one that is shown, or was not run."
         )
         parts += list(self._more(cells))
         parts += ["## Runs", "\n".join(_made(entry) for entry in entries)]
@@ -251,6 +252,13 @@ def _cases(cells: Sequence[Cell], form: str) -> dict[tuple[str, int], tuple[Meas
         for (kappa, name), one in cell.found.items()
         if not cell.scratch and name == form and kappa <= 16
     }
+
+
+def _verdicts(cases: Mapping[tuple[str, int], tuple[Measured, bool]]) -> str:
+    """Return what the check says of the runs that were kept: its verdict asks for more."""
+    found = Counter(one.final.verdict for one, kept in cases.values() if kept and one.final.verdict)
+    told = ", ".join(f"{count} *{verdict}*" for verdict, count in sorted(found.items(), key=lambda pair: pair[0]))
+    return f" (by the verdict of the check, which asks for more, {told})" if told else ""
 
 
 def _worst(cases: Mapping[tuple[str, int], tuple[Measured, bool]], told: int) -> str:
@@ -313,7 +321,15 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
             "Not in the paper. Muon and Lion normalise momentum itself; counting powers of the batch size leaves a "
             "choice `a`: `lr * kappa^((1+a)/2)`, `(1-mu) * kappa^a`, `buffer * kappa^((a-1)/2)`",
             "no SDE",
-            ("a = 1/2", "a = 0", "a = 1", "noise 10 times the gradient", "Adam's rule", "learning rate only, linear"),
+            (
+                "a = 1/2",
+                "a = 0",
+                "a = 1",
+                "noise 10 times the gradient",
+                "Adam's rule",
+                "learning rate only, square root",
+                "learning rate only, linear",
+            ),
             _RULES,
         ),
     }

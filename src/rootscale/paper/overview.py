@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.paper.entries import Entry, entries_of
-from rootscale.paper.experiment import question_of
+from rootscale.paper.experiment import Stored, question_of
 from rootscale.paper.figures.canvas import short_labels
-from rootscale.paper.finals import ACCURACY, Final, format_curve, format_gap
+from rootscale.paper.finals import ACCURACY, End, Final, format_curve, format_gap
 from rootscale.paper.groups import GROUPS, Group, cells_of
 from rootscale.paper.headline import HEADLINES, ways_of
 from rootscale.paper.pages import row
+from rootscale.paper.shown import CONTRADICTED, judge_ends
 
 __all__ = ["Claim", "claims_of", "outcome_tables"]
 
@@ -69,13 +70,29 @@ class Claim:
         return not options["smoke"] and bool(options["epochs"] == self.planned.options.epochs)
 
     @property
+    def told(self) -> Entry | None:
+        """What decides and is there; None where nothing is."""
+        return next((entry for entry in self.stored if self.decides(entry) and entry.there), None)
+
+    @property
     def outcome(self) -> str:
         """The outcome in a word; "not run" where nothing is there that decides."""
-        told = next((entry for entry in self.stored if self.decides(entry)), None)
-        if told is None:
-            return "not run"
-        judge = told.experiment.shown.judge if told.there else None
-        return "not run" if judge is None else judge(told.finals)
+        judge = None if self.told is None else self.told.experiment.shown.judge
+        return "not run" if self.told is None or judge is None else judge(self.told.finals)
+
+    @property
+    def qualified(self) -> str:
+        """What belongs beside the outcome: where a limit is exceeded, and that one seed alone says so."""
+        if self.told is None or self.outcome == "not run":
+            return ""
+        finals, shown = self.told.finals, self.told.experiment.shown
+        far = [
+            final.label
+            for final in finals[1:]
+            if shown.limit and _exceeds(final.end(self.told.experiment.drawn), shown.limit)
+        ]
+        where = f" at {', '.join(far)}" if far and not shown.dots and self.outcome == CONTRADICTED else ""
+        return where + (" (one seed)" if max(final.seeds for final in finals) == 1 else "")
 
     def differences(self, entry: Entry) -> str:
         """Return how runs differ from the paper's."""
@@ -84,6 +101,10 @@ class Claim:
         if entry.there and not shown.stands_for:
             parts += _other_options(entry.record["options"], self.planned.options.to_dict())
         return "; ".join(parts) or "yes"
+
+
+def _exceeds(end: End, limit: float) -> bool:
+    return judge_ends([end], limit) == CONTRADICTED
 
 
 def _other_options(made: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[str]:
@@ -127,9 +148,11 @@ def _paper_row(claim: Claim, results: Path) -> str:
         link = f" ([page]({page.relative_to(results)}))" if entry.there or page.exists() else ""
         instead = "" if claim.decides(entry) else "*in another setting:* "
         measured.append(f"{instead}{_measured(entry)}{link}")
-        seeds.append(str(found.seeds))
+        seeds.append(_seeds(entry, found))
         like.append(claim.differences(entry))
-    return row(words, f"**{outcome}**", *("<br>".join(cells) for cells in (measured, seeds, like)), command)
+    return row(
+        words, f"**{outcome}**{claim.qualified}", *("<br>".join(cells) for cells in (measured, seeds, like)), command
+    )
 
 
 def _cost(entry: Entry) -> str:
@@ -159,9 +182,17 @@ def _measured(entry: Entry) -> str:
         unit = "points of test accuracy" if function == ACCURACY else "nats of validation loss"
         gaps = [f"{label} {_short(format_gap(function, final.end(function)))}" for label, final in _named(finals)]
         text = f"{unit} less the base's: {', '.join(gaps)}"
+        told = [f"{label} {final.verdict}" for label, final in _named(finals) if final.verdict]
+        text += f"; verdict of the check: {', '.join(told)}" if told else ""
     missing = len(entry.record["missing"])
     runs = f"{missing} {'runs' if missing > 1 else 'run'}"
     return text + (f". *Missing:* {runs}, `{entry.record['command']}`" if missing else "")
+
+
+def _seeds(entry: Entry, found: Stored) -> str:
+    """Return how many seeds there are; of runs that have fewer than others, from how many on."""
+    fewest = min(final.seeds for final in entry.finals) if entry.there else found.seeds
+    return str(found.seeds) if fewest == found.seeds else f"{fewest} to {found.seeds}"
 
 
 def _named(finals: Sequence[Final]) -> list[tuple[str, Final]]:
@@ -193,7 +224,7 @@ def _beyond(entries: Sequence[Entry], results: Path) -> Iterator[str]:
             told = f"{shown.headline(entry.finals)}. " if shown.headline is not None and shown.compares else ""
             finding = f"{told}{_measured(entry)} ([page]({(entry.folder / 'README.md').relative_to(results)}))"
             made_by = entry.record["command"] if entry.there else entry.command
-            yield row(question, finding, str(found.seeds), figure, f"`{made_by}`")
+            yield row(question, finding, _seeds(entry, found), figure, f"`{made_by}`")
 
 
 def _group_row(group: Group, entries: Sequence[Entry]) -> str:

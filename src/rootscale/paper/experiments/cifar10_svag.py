@@ -99,7 +99,7 @@ def _experiment(optimizer: str, defaults: Options, warm: bool = False) -> Experi
             partial(headline, TITLES[optimizer], "train loss"),
             "train loss",
             judge=judge,
-            differs="VGG-16, 2 epochs from epoch 30 on, of a run of 8 the last 2 (the paper: ResNet, ℓ up to 8)"
+            differs="VGG-16 (the paper: ResNet, ℓ up to 8); 2 epochs, from epoch 30 of 500 on or the last of fewer"
             if warm
             else "VGG-16, epochs 0 to 2",
             paper_setting=False,
