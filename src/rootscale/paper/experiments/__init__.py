@@ -22,6 +22,7 @@ FILES = (
     "cifar10_vk",
     "mlp_sde",
     "floors",
+    "stages",
     "momentum_switch",
     "sooner",
     "gpt_wikitext",

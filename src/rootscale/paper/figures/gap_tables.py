@@ -74,6 +74,8 @@ def _name(cell: Cell) -> list[str]:
     """Return the net, and what else there is to say: whether its weights are averaged, and beta2."""
     net, *rest = cell.title.split(", ")
     said = [f"β₂ = {text.rpartition(' ')[2]}" if " and " in text else text for text in rest]
+    if len(cell.kappas) == 1:
+        return [", ".join((net, *said))]
     return [*textwrap.wrap(net, 26), ", ".join(said)]
 
 
