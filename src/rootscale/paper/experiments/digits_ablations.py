@@ -24,7 +24,7 @@ from rootscale.lab import Settings
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments.cifar10_ablations import ROWS, SUBSETS
 from rootscale.paper.experiments.floors import PROBLEMS
-from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, words
+from rootscale.paper.experiments.switch_lines import Comparison
 from rootscale.rules import rule_text
 
 __all__ = ["BETAS", "EXPERIMENTS", "RULES"]
@@ -57,21 +57,17 @@ def lines(problem: str, scratch: bool, options: Options) -> tuple[list[Line], Se
 
 def _experiment(problem: str, sizes: tuple[int, ...], scratch: bool) -> Experiment:
     chosen, cell = PROBLEMS[problem], f"{problem}{'-scratch' if scratch else ''}"
-    return Experiment(
-        name=f"ablations-{cell}",
+    return chosen.experiment(
+        "ablations",
+        cell,
+        partial(lines, problem, scratch),
+        sizes,
         title=f"Subsets of the rule: {chosen.title}, {'from scratch' if scratch else 'a switch in mid-run'}",
         claim="Not in the paper. Which of the paper's subsets of the rule, and of its linear rules, keeps the run of a "
         "small net",
         source="appendix, Ablation study on the proposed scaling rule; Ablation against linear scaling rules",
         minutes=2,
-        defaults=replace(chosen.options, batch_sizes=sizes),
-        lines=partial(lines, problem, scratch),
-        words=partial(words, chosen.judged),
-        place=f"ablations/{cell}",
         smoke={"epochs": 1, "batch_sizes": (1024, 4096)},
-        measure=chosen.measure,
-        keeps=KEEPS,
-        told=chosen.judged,
     )
 
 

@@ -23,13 +23,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from rootscale import hparams
 from rootscale.format import show
 from rootscale.lab import Settings, Task
 from rootscale.lab.task import Tensors
 from rootscale.paper import tasks
-from rootscale.paper.experiment import Experiment, Line, Options
+from rootscale.paper.experiment import Experiment, Line, Lines, Options
 from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, constant, digits_task, gpt_task, words
 from rootscale.paper.models import convnet
 
@@ -85,6 +86,30 @@ class Problem:
     eval_samples: int = 2048
     minutes: float = 3
 
+    def experiment(
+        self, group: str, cell: str, lines: Lines, batch_sizes: Sequence[int] = (), **more: Any
+    ) -> Experiment:
+        """Return an experiment with this problem, in the folder of a group: its options, and what is shown of it.
+
+        Args:
+            group: of experiments that make one table.
+            cell: its name in the group.
+            lines: of it.
+            batch_sizes: where they are not the problem's own.
+            more: title, claim, source, minutes and smoke, as of `Experiment`.
+        """
+        return Experiment(
+            name=f"{group}-{cell}",
+            place=f"{group}/{cell}",
+            defaults=replace(self.options, batch_sizes=tuple(batch_sizes) or self.options.batch_sizes),
+            lines=lines,
+            words=partial(words, self.judged),
+            measure=self.measure,
+            keeps=KEEPS,
+            told=self.judged,
+            **more,
+        )
+
 
 # -- the problems ------------------------------------------------------------------------------------------------------
 
@@ -92,6 +117,12 @@ class Problem:
 def _gpt(betas: tuple[float, float], options: Options) -> Task:
     optimizer = hparams.AdamW(3e-3 if options.smoke else 3e-4, *betas, eps=options.eps, weight_decay=0.01)
     return gpt_task(f"floors-gpt-{show(betas[1])}", options, lambda n: constant(optimizer, options, n, warmup=256))
+
+
+def _gpt_tiny(betas: tuple[float, float], options: Options) -> Task:
+    optimizer = hparams.AdamW(3e-3 if options.smoke else 2e-3, *betas, eps=options.eps, weight_decay=0.01)
+    plan = partial(constant, optimizer, options, warmup=256)
+    return gpt_task(f"floors-gpt-tiny-{show(betas[1])}", options, plan, length=32)
 
 
 def _digits(betas: tuple[float, float], options: Options) -> Task:
@@ -116,6 +147,7 @@ def _convnet(betas: tuple[float, float], options: Options, ema: float | None = N
 
 
 _NINE = ("floors .8, .9", "floors .9, .9", "floor by kappa, .9")
+_TINY = ("floors .9, .9", "paper", "learning rate only", "nothing")
 _SMALL = {4: FEW, 8: ("floors .8, .9", "paper")}
 PROBLEMS: Mapping[str, Problem] = MappingProxyType(
     {
@@ -138,6 +170,17 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
             Options(epochs=1 / 12, batch_sizes=(8, 32, 64, 128, 512), seeds=4, model="gpt-6", points=16),
             {4: _NINE[1:], 8: _NINE, 16: _NINE, 64: _NINE},
             eval_samples=256,
+            minutes=3,
+        ),
+        "gpt-tiny": Problem(
+            "tiny GPT on enwik8",
+            _gpt_tiny,
+            "test loss",
+            "test loss",
+            Options(epochs=0.0228, batch_sizes=(8, 32, 128), seeds=8, model="gpt-tiny", points=16),
+            {4: _TINY, 16: ("floors .8, .9", *_TINY)},
+            before=Fraction(2, 5),
+            eval_samples=512,
             minutes=3,
         ),
         "digits": Problem(
@@ -193,21 +236,16 @@ def _experiment(problem: str, betas: str, scratch: bool) -> Experiment:
     chosen, (_, beta2) = PROBLEMS[problem], BETAS[betas]
     cell = f"{problem}-{betas}{'-scratch' if scratch else ''}"
     start = "from scratch" if scratch else "a switch in mid-run"
-    return Experiment(
-        name=f"floors-{cell}",
+    return chosen.experiment(
+        "floors",
+        cell,
+        partial(lines, problem, betas, scratch),
         title=f"Default betas: {chosen.title}, .9 and {show(beta2).lstrip('0')}, {start}",
         claim="Not in the paper. Which form of the betas keeps the run at the level of other samples: floors (.9 is "
         "the default, .8 was the first hypothesis), the paper's, the power form, or none",
         source="section 5, where the paper's form ends at kappa = 1 / (1 - beta)",
         minutes=chosen.minutes,
-        defaults=chosen.options,
-        lines=partial(lines, problem, betas, scratch),
-        words=partial(words, chosen.judged),
-        place=f"floors/{cell}",
         smoke={"epochs": 2 if problem.startswith("gpt") else 1, "batch_sizes": (1024, 4096)},
-        measure=chosen.measure,
-        keeps=KEEPS,
-        told=chosen.judged,
     )
 
 
@@ -216,5 +254,8 @@ EXPERIMENTS = [
     for scratch in (False, True)
     for betas in BETAS
     for problem in PROBLEMS
-    if not ((scratch and problem in ("convnet-ema", "gpt-kappa")) or (problem == "convnet-ema" and betas != "999"))
+    if not (
+        (scratch and problem in ("convnet-ema", "gpt-kappa", "gpt-tiny"))
+        or (problem == "convnet-ema" and betas != "999")
+    )
 ]

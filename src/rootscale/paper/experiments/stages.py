@@ -25,7 +25,7 @@ from rootscale.lab import Settings, Task, Variant
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments.floors import BETAS, PROBLEMS
 from rootscale.paper.experiments.language_runs import sizes_of
-from rootscale.paper.experiments.switch_lines import KEEPS, Comparison, words
+from rootscale.paper.experiments.switch_lines import Comparison
 
 __all__ = ["EXPERIMENTS", "in_stages"]
 
@@ -59,21 +59,17 @@ def lines(problem: str, betas: str, options: Options) -> tuple[list[Line], Setti
 
 def _experiment(problem: str, betas: str, sizes: tuple[int, ...]) -> Experiment:
     chosen, (_, beta2) = PROBLEMS[problem], BETAS[betas]
-    return Experiment(
-        name=f"stages-{problem}-{betas}",
+    return chosen.experiment(
+        "stages",
+        f"{problem}-{betas}",
+        partial(lines, problem, betas),
+        sizes,
         title=f"Growing in stages: {chosen.title}, .9 and {show(beta2).lstrip('0')}, a switch in mid-run",
         claim="Not in the paper. Many times the batch in stages, everything converted, keeps a run that is not kept "
         "at once",
         source="section 5, where the paper's form ends at kappa = 1 / (1 - beta)",
         minutes=1,
-        defaults=replace(chosen.options, batch_sizes=sizes),
-        lines=partial(lines, problem, betas),
-        words=partial(words, chosen.judged),
-        place=f"stages/{problem}-{betas}",
         smoke={"epochs": 4, "batch_sizes": (1024, 2048, 4096)},
-        measure=chosen.measure,
-        keeps=KEEPS,
-        told=chosen.judged,
     )
 
 

@@ -106,15 +106,16 @@ def digits_task(name: str, options: Options, plan: Callable[[int], Plan]) -> Tas
     return replace(made, name=name, plan=plan(len(made.train)))
 
 
-def gpt_task(name: str, options: Options, plan: Callable[[int], Plan]) -> Task:
+def gpt_task(name: str, options: Options, plan: Callable[[int], Plan], length: int = 128) -> Task:
     """Return a GPT on enwik8, without dropout, as less than a tenth of the text is seen.
 
     Args:
         name: of the task.
         options: of the experiment.
         plan: of the run, given how many sequences there are.
+        length: of the sequences.
     """
     tokens = generated() if options.smoke else tokens_of(options.data, "enwik8")
-    model, length = ("gpt-tiny", 16) if options.smoke else (options.model, 128)
+    model, length = ("gpt-tiny", 16) if options.smoke else (options.model, length)
     made = gpt(tokens, model=model, length=length, dropout=0.0)
     return replace(made, name=name, plan=plan(len(made.train)))

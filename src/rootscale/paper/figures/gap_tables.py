@@ -37,8 +37,9 @@ def draw_group(group: Group, cells: Sequence[Cell], path: Path) -> None:
     columns = ["rerun", *group.shown]
     left = 0.39 * len(columns)
     for column, name in enumerate(columns):
+        unbroken = symbols(name).replace(", .", ",\N{NO-BREAK SPACE}.")  # two floors
         axis.annotate(
-            textwrap.fill(symbols(name), 11), (left + column + 0.5, -0.25), ha="center", va="bottom", fontsize=8.5,
+            textwrap.fill(unbroken, 11), (left + column + 0.5, -0.25), ha="center", va="bottom", fontsize=8.5,
             color=SOFT if not column else style_of(0).colour, linespacing=1.1, annotation_clip=False,
         )  # fmt: skip
     for (cell, kappa), y in zip(rows, places, strict=True):
