@@ -1,7 +1,9 @@
 """Change the batch size of an Adam or RMSprop run and keep its training dynamics.
 
-Nothing here imports torch; `rootscale.training` does.
+Nothing here imports torch; `Run` is imported when it is asked for, and `rootscale.training` needs torch.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from rootscale._version import __version__
 from rootscale.batch_size import BatchSize
@@ -12,6 +14,9 @@ from rootscale.plan import Plan
 from rootscale.rules import RULES, Rule
 from rootscale.schedule import Schedule
 from rootscale.units import TABLE, Unit
+
+if TYPE_CHECKING:
+    from rootscale.training.run import Run
 
 __all__ = [
     "RULES",
@@ -26,9 +31,18 @@ __all__ = [
     "Plan",
     "RMSprop",
     "Rule",
+    "Run",
     "SDEConstants",
     "ScalingWarning",
     "Schedule",
     "Unit",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Run":
+        from rootscale.training.run import Run
+
+        return Run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,6 +49,7 @@ _RULES = {
     "enough, or floors (--averaging floor)",
     "floored": "1 - kappa * (1 - x), at least {floor}",
     "compared": "for comparison: {why}",
+    "summed": "{why}; of a summed loss, gradients grow with the batch",
     "floor": "stops at its floor (the paper's form gives {value}), so that it still damps single steps",
 }
 #: Warnings about a plan at its new batch size, notes on single changes, and the heading.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from rootscale.hparams import DOMAINS, number, positive
 from rootscale.messages import say
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
 from rootscale.rule_rows import all_rows, measured_rows
-from rootscale.units import AVERAGE, KEPT, UNITS, Form, Number, Unit, stops
+from rootscale.units import AVERAGE, GRADIENT_DEGREES, KEPT, UNITS, Form, Number, Unit, stops, times
 
 __all__ = [
     "AVERAGINGS",
@@ -88,13 +88,10 @@ class Rule:
         """The optimizers it is not defined for."""
         return tuple(name for name, row in FAMILIES.items() if self.adaptive and row.degree)
 
-    def convert(
-        self, key: str, value: Number, kappa: Number, name: str | None = None, past: Sequence[Number] = ()
-    ) -> Number:
+    def convert(self, key: str, value: Number, kappa: Number, name: str | None = None) -> Number:
         """Return ``value``, a quantity of the unit ``key``, at ``kappa`` times the batch size.
 
-        ``name`` is how errors call it. ``past`` is what a form with a floor has to know of a weight: what it would be
-        without floors, and what it was at the run's first batch size.
+        ``name`` is how errors call it.
 
         Raises:
             ValueError: there is no valid value; the message has the largest ``kappa`` that has one.
@@ -110,7 +107,7 @@ class Rule:
                 text += say("or floors", name=name, value=show(UNITS[key].form(value, kappa)))
             raise ValueError(text)
         try:
-            result = form(value, kappa, *(past if form.floor is not None else ()))
+            result = form(value, kappa)
             if value:
                 DOMAINS.get(key, positive)(name, float(result))
         except (OverflowError, ValueError, ZeroDivisionError):
@@ -191,6 +188,35 @@ class Rule:
                 base = replace(origin[key], form=new.forms[key])
                 rows[key] = replace(base, status="derived", why=f"{base.why}; {new.why}") if new.why else base
         return replace(self, units=MappingProxyType({**self.units, **rows}), averaging=form)
+
+    def summed(self, degree: int) -> Rule:
+        """Return the rule for a loss that is the sum over the batch and not its mean.
+
+        The gradient of a sum is ``B`` times that of the mean, ``G = B g``. So whatever is measured in gradients is
+        measured in units that grow with the batch: a quantity that scales as ``g^d`` takes ``kappa^d`` more than under
+        the mean. With noise, ``v`` of the mean takes ``1/kappa``, and of the sum ``kappa^2 / kappa = kappa``; ``m``
+        takes ``kappa``, an ``eps`` beside ``sqrt(v)`` and a clip ``kappa^(1/2)``, and an L2 penalty, which is added to
+        the gradient, ``kappa``. The learning rate of an update that does not grow with the gradient stays that of the
+        mean; that of SGD takes ``1/kappa`` more, so that the linear rule leaves it as it is.
+
+        Args:
+            degree: of the family's update in the gradient, as in `Family.degree`.
+
+        >>> RULES["sqrt"].summed(0).units["v"].form.text, RULES["sqrt"].summed(0).convert("eps", 1e-8, 4)
+        ('x / kappa, times kappa^2', 2e-08)
+        """
+        powers = {**GRADIENT_DEGREES, **({"eta": -1, "min_eta": -1, "buffer": 1} if degree else {})}
+        rows = {
+            key: replace(unit, form=times(unit.form, powers[key]), status="derived", why=say("summed", why=unit.why))
+            for key, unit in self.units.items()
+            if powers.get(key)
+        }
+        kept = {
+            key: replace(UNITS[key], form=times(KEPT, power), status="derived", why=say("summed", why="kept"))
+            for key, power in powers.items()
+            if key not in self.units and key in UNITS and power and key not in self.left_out
+        }
+        return replace(self, units=MappingProxyType({**self.units, **kept, **rows}), holds_for=self.holds_for)
 
     def compared(self) -> Rule:
         """Return the rule as it is for an optimizer whose dynamics it does not keep: no row is a theorem there."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from typing import Literal
@@ -143,24 +143,20 @@ def _complement(value: Number, kappa: Number) -> Number:
 def floored(floor: float) -> Form:
     """Return the paper's form for the weight of an average, down to a floor.
 
-    A weight that is below the floor already is kept. Two numbers lead back to the first weight when a run returns to
-    its first batch size: ``free`` is what the weight would be without floors, ``first`` what it was at that batch size.
+    A weight that is below the floor already is kept.
 
     >>> floored(0.8)(0.98, 4), floored(0.8)(0.9, 16), floored(0.8)(0.5, 16)
     (0.9199999999999999, 0.8, 0.5)
-    >>> floored(0.8)(0.8, 0.25, -0.6), floored(0.8)(0.875, 4, 0.875, 0.5)
-    (0.8, 0.5)
     """
 
-    def apply(value: Number, kappa: Number, free: Number | None = None, first: Number | None = None) -> Number:
+    def apply(value: Number, kappa: Number) -> Number:
         beta = float(value)
-        least = min(floor, float(beta if first is None else first))
-        return beta and max(1 - float(kappa) * (1 - float(beta if free is None else free)), least)
+        return beta and max(1 - float(kappa) * (1 - beta), min(floor, beta))
 
     return Form(say("floored", floor=f"{floor:g}"), apply, floor=floor, kind="floored")
 
 
-def _steady(value: Number, kappa: Number, free: Number | None = None, first: Number | None = None) -> Number:
+def _steady(value: Number, kappa: Number) -> Number:
     """Return the paper's form, down to a floor that follows kappa and may raise a weight.
 
     Adam's momentum is stable while ``eta h < 2 (1 + beta1) / (1 - beta1)``, and the rule multiplies ``eta h`` by kappa:
@@ -170,7 +166,7 @@ def _steady(value: Number, kappa: Number, free: Number | None = None, first: Num
     (0.893, 0.972, 0.9199999999999999)
     """
     beta, times = float(value), float(kappa)
-    return beta and max(1 - times * (1 - float(beta if free is None else free)), (times - 0.9) / (times + 0.9))
+    return beta and max(1 - times * (1 - beta), (times - 0.9) / (times + 0.9))
 
 
 #: The weight of the past down to a floor that follows kappa; measured in results/floors, and no rule's default.
@@ -191,9 +187,7 @@ def _as_paper(before: Number, after: Number, kappa: Number) -> bool:
 
 
 def _moment(value: Number, kappa: Number, before: Number, after: Number) -> Number:
-    """Return ``m`` at the noise level of its new weight; unchanged where that is the paper's."""
-    if _as_paper(before, after, kappa):
-        return value
+    """Return ``m`` at the noise level of its new weight; to first order unchanged, where that is the paper's."""
     old, new = ((1 - float(beta)) / (1 + float(beta)) for beta in (before, after))
     return float(value) * math.sqrt(new / (float(kappa) * old))
 
@@ -215,6 +209,33 @@ def summed(exponent: Fraction) -> Form:
     return Form(text, apply, follows="mu", kind="summed", exponent=exponent)
 
 
+#: What grows with the gradient, and with which power; everything else does not know the gradient's size.
+GRADIENT_DEGREES = {
+    "m": 1, "m_sum": 1, "m2": 1, "v": 2, "sum": 2, "sup": 1, "eps": 1, "eps_sum": 1, "eps_m": 1, "eps_root": 2,
+    "l2": 1, "clip": 1,
+}  # fmt: skip
+
+
+@cache
+def times(form: Form, exponent: int) -> Form:
+    """Return a form times a power of kappa.
+
+    >>> times(power(-1), 2)(1.0, 4), times(power(-1), 0)(1.0, 4)
+    (4.0, 0.25)
+    """
+    if not exponent:
+        return form
+    if form.kind in ("kept", "power"):
+        old = form.exponent if form.kind == "power" else Fraction(0)
+        both = power(old + exponent)
+        return Form(f"{form.text}, times kappa^{exponent}", both.apply, kind="power", exponent=old + exponent)
+
+    def apply(value: Number, kappa: Number, *more: Number) -> Number:
+        return float(form.apply(value, kappa, *more)) * float(kappa) ** exponent
+
+    return replace(form, text=f"{form.text}, times kappa^{exponent}", apply=apply, kind=f"{form.kind} summed")
+
+
 KEPT = Form("x", lambda value, kappa: value, kind="kept")
 #: Weight of the past in an average over steps, as the paper converts it. 0 means that nothing is averaged and stays 0.
 AVERAGE = Form("1 - kappa * (1 - x)", _average, _average_limit, kind="shortened")
@@ -224,10 +245,11 @@ WINDOW = Form("1 - kappa * (1 - x), for x above 0", _window, _average_limit, kin
 AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa), kind="to the power")
 #: The forms for beta1 and beta2 by default: short averages stop where steps become too coarse (`rootscale.rules`).
 AVERAGE_1 = AVERAGE_2 = floored(0.9)
-#: The first moment where beta1 stops at its floor. An average with weight beta1 of gradients of variance ``s`` has the
-#: variance ``s r(beta1)``, ``r(b) = (1 - b) / (1 + b)``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by
-#: ``sqrt(r(beta1') / (kappa r(beta1)))``.
-MOMENT = Form("x, or the noise at beta1's floor", _moment, follows="beta1", kind="moment")
+#: The first moment. An average with weight beta1 of gradients of variance ``s`` has the variance ``s r(beta1)`` with
+#: ``r(b) = (1 - b) / (1 + b)``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by ``sqrt(r(beta1') / (kappa
+#: r(beta1)))``. That is 1 to first order in ``1 - beta1`` where beta1 follows the paper, and changes one after the other
+#: multiply exactly.
+MOMENT = Form("x * sqrt(r(beta1') / (kappa r(beta1)))", _moment, follows="beta1", kind="moment")
 #: Weight of the present in an average over steps (BatchNorm's ``momentum``).
 COMPLEMENT = Form("1 - (1 - x)^kappa", _complement, kind="complement")
 
@@ -312,7 +334,7 @@ TABLE: tuple[Unit, ...] = (
     ),
     Unit(
         "m", "state m (first moment)", MOMENT, "derived", f"{PAPER}, Def. 4.4",
-        "m itself is the SDE's state; where beta1 stops at its floor, m gets the noise level of that average",
+        "m itself is the SDE's state, to first order unchanged; at a floor of beta1 it gets that average's noise level",
     ),
     Unit(
         "step_counter", "step counter of the bias correction", power(-1), "derived", _DERIVED,

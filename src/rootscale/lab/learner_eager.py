@@ -7,13 +7,14 @@ them. `rescale_` and `SVAG` act on it as they act on a user's.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rootscale.changes import Changes
+from rootscale.changes import Changes, ScalingWarning
 from rootscale.hparams import Optimizer
 from rootscale.lab.objective import Batches, Objective, PerSample
 from rootscale.lab.replicas import copy_of, squared_norm
@@ -21,11 +22,9 @@ from rootscale.lab.several import parts_of, rules_of
 from rootscale.lab.stacked import Named
 from rootscale.lab.statistics import fresh_batchnorms, reestimated
 from rootscale.rules import Rule, rule_text
-from rootscale.training import SVAG
+from rootscale.training import SVAG, rescale_
 from rootscale.training.adapters import make_optimizer
-from rootscale.training.live import Live, Switch
 from rootscale.training.norms import norm_layers
-from rootscale.training.prepared import prepare
 
 __all__ = ["EagerLearner"]
 
@@ -76,16 +75,17 @@ class EagerLearner:
         """Convert to ``kappa`` times the batch size, and then to SVAG's steps; warnings are in what it returns."""
         live: dict[str, Any] = {"model": self.nets.model, "ema": self.average}
         optimizers, rules = parts_of(self.optimizer), rules_of(self.optimizer, rule)
-        prepared = prepare(Live(optimizers, **live), Switch.of(kappa, forward_kappa=forward_kappa), rule=rules)
         before = [float(group["lr"]) for group in self.optimizer.param_groups]
-        prepared.commit()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScalingWarning)  # they are in what it returns
+            changes = rescale_(optimizers, kappa, **live, rule=rules, forward_kappa=forward_kappa)
         if len(optimizers) > 1:  # the plan has the learning rate of the first, and the others may follow other rules
             after = [float(group["lr"]) for group in self.optimizer.param_groups]
             own = after[0] / before[0]
             self.ratios = [r * b / (a * own) for r, a, b in zip(self.ratios, before, after, strict=True)]
         if ell != 1:
             self.svag = SVAG(self.optimizer, ell, rule=rule_text(None, rule.averaging), **live)
-        return prepared.changes
+        return changes
 
     def zero_state(self) -> None:
         """Forget the optimizer's state."""
@@ -101,8 +101,9 @@ class EagerLearner:
 
     def step(self, batches: Batches, eta: float, clip: float | None = None) -> None:
         """Take one step on a batch for each pass."""
+        script = 1.0 if self.svag is None else self.svag.ell  # the plan has SVAG's rate, and its run takes the script's
         for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):
-            group["lr"] = eta * ratio
+            group["lr"] = eta * ratio * script
         self.update(batches, clip)
         self.count_step()
 

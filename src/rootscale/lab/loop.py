@@ -29,8 +29,7 @@ from rootscale.lab.stopping import Stop
 from rootscale.lab.task import need_file_name
 from rootscale.logs import Log
 from rootscale.plan import Plan
-from rootscale.training.live import Live, Switch
-from rootscale.training.prepared import prepare
+from rootscale.training import Run
 
 __all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "parsed_source", "read_log"]
 
@@ -45,10 +44,10 @@ _TELL = 1.0
 
 @dataclass(frozen=True)
 class Convert:
-    """Converts what a loop made for its base batch size to the batch size of the run.
+    """Lets what a loop made for its base batch size follow the batch size of the run.
 
-    ``convert(optimizer, scheduler=..., model=..., ema=...)`` converts live PyTorch objects, as
-    `rootscale.training.rescale_` does, state included; at the base batch size it changes nothing.
+    ``convert(optimizer, scheduler=..., model=..., ema=...)`` makes a `rootscale.training.Run` of live PyTorch objects.
+    A loop may as well make its own, ``Run(optimizer, tuned_at=..., batch_size=batch_size)``, and take no ``convert``.
 
     Attributes:
         kappa: the batch size of the run over that of the base.
@@ -70,14 +69,10 @@ class Convert:
         return Fraction(self.batch_size, self.base)
 
     def __call__(self, optimizer: Any, **objects: Any) -> Changes:
-        """Convert an optimizer (or several) with all that belongs to it; the arguments are those of `rescale_`."""
-        parts = {name: objects.pop(name) for name in ("scheduler", "model", "ema", "interval") if name in objects}
-        switch = Switch.of(float(self.kappa), forward_kappa=objects.pop("forward_kappa", None))
-        prepared = prepare(Live(optimizer, **parts), switch, **{"rule": self.rule, **objects})
-        self.warnings.extend(text for text in prepared.changes.warnings if text not in self.warnings)
-        if self.kappa != 1:
-            prepared.commit()
-        return prepared.changes
+        """Let an optimizer (or several) follow, with all that belongs to it; the arguments are those of `Run`."""
+        run = Run(optimizer, tuned_at=self.base, batch_size=self.batch_size, **{"rule": self.rule, **objects})
+        self.warnings.extend(text for text in run.warnings if text not in self.warnings)
+        return run.changes
 
     def plan(self, plan: Plan) -> Plan:
         """Return a plan of the base at the batch size of the run, for loops without torch's optimizers."""

@@ -1,4 +1,4 @@
-"""Live PyTorch objects: runs converted in place, batch-size schedules, SVAG, noise, and the paper's optimizers."""
+"""Live PyTorch objects: `Run`, batch-size schedules on top of it, SVAG, noise, and the paper's optimizers."""
 
 from rootscale.noise import advise
 from rootscale.training.batch_schedule import BatchSchedule
@@ -6,7 +6,7 @@ from rootscale.training.noise import NoiseMeter
 from rootscale.training.persample import exact_noise
 from rootscale.training.registering import register
 from rootscale.training.rescale import rescale_
-from rootscale.training.restore import restore_, track_
+from rootscale.training.run import Run
 from rootscale.training.sampler import ScheduledSampler
 from rootscale.training.scheduled_run import ScheduledRun
 from rootscale.training.scheduled_stream import ScheduledStream
@@ -16,6 +16,7 @@ __all__ = [
     "SVAG",
     "BatchSchedule",
     "NoiseMeter",
+    "Run",
     "ScheduledRun",
     "ScheduledSampler",
     "ScheduledStream",
@@ -23,6 +24,4 @@ __all__ = [
     "exact_noise",
     "register",
     "rescale_",
-    "restore_",
-    "track_",
 ]

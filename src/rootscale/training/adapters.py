@@ -12,7 +12,6 @@ from rootscale.hparams import Optimizer
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.training import optim
 from rootscale.training.libraries import LIBRARIES, REFUSED, Adapter, kind_of_adam, kind_of_rmsprop
-from rootscale.training.sample_clock import SampleClock
 
 __all__ = ["ADAPTERS", "adapter_of", "add_adapter", "families_of", "family_of", "family_of_defaults", "make_optimizer"]
 
@@ -26,9 +25,6 @@ def _torch_classes() -> Iterator[Adapter]:
     yield Adapter(optim.MicroBatchAdam, "microbatchadam")
     yield Adapter(optim.Adam, "adam", kind=kind_of_adam)
     yield Adapter(optim.RMSprop, "rmsprop")
-    yield Adapter(
-        SampleClock, "adam", refused="it is on the sample clock: give the new batch size to step(samples=...)"
-    )
     yield Adapter(torch.optim.NAdam, "nadam")
     yield Adapter(torch.optim.RAdam, "radam")
     yield Adapter(torch.optim.Adamax, "adamax")
@@ -95,7 +91,7 @@ def _unknown(optimizer: torch.optim.Optimizer) -> str:
     if type(optimizer).__module__.partition(".")[0] == "accelerate":
         return (
             f"optimizer must be torch's own, got an {name} of accelerator.prepare: what was prepared is taken by "
-            "rescale and restore of rootscale.integrations.accelerate, in the place of rescale_ and restore_"
+            "rootscale.integrations.accelerate.run, in the place of Run"
         )
     known = sorted({one.cls.__name__ for one in ADAPTERS if isinstance(one.cls, type) and not one.refused})
     known += [

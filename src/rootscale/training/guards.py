@@ -1,45 +1,46 @@
-"""Warnings about a conversion that is possible but doubtful, from a look at the optimizer's values and state."""
+"""Warnings about a change that is possible but doubtful, from a look at the optimizer's values and state."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rootscale.format import show
-from rootscale.optimizers import FAMILIES, Family
-from rootscale.rules import Rule, shortest_average
-from rootscale.training.edits import group_values
+from rootscale.optimizers import FAMILIES
+from rootscale.rules import shortest_average
+from rootscale.training.contract import sample
 from rootscale.training.metric import bias_correction
-from rootscale.training.shards import local
-from rootscale.training.state import Scaled
+from rootscale.training.projected import ProjectedOptimizer
+from rootscale.training.projection import GroupProjection
 
-__all__ = ["conversion_warnings", "longest_kappa"]
+__all__ = ["doubts", "longest_kappa"]
 
-Thing = TypeVar("Thing")
-
-#: A look at the state takes so many values of so many tensors: few, so that it costs next to nothing.
-_VALUES, _TENSORS = 256, 16
+#: A look at the state takes values of so many tensors: few, so that it costs next to nothing.
+_TENSORS = 16
 
 
-def conversion_warnings(optimizer: Any, family: Family, rule: Rule, kappa: float, state: Sequence[Scaled]) -> list[str]:
+def doubts(optimizer: ProjectedOptimizer, kappa: float) -> list[str]:
     """Return what there is to warn about: short averages, a dominating eps, a state that leaves its number format."""
+    if kappa == 1:
+        return []
     messages: dict[str, None] = {}
-    for group in optimizer.param_groups:
-        values = group_values(group, family)
-        messages |= dict.fromkeys(rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2")))
-        messages |= dict.fromkeys(_adafactors_bound(group, family, rule, kappa))
-    return [*messages, *_eps_dominates(optimizer, family), *_leaves_format(state)]
+    for _, group, projection in optimizer.groups():
+        values = projection.values(group)
+        short = projection.rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2"))
+        messages |= dict.fromkeys((*short, *_adafactors_bound(group, projection, kappa)))
+    return [f"{optimizer.prefix}{text}" for text in (*messages, *_eps_dominates(optimizer), *_leaves_format(optimizer))]
 
 
-def _adafactors_bound(group: dict[str, Any], family: Family, rule: Rule, kappa: float) -> Iterator[str]:
+def _adafactors_bound(group: dict[str, Any], projection: GroupProjection, kappa: float) -> Iterator[str]:
     """Yield a warning where a group of torch's Adafactor has a lower bound of sqrt(v), which is no value of its row."""
     held = group.get("eps")
-    if family.torch != FAMILIES["adafactor"].torch or not isinstance(held, tuple | list) or held[0] is None:
+    if projection.family.torch != FAMILIES["adafactor"].torch or not isinstance(held, tuple | list) or held[0] is None:
         return
-    after = float(rule.convert("eps", float(held[0]), kappa))
+    after = float(projection.rule.convert("eps", float(held[0]), kappa))
     if after != held[0]:
         yield (
             f"eps[0] = {show(held[0])} of torch's Adafactor is a lower bound of sqrt(v) and stays as it is, while "
@@ -47,49 +48,46 @@ def _adafactors_bound(group: dict[str, Any], family: Family, rule: Rule, kappa: 
         )
 
 
-def longest_kappa(optimizer: torch.optim.Optimizer, family: Family, rule: Rule, batches: float) -> float:
+def longest_kappa(optimizer: ProjectedOptimizer, batches: float) -> float:
     """Return the kappa up to which all averages of the optimizer do what the rule takes them for.
 
     They last two steps or more, which floors see to, and normalised momentum is more noise than gradient, at a noise
-    scale of so many batches.
+    scale of so many batches of the present size.
     """
-    values = [group_values(group, family) for group in optimizer.param_groups]
-    betas = [group[unit] for group in values for unit in ("beta1", "beta2") if group.get(unit) and rule.shortens(unit)]
-    longest = [rule.longest_momentum(group.get("mu", 0.0), batches) for group in values]
-    return min([*map(shortest_average, betas), *longest])
+    longest = [math.inf]
+    for _, group, projection in optimizer.groups():
+        values = projection.values(group, optimizer.kappa)
+        betas = [values[unit] for unit in ("beta1", "beta2") if values.get(unit) and projection.rule.shortens(unit)]
+        longest += [*map(shortest_average, betas), projection.rule.longest_momentum(values.get("mu", 0.0), batches)]
+    return min(longest)
 
 
-def sample(tensor: Tensor, size: int = _VALUES) -> Tensor:
-    """Return some hundreds of a tensor's values, evenly spaced in memory, as a view: no copy of the tensor is made."""
-    held = local(tensor).detach()
-    if held.dim() > 1 and not held.is_contiguous():
-        held = held.permute(sorted(range(held.dim()), key=held.stride, reverse=True))
-    return held.reshape(-1)[:: max(1, held.numel() // size)]
-
-
-def _some(things: Sequence[Thing]) -> Sequence[Thing]:
+def _some(things: Sequence[Any]) -> Sequence[Any]:
     return things[:: max(1, -(-len(things) // _TENSORS))]
 
 
-def _eps_dominates(optimizer: Any, family: Family) -> list[str]:
+def _eps_dominates(optimizer: ProjectedOptimizer) -> list[str]:
     """A warning where eps, not sqrt(v), sets the size of most steps; numbers that never had a gradient do not count."""
-    key = family.torch.state_name("v")
-    held = [
-        (state, group)
-        for group in optimizer.param_groups
-        if group.get("eps") and family.group_units(group).get("eps") == "eps"
-        for state in (optimizer.state.get(parameter, {}) for parameter in group["params"])
-        if _is_readable(state.get(key)) and ("step" in state or not family.bias_corrected)
-    ]
+    held = []
+    for _, group, projection in optimizer.groups():
+        key, corrected = projection.family.torch.state_name("v"), projection.family.bias_corrected
+        if not group.get("eps") or "eps" not in projection.units or projection.units["eps"] != ("eps",):
+            continue
+        states = (optimizer.optimizer.state.get(parameter, {}) for parameter in group["params"])
+        held += [
+            (state, state[key], group, corrected)
+            for state in states
+            if _is_readable(state.get(key)) and ("step" in state or not corrected)
+        ]
     ratios = []
-    for state, group in _some(held):
-        eps = group["eps"]
-        if family.bias_corrected:  # sqrt(v_hat) > eps, where sqrt(v) > eps * correction
-            eps = eps * bias_correction(state["step"], group["betas"][1])
-        some = sample(state[key])
-        if some.element_size() >= 4:  # in half precision a v of 0 may be a small one
-            some = some[some != 0]
-        ratios.append(some.float().sqrt().div_(eps).cpu())
+    for state, v, group, corrected in _some(held):
+        eps = float(group["eps"])
+        if corrected:  # sqrt(v_hat) > eps, where sqrt(v) > eps * correction
+            eps = eps * bias_correction(state["step"], float(group["betas"][1]))
+        values = sample(v)
+        if values.element_size() >= 4:  # in half precision a v of 0 may be a small one
+            values = values[values != 0]
+        ratios.append(values.float().sqrt().div_(eps).cpu())
     ratio = torch.cat(ratios) if ratios else torch.empty(0)  # the shards of a rank may be empty
     below = int((ratio < 1).sum())
     if below <= len(ratio) / 2:
@@ -113,24 +111,28 @@ def _is_readable(value: object) -> bool:
     )
 
 
-def _leaves_format(state: Sequence[Scaled]) -> list[str]:
-    """A warning for each piece of a half-precision state whose values become 0 or infinite when they are converted."""
+def _leaves_format(optimizer: ProjectedOptimizer) -> list[str]:
+    """A warning for each piece of a half-precision state whose values became 0 or infinite when they were converted."""
+    lost: dict[str, list[Tensor]] = {}
+    for _, group, projection in optimizer.groups():
+        for name, unit in projection.family.torch_state_units().items():
+            if projection.state_factor(unit, group, optimizer.kappa) == 1:
+                continue
+            for parameter in group["params"]:
+                value = optimizer.optimizer.state.get(parameter, {}).get(name)
+                if _is_readable(value) and value.element_size() < 4:
+                    lost.setdefault(name, []).append(value)
     messages = []
-    for piece in state:
-        short = [tensor for tensor in piece.tensors if tensor.element_size() < 4 and tensor.numel()]
-        if not short or piece.factor == 1:
-            continue
-        values = torch.cat([sample(tensor).cpu() for tensor in _some(short)])
-        values = values[(values != 0) & values.isfinite()]
-        after = values * piece.factor
-        for fate, lost in (("0", int((after == 0).sum())), ("infinite", int(after.isinf().sum()))):
-            if lost:
-                messages.append(
-                    f"{piece.name} is kept in {str(values.dtype).removeprefix('torch.')}, and "
-                    f"{_share(lost, len(values))} sampled values other than 0 become {fate} when multiplied by "
-                    f"{show(piece.factor)}; keep parameters and state in float32 or bfloat16 (torch.autocast computes "
-                    "in half precision all the same), or leave the state unconverted with state=False"
-                )
+    for name, tensors in lost.items():
+        values = torch.cat([sample(tensor).cpu() for tensor in _some(tensors)])
+        smallest, none = torch.finfo(values.dtype).tiny, int((values == 0).sum()) + int(values.isinf().sum())
+        near = int(((values != 0) & (values.abs() < 16 * smallest)).sum())
+        if near + none > len(values) / 10:
+            messages.append(
+                f"{name} is kept in {str(values.dtype).removeprefix('torch.')}, and {_share(near + none, len(values))} "
+                "sampled values are at the ends of its range; keep parameters and state in float32 or bfloat16 "
+                "(torch.autocast computes in half precision all the same)"
+            )
     return messages
 
 

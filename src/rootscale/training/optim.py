@@ -1,12 +1,11 @@
 """The paper's RMSprop and Adam, and Adam with a second moment of micro-batches, as PyTorch optimizers.
 
-``AdamW`` is the one of `rootscale.training.sample_clock`, whose every step may have another batch size.
-
 torch's optimizers divide by the second moment *after* its update with the present gradient (``v_{k+1}``); the paper's
 divide by the one before (``v_k``), which is independent of the present noise. The price: a coordinate whose gradient
 was exactly zero so far (a pixel that is almost always empty) is divided by ``eps`` alone when it first moves, so an
 ``eps`` of 1e-8 can throw it far; take a larger one there, or torch's form. State and groups have torch's names, so that
-`rootscale.training.rescale_` and stock schedulers work on them.
+`rootscale.training.Run` and stock schedulers work on them. A complex
+parameter counts as its real and imaginary parts, as in torch.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import torch
 from torch import Tensor
 
 from rootscale.hparams import average, nonnegative
-from rootscale.training.sample_clock import AdamW
 
-__all__ = ["Adam", "AdamW", "MicroBatchAdam", "RMSprop"]
+__all__ = ["Adam", "MicroBatchAdam", "RMSprop"]
 
 
 class _Bucket(NamedTuple):
@@ -77,9 +75,9 @@ class _Base(torch.optim.Optimizer):
                 for key in self._moments:
                     state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
             bucket = buckets.setdefault((parameter.device, parameter.dtype), _Bucket([], [], []))
-            bucket.params.append(parameter)
-            bucket.grads.append(-grad if group["maximize"] else grad)
-            bucket.states.append(state)
+            bucket.params.append(_real(parameter))
+            bucket.grads.append(_real(-grad if group["maximize"] else grad))
+            bucket.states.append({key: _real(held) for key, held in state.items()})
         for bucket in buckets.values():
             decay = group["weight_decay"]
             if decay and not group.get("decoupled_weight_decay"):
@@ -88,6 +86,11 @@ class _Base(torch.optim.Optimizer):
 
     def _update(self, bucket: _Bucket, group: dict[str, Any]) -> None:
         raise AssertionError("a subclass updates its buckets")
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor as a view of its real and imaginary parts, another one as it is."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _denominator(
@@ -280,6 +283,8 @@ class MicroBatchAdam(Adam):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
+                if parameter.is_complex():
+                    raise TypeError("MicroBatchAdam needs real parameters, got a complex one; use torch.view_as_real")
                 held = self._held.get(parameter)
                 if held is None:
                     self._held[parameter] = parameter.grad.clone(), parameter.grad.square()

@@ -40,7 +40,7 @@ def register(
     name: str | None = None,
     why: str = _SOURCE,
 ) -> Family:
-    """Tell `rescale_` about an optimizer of your own, and return its row.
+    """Tell `Run` about an optimizer of your own, and return its row.
 
     Check a row of your own with `rootscale.theory.toys.live_gaps` before you rely on it.
 

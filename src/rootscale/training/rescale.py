@@ -1,88 +1,79 @@
-"""Change the batch size of a running PyTorch job: convert its live objects in place, all of them or none."""
+"""Convert an optimizer in place, once: the numbers of a `Run`'s step, written down for good.
+
+`Run` keeps the script's numbers, and is what a training loop wants. This is for those who want new numbers: a script
+that goes on at the new batch size as if it had always had it.
+"""
 
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from rootscale.batch_size import BatchSize
-from rootscale.changes import Changes, ScalingWarning
-from rootscale.training.live import Interval, Live, Size, Switch, is_reached
-from rootscale.training.markers import PARTS, units_of
-from rootscale.training.prepared import clip_change, prepare
-from rootscale.training.reminders import remaining
-from rootscale.training.restore import restore_live
-from rootscale.training.targets import Rules, common_rule, find_targets
-from rootscale.training.watch import is_newly_loaded, restore_call
+from rootscale.changes import Change, Changes, Reminder, ScalingWarning
+from rootscale.format import show
+from rootscale.hparams import positive
+from rootscale.training.averages import NormLayers, ParameterAverage
+from rootscale.training.guards import doubts
+from rootscale.training.optimizers import (
+    Rules,
+    check_forward,
+    common_rule,
+    prefixed_errors,
+    ruled_optimizers,
+    several,
+)
+from rootscale.training.projected import ProjectedOptimizer, is_projected
+from rootscale.training.projection import numbers_of
+from rootscale.training.run import Size
+from rootscale.training.schedulers import is_driven
 
 __all__ = ["rescale_"]
 
 
 def rescale_(
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    optimizer: Any,
     kappa: float | None = None,
     *,
-    batch_size: Size | tuple[Size, Size] | None = None,
-    scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
-    model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
+    batch_size: tuple[Size, Size] | None = None,
+    model: Any = None,
     ema: Any = None,
     clip: float | None = None,
     rule: Rules = None,
     state: bool = True,
-    interval: Interval | Sequence[Interval] = "step",
+    loss: Literal["mean", "sum"] = "mean",
     forward_kappa: float | None = None,
     dry_run: bool = False,
+    scheduler: None = None,
 ) -> Changes:
-    """Convert a run, at its start or in its middle, to ``kappa`` times its batch size, in place.
+    """Convert an optimizer to ``kappa`` times its batch size, in place and for good.
 
-    Everything is checked first, and what fails nevertheless is rolled back: after an error nothing has changed. The
-    caller changes what this function cannot see: the batch size itself, the number of steps left and every interval in
-    steps (``/ kappa``), and the gradient clip (``* kappa^(-1/2)``). `Changes.remaining` names them.
-
-    The run carries its units from then on, in the parameter groups of its optimizers (`rootscale.training.markers`), so
-    that a checkpoint of it is not taken for one from before the change; `restore_` loads it.
+    Everything is checked first; after an error nothing has changed. Nothing is remembered: a second call converts a
+    second time, and a checkpoint has the new numbers. The steps that are left, intervals and the clip are yours to
+    change (``changes.remaining``), and so is a learning-rate scheduler: make it anew for the new numbers, or use `Run`,
+    in which it goes on as it is.
 
     Args:
-        optimizer: one that `rootscale.optimizers.FAMILIES` has a row for, of torch or of another library. A list, a
-            dictionary, a container with ``optimizers`` or groups of several families are converted as a whole or not at
-            all.
+        optimizer: one that has a row in `rootscale.optimizers`, or several in a list, a dictionary or a container.
         kappa: new batch size over old one; any positive number.
-        batch_size: instead of ``kappa``, the old and the new one, as in ``(16, 64)`` or, micro-batch x accumulation x
-            workers, ``("16x1x1", "16x4x1")``. A checkpoint that says it is at the new one is only restored. Where the
-            run carries its batch size, the new one alone will do.
-        scheduler: the learning-rate scheduler (or several) that drives the optimizer (or one of them): any subclass of
-            `torch.optim.lr_scheduler.LRScheduler` that sets its learning rates in ``step()``.
+        batch_size: instead of ``kappa``, the old and the new one, as in ``(16, 64)`` or ``("16x1x1", "16x4x1")``.
         model: the model (or several) whose BatchNorm momentum is to be converted.
-        ema: a `torch.optim.swa_utils.AveragedModel` with torch's exponential averages, or any object with a ``decay``
-            attribute, or several of them.
+        ema: averages of the parameters, as for `Run`.
         clip: the largest gradient norm until now; that from now on is ``changes.clip``.
-        rule: a rule or its text, for every optimizer: ``"sqrt"``, ``"with power"`` (``beta^kappa`` for the betas),
-            ``"sqrt without v"``; None is each optimizer's own, ``sqrt`` for Adam, AdamW and RMSprop. A list has one for
-            each optimizer, and a mapping one for each family that it names: ``{"muon": "normalized-linear"}``.
+        rule, loss: as for `Run`.
         state: whether the optimizer's state is converted too; without it the run is disturbed until the averages
             have forgotten the old batch size.
-        interval: whether the scheduler is stepped with every optimizer ``step`` or once an ``epoch``; one for all
-            schedulers, or one for each.
         forward_kappa: the same as ``kappa`` for the samples of one forward pass, which BatchNorm averages over; None is
             ``kappa``, or what the layouts of ``batch_size`` say; 1 is a change by gradient accumulation alone.
         dry_run: only check, and return what would be changed.
+        scheduler: refused; see above.
 
     Returns:
-        What was changed and what is left to you; print it. ``changes.clip`` is the new clip, ``changes.steps_factor``
-        the factor for the steps left, ``changes.flat()`` a dictionary for loggers. Of several optimizers,
-        ``changes["optimizer 1: lr"]`` is that of the second one.
+        What was changed and what is left to you; print it.
 
-    Raises:
-        TypeError: an object of a kind that cannot be converted; the message names those that can.
-        ValueError: there is no valid value; the message has the largest kappa that has one. Or the optimizer was loaded
-            from a run that had been converted, and `restore_` has to come first.
-
-    >>> import torch
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.98, 0.999))
     >>> changes = rescale_(optimizer, batch_size=(16, 64), clip=1.0)
@@ -92,44 +83,124 @@ def rescale_(
     for name, value in (("state", state), ("dry_run", dry_run)):
         if not isinstance(value, bool):
             raise ValueError(f"{name} must be True or False, got {value!r}")
-    live = Live(optimizer, scheduler, model, ema, interval)
-    loaded = [one for one in live.given("optimizer") if isinstance(one, torch.optim.Optimizer) and is_newly_loaded(one)]
-    if loaded and is_reached(batch_size, live.carried):
-        return _restored(live, _made(kappa, batch_size, forward_kappa, live), rule, clip, dry_run)
-    if loaded:
-        raise ValueError(_already(loaded[0], live))
-    switch = Switch.of(kappa, batch_size, forward_kappa, live.carried)
-    prepared = prepare(live, switch, rule=rule, state=state, clip=clip)
-    for message in prepared.changes.warnings:  # before anything is changed, for those who turn warnings into errors
+    if scheduler is not None:
+        raise TypeError(
+            "rescale_ writes new numbers once, and a scheduler sets its own at every step: use "
+            "Run(optimizer, tuned_at=..., batch_size=..., scheduler=scheduler), or make the scheduler anew"
+        )
+    if loss not in ("mean", "sum"):
+        raise ValueError(f"loss must be 'mean' or 'sum' (over the batch), got {loss!r}")
+    kappa, forward, sizes = _change(kappa, batch_size, forward_kappa)
+    found = ruled_optimizers(optimizer, rule, summed=loss == "sum")
+    for held in found:
+        if is_projected(held.optimizer):
+            raise ValueError(
+                f"{held.prefix}this {type(held.optimizer).__name__} is in a Run, which keeps its numbers: set "
+                "run.batch_size, or call run.detach() first"
+            )
+    common = common_rule(found)
+    optimizers = [ProjectedOptimizer(held.optimizer, held.rules, held.prefix) for held in found]
+    layers = NormLayers(several(model), refuse_scripted=forward != 1 and "batchnorm" in common.units)
+    averages = [ParameterAverage(one) for one in several(ema)]
+
+    rows, scalings, messages = [], [], []
+    for one in optimizers:
+        with prefixed_errors(one.prefix):
+            one.check(kappa)
+            check_forward(one, kappa, forward)
+            if state:
+                scalings.append(one.scaling(kappa))
+            own = [*one.changes(kappa), *(one.state_changes(kappa) if state else ())]
+        rows += [replace(row, name=f"{one.prefix}{row.name}", field=f"{one.prefix}{row.field}") for row in own]
+        messages += _warnings(one, kappa)
+    rows += layers.changes(common, forward)
+    rows += [average.change(common, kappa) for average in averages]
+    if clip is not None:
+        clip = positive("clip", clip)
+        after = float(common.convert("clip", clip, kappa, "clip"))
+        rows.append(Change("clip", clip, after, common.units.get("clip")))
+    for message in messages:  # before anything is changed, for those who turn warnings into errors
         python_warnings.warn(message, ScalingWarning, stacklevel=2)
     if not dry_run:
-        prepared.commit()
-    return prepared.changes
+        for average in averages:
+            average.arrive(common, kappa)
+        layers.arrive(common, forward)
+        for one in optimizers:
+            _write(one, kappa)
+        for scaling in scalings:
+            scaling.finish()
+    left = _left(kappa, sizes, float(common.convert("clip", 1.0, kappa)), clip is None)
+    return Changes(kappa, common, tuple(rows), tuple(messages), remaining=left)
 
 
-def _made(kappa: float | None, batch_size: Any, forward_kappa: float | None, live: Live) -> Switch:
-    """Return the change that a loaded run has made already; from its script's batch size, where none is given."""
-    if not isinstance(batch_size, list | tuple):
-        after = BatchSize.of(batch_size)
-        batch_size = (after.at(float(after.total) / live.carried[0].kappa), after)
-    return Switch.of(kappa, batch_size, forward_kappa)
+def _change(
+    kappa: float | None, batch_size: Any, forward_kappa: float | None
+) -> tuple[float, float, tuple[float, float] | None]:
+    """Return kappa, that of a forward pass, and the batch sizes where they are known."""
+    if (kappa is None) == (batch_size is None):
+        raise ValueError(
+            "give either kappa or batch_size=(before, after), as in rescale_(optimizer, 4) or "
+            f"rescale_(optimizer, batch_size=(16, 64)); got {'neither' if kappa is None else 'both'}"
+        )
+    own = None if forward_kappa is None else positive("forward_kappa", forward_kappa)
+    if kappa is not None:
+        kappa = positive("kappa", kappa)
+        return kappa, kappa if own is None else own, None
+    if not isinstance(batch_size, list | tuple) or len(batch_size) != 2:
+        raise ValueError(f"batch_size must be (before, after), such as (16, 64), got {batch_size!r}")
+    before, after = map(BatchSize.of, batch_size)
+    sizes = float(before.total), float(after.total)
+    return sizes[1] / sizes[0], float(before.forward_kappa(after)) if own is None else own, sizes
 
 
-def _restored(live: Live, switch: Switch, rule: Rules, clip: float | None, dry_run: bool) -> Changes:
-    """Restore a run that is at the new batch size already; the clip and what is left to do are those of the change."""
-    targets = find_targets(live.optimizer, rule)
-    common = common_rule(targets)
-    clips = () if clip is None else (clip_change(clip, common, switch.kappa),)
-    restored = restore_live(live, dry_run=dry_run)
-    left = remaining(live, switch, common, clip, targets)
-    return replace(restored, kappa=switch.kappa, rule=common, rows=(*restored.rows, *clips), remaining=left)
+def _warnings(one: ProjectedOptimizer, kappa: float) -> list[str]:
+    messages = [f"{one.prefix}{text}" for name, rule in one.rules.items() for text in rule.check(name)]
+    if is_driven(one.optimizer) and kappa != 1:
+        messages.append(
+            f"{one.prefix}a scheduler drives this {type(one.optimizer).__name__} and will set its old learning rates "
+            "again: use Run(..., scheduler=scheduler), or make the scheduler anew for the new ones"
+        )
+    return [*messages, *doubts(one, kappa)]
 
 
-def _already(optimizer: torch.optim.Optimizer, live: Live) -> str:
-    """Return what to say of a run that was loaded from a converted one, and is not to be converted twice."""
-    given = [part for part in PARTS if getattr(live, part.argument) is not None]
-    return (
-        f"this {type(optimizer).__name__} was loaded or copied from a run that had been converted already, to "
-        f"{units_of(optimizer.param_groups)}: call {restore_call(given)} after load_state_dict. If that was this "
-        "change, leave rescale_ out; if this is another one, let it follow restore_"
-    )
+def _write(one: ProjectedOptimizer, kappa: float) -> None:
+    """Write the numbers of a step into the groups, and into the defaults that groups added later start from."""
+    tensors: set[int] = set()
+    for _, group, projection in one.groups():
+        for key in projection.units:
+            held = group[key]
+            new = projection.at(key, held, kappa)
+            if isinstance(held, torch.Tensor):
+                if id(held) not in tensors:
+                    tensors.add(id(held))
+                    held.detach().fill_(new)
+            elif isinstance(held, tuple | list) and any(isinstance(item, torch.Tensor) for item in held):
+                for item, value in zip(held, numbers_of(new), strict=True):
+                    item.detach().fill_(value)
+            else:
+                group[key] = new
+    defaults: Any = one.optimizer.defaults
+    (_, _, first), *_ = one.groups()
+    for key in first.units:
+        held = defaults.get(key)
+        if held is not None and not isinstance(held, torch.Tensor):
+            try:
+                defaults[key] = first.at(key, held, kappa)
+            except ValueError:  # it has no value there; no parameter follows it
+                continue
+
+
+def _left(kappa: float, sizes: tuple[float, float] | None, factor: float, clips: bool) -> tuple[str, ...]:
+    if kappa == 1:
+        return ()
+    change = f"times {show(kappa)}" if sizes is None else f"{show(sizes[0])} -> {show(sizes[1])}"
+    lines: list[str] = [
+        Reminder(f"batch size of the data loader (or accumulation, or workers): {change}", "batch size"),
+        Reminder(
+            f"steps left, and every interval in steps (logging, evaluation, checkpoints): divide by {show(kappa)}",
+            "steps",
+        ),
+    ]
+    if clips and factor != 1:
+        lines.append(Reminder(f"gradient clip, if there is one: times {show(factor)}", "clip"))
+    return tuple(lines)

@@ -1,91 +1,47 @@
-"""The state of an optimizer at another batch size: every tensor times a factor, in place, all of them or none.
+"""The state of an optimizer at another batch size: tensors times a factor, counters as numbers, all of it or nothing.
 
-A multiplication cannot be taken back exactly, and copies of a whole state cost too much memory. So every tensor is
-checked for what could make its multiplication fail, the state comes last of all changes, and within it the tensors that
-can still fail come first:
-
-1. Tensors of other classes than torch's own run code that nobody can foresee. Each is copied before it is multiplied,
-   and a failure puts the copies back.
-2. The others, DTensors by their local part, are multiplied without a copy. They have been checked; only a device that
-   breaks can stop them, and then the error says so. Ctrl-C waits until the last of them is done.
+A multiplication cannot be taken back exactly, and copies of a whole state cost memory. So `StateScaling` looks at every
+piece first and refuses what could fail; `StateScaling.finish` then multiplies, the tensors of other libraries first
+(the only ones whose code is not torch's own, and each is copied before), and Ctrl-C waits until the last one is done.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rootscale.changes import Change
 from rootscale.optimizers import Family
-from rootscale.rules import Rule
-from rootscale.training.edits import Edit, group_averages, is_frozen, plural, whole_number, with_kappa
+from rootscale.training.projection import whole_number
 from rootscale.training.shards import local
 
-__all__ = ["Scaled", "StateScaling", "centered_edits", "number_edits", "scaled_state"]
+__all__ = ["Remainders", "StateScaling", "check_known", "copied"]
+
+#: What whole numbers had to be rounded by, so that the way back finds the exact count: by container and name.
+Remainders = dict[tuple[int, str], float]
+_INDEXED = re.compile(r"(?P<name>.+)\[(?P<index>\d+)\]")
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """A piece of an optimizer's state, such as ``exp_avg_sq``, and the factor that it is multiplied by.
+def check_known(family: Family, states: Iterable[Mapping[str, Any]], mu_changes: bool = False) -> None:
+    """Refuse state of which something is not known, or that belongs to another family.
 
     Args:
-        name: of the piece in the optimizer's state.
-        tensors: one for each parameter that has it.
-        factor: by which all of them are multiplied.
-        change: the row to report.
+        family: as its library spells it.
+        states: of the parameters.
+        mu_changes: whether the weight of momentum changes, where it matters if it averages or sums.
     """
-
-    name: str
-    tensors: tuple[Tensor, ...]
-    factor: float
-    change: Change
-
-
-def scaled_state(optimizer: Any, family: Family, rule: Rule, kappa: float) -> Iterator[Scaled]:
-    """Yield the pieces of the optimizer's state that have a unit and are tensors.
-
-    Raises:
-        TypeError: a piece is not a floating-point tensor that can be changed in place.
-    """
-    owners = {parameter: i for i, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
-    groups = optimizer.param_groups
-    averages = [group_averages(with_kappa(group, groups), family, rule, kappa) for group in groups]
-    _check_known(optimizer, family, averages)
-    for name, unit in family.torch_state_units().items():
-        held: dict[float, tuple[list[Tensor], list[int]]] = {}
-        for parameter, state in optimizer.state.items():
-            for tensor in _pieces(state, name, family):
-                _check(name, tensor)
-                owner = owners.get(parameter, 0)  # what belongs to no group is never stepped
-                tensors, numbers = held.setdefault(rule.factor(unit, kappa, *averages[owner]), ([], []))
-                tensors.append(tensor)
-                numbers.append(owner)
-        for factor, (tensors, numbers) in held.items():
-            which = f" (groups {', '.join(map(str, dict.fromkeys(numbers)))})" if len(held) > 1 else ""
-            row = rule.units.get(unit)
-            if row is not None and row.form.follows and factor != 1:
-                row = replace(row, status="measured", source="results/floors")
-            change = Change(f"factor of {name}{which}", 1.0, factor, row, note=plural(tensors, "tensor"))
-            if not (family.name == "rmsprop-centered" and unit == "v"):  # `centered_edits` has those
-                yield Scaled(name, tuple(tensors), factor, change)
-
-
-def _check_known(optimizer: Any, family: Family, averages: Sequence[Sequence[dict[str, float]]]) -> None:
-    """Refuse state of which something is not known, or that belongs to another family."""
-    for state in optimizer.state.values():
+    held = list(states)
+    for state in held:
         for name in family.torch.foreign:
             if name in state:
                 raise TypeError(
                     f"a group of {family.name} has parameters with {name}, which are another optimizer's; give those a "
                     "group or an optimizer of their own"
                 )
-    unknown = family.unknown_state(optimizer.state.values())
+    unknown = family.unknown_state(held)
     if unknown:
         units = ", ".join(dict.fromkeys(family.torch_state_units().values())) or "none"
         row = ", ".join(f"{name!r}: ..." for name in unknown)
@@ -93,17 +49,29 @@ def _check_known(optimizer: Any, family: Family, averages: Sequence[Sequence[dic
             f"the optimizer's state has {', '.join(unknown)}, which {family.name} has not, so that it would stay in "
             f"the units of the old batch size. Give the class a row of its own, register(cls, values=..., "
             f"state={{{row}}}), with the unit of each piece ({family.name}'s are {units}; `rootscale units` lists "
-            "them all), or 0 for one that stays; or leave all state as it is with state=False"
+            "them all), or 0 for one that stays"
         )
-    changes = any(before.get("mu") != after.get("mu") for before, after in averages)
-    if family.torch.unsure and changes and optimizer.state:
+    if family.torch.unsure and mu_changes and held:
         raise ValueError(family.torch.unsure)
 
 
-_INDEXED = re.compile(r"(?P<name>.+)\[(?P<index>\d+)\]")
+def copied(state: Mapping[str, Any], family: Family, factor: Callable[[str], float]) -> dict[str, Any]:
+    """Return the state of a parameter with copies of the pieces that a change multiplies."""
+    new = dict(state)
+    for name, unit in family.torch_state_units().items():
+        key = name.partition("[")[0]
+        if key not in state or (factor(unit) == 1 and unit != "beta3") or new[key] is not state[key]:
+            continue
+        held = state[key]
+        if isinstance(held, Tensor):
+            if not (key in family.torch.codes and not held.is_floating_point()):  # codes stay, their scales change
+                new[key] = held.clone()
+        elif isinstance(held, list | tuple):
+            new[key] = type(held)([one.clone() if isinstance(one, Tensor) else one for one in held])
+    return new
 
 
-def _held(state: Any, name: str) -> Any:
+def _held(state: Mapping[str, Any], name: str) -> Any:
     """Return a piece of a parameter's state, None where there is none; ``state1[0]`` is the first part of a tensor."""
     match = _INDEXED.fullmatch(name)
     if match is None:
@@ -112,11 +80,131 @@ def _held(state: Any, name: str) -> Any:
     return None if whole is None or int(match["index"]) >= len(whole) else whole[int(match["index"])]
 
 
-def _pieces(state: Any, name: str, family: Family) -> Iterator[Tensor]:
-    """Yield the tensors to multiply: of quantised state the scales, of lists every one; whole numbers are not there."""
-    held = _held(state, name)
+def _is_number(held: Any) -> bool:
+    if isinstance(held, Tensor):
+        return held.dim() == 0 and not held.is_floating_point()
+    return isinstance(held, int | float) and not isinstance(held, bool)
+
+
+class StateScaling:
+    """A change of units of some state, checked piece by piece and then made by `finish`; each place in memory once.
+
+    Args:
+        remainders: of whole numbers, which are read and brought up to date; None where the state is a copy.
+    """
+
+    def __init__(self, remainders: Remainders | None = None) -> None:
+        self.counts: dict[str, dict[float, int]] = {}
+        self._remainders: Remainders = {} if remainders is None else remainders
+        self._numbers: list[tuple[Any, str, float]] = []  # container, name, new exact value
+        self._centered: list[tuple[Tensor, Tensor, float]] = []
+        self._others: dict[int, tuple[Tensor, float]] = {}
+        self._plain: dict[tuple[Any, ...], tuple[str, Tensor, float]] = {}
+
+    def add(
+        self, state: Any, family: Family, factor: Callable[[str], float], copies: Mapping[str, float] | None = None
+    ) -> None:
+        """Add the state of a parameter.
+
+        Args:
+            state: a mapping of its pieces.
+            family: as its library spells it.
+            factor: of each unit.
+            copies: the values that hyperparameters have from now on by their units, for state that repeats one of them.
+
+        Raises:
+            TypeError: a piece cannot be changed in place.
+            ValueError: it shares its memory with another piece that changes by another factor.
+        """
+        centered = family.torch.state_name("a") if family.name == "rmsprop-centered" else None
+        for name, unit in family.torch_state_units().items():
+            by = factor(unit)
+            if unit == "beta3":
+                if copies and unit in copies and name in state:
+                    self._numbers.append((state, name, copies[unit]))
+                continue
+            held = _held(state, name)
+            if _is_number(held):
+                self._add_number(state, name, by)
+                continue
+            for tensor in _pieces(held, name, unit, state, family):
+                _check(name, tensor)
+                tally = self.counts.setdefault(name, {})
+                tally[by] = tally.get(by, 0) + 1
+                if unit == "v" and centered in state and centered is not None:
+                    self._centered.append((_real(local(tensor)), _real(local(state[centered])), by))
+                elif by != 1:
+                    self._add_tensor(name, local(tensor), by)
+
+    def add_group(self, group: Any, family: Family, factor: Callable[[str], float]) -> None:
+        """Add what a library keeps in a parameter group beside the hyperparameters, such as a step counter."""
+        for name, key in family.torch.group_state.items():
+            held = group.get(name)
+            if _is_number(held):
+                self._add_number(group, name, factor(family.state[key]))
+            elif isinstance(held, Tensor) and factor(family.state[key]) != 1:
+                self._add_tensor(name, held, factor(family.state[key]))
+
+    def _add_number(self, container: Any, name: str, factor: float) -> None:
+        if factor != 1:
+            exact = float(container[name]) + self._remainders.get((id(container), name), 0.0)
+            self._numbers.append((container, name, exact * factor))
+
+    def _add_tensor(self, name: str, tensor: Tensor, factor: float) -> None:
+        if not _is_plain(tensor):
+            self._others[id(tensor)] = (tensor, factor)
+        elif tensor.numel():
+            first, _, other = self._plain.setdefault(_memory(tensor), (name, tensor, factor))
+            if other != factor:
+                raise ValueError(
+                    f"the optimizer's state has tensors that share their memory ({first} and {name}), which cannot be "
+                    "converted once each; replace them by their clone()"
+                )
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Multiply; an interrupt by the user is raised when all is done."""
+        held = [(tensor, tensor.clone()) for tensor, _ in self._others.values()]
+        try:
+            for tensor, factor in self._others.values():
+                tensor.mul_(factor)
+        except BaseException:
+            for tensor, copy in held:
+                tensor.copy_(copy)
+            raise
+        batches: dict[Any, tuple[list[Tensor], list[float]]] = {}
+        for _, tensor, factor in self._plain.values():  # torch multiplies tensors of one device and type at once
+            tensors, factors = batches.setdefault((tensor.device, tensor.dtype), ([], []))
+            tensors.append(tensor)
+            factors.append(factor)
+        left = [(tensors, factors, _version(tensors)) for tensors, factors in batches.values()]
+        centered = [(v, mean, factor, v._version) for v, mean, factor in self._centered if factor != 1]
+        try:
+            self._multiply(left, centered)
+        except KeyboardInterrupt:
+            self._multiply(left, centered)
+            raise
+
+    def _multiply(self, batches: Sequence[Any], centered: Sequence[Any]) -> None:
+        for tensors, factors, version in batches:
+            if version is None or _version(tensors) == version:  # torch counts the changes of a tensor: not done yet
+                torch._foreach_mul_(tensors, factors)
+        for v, mean, factor, version in centered:
+            if v._version == version:  # only what exceeds the squared mean is noise
+                v.copy_(v * factor + mean * mean * (1 - factor))
+        for container, name, exact in self._numbers:
+            new = whole_number(container[name], exact)
+            if isinstance(container[name], Tensor):
+                container[name].fill_(new)
+            else:
+                container[name] = new
+            self._remainders[id(container), name] = exact - float(new)
+
+
+def _pieces(held: Any, name: str, unit: str, state: Mapping[str, Any], family: Family) -> Iterator[Tensor]:
+    """Yield the tensors to multiply: of quantised state the scales, of lists every one."""
     for one in held if isinstance(held, list | tuple) else [held]:
-        if one is None or isinstance(one, int | float) or (isinstance(one, list) and not one):
+        if one is None or (isinstance(one, list) and not one):
             continue
         if isinstance(one, Tensor):
             whole = local(one)
@@ -125,78 +213,7 @@ def _pieces(state: Any, name: str, family: Family) -> Iterator[Tensor]:
                 continue
             if name in family.torch.codes and not one.is_floating_point() and family.torch.codes[name] in state:
                 continue
-            if not one.is_floating_point() and family.torch_state_units()[name] == "step_counter":
-                continue
         yield one
-
-
-def number_edits(optimizer: Any, family: Family, rule: Rule, kappa: float) -> Iterator[Edit]:
-    """Yield the edits of state that is kept as numbers, such as counters; whole numbers are rounded and say so."""
-    for name, unit in family.torch_state_units().items():
-        holders: dict[float, list[Any]] = {}
-        for state in optimizer.state.values():
-            held = state.get(name)
-            if isinstance(held, bool) or held is None:
-                continue
-            if isinstance(held, int | float) or (isinstance(held, Tensor) and held.dim() == 0 and _is_counter(held)):
-                holders.setdefault(float(held), []).append(state)
-        for before, states in holders.items():
-            after = float(rule.convert(unit, before, kappa, name)) if before else before
-            used, note = whole_number(states[0][name], after)
-            change = Change(name, before, after, rule.units.get(unit), used, note)
-            values = [after if used is None else used] * len(states)
-            yield Edit((change,), partial(_put, states, name, values), partial(_keep, states, name))
-
-
-def _is_counter(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point()
-
-
-def _put(states: Sequence[Any], name: str, values: Sequence[Any]) -> None:
-    for state, value in zip(states, values, strict=True):
-        if isinstance(state[name], Tensor):
-            state[name].fill_(value)
-        else:
-            state[name] = value
-
-
-def _keep(states: Sequence[Any], name: str) -> Callable[[], None]:
-    values = [state[name].item() if isinstance(state[name], Tensor) else state[name] for state in states]
-    return partial(_put, states, name, values)
-
-
-def centered_edits(optimizer: Any, family: Family, rule: Rule, kappa: float) -> Iterator[Edit]:
-    """Yield the edit of centered RMSprop's second moment: only what exceeds the squared mean is noise."""
-    names = [family.torch.state_name(key) for key in ("v", "a")]
-    pairs = [
-        (_real(state[names[0]]), _real(state[names[1]]))
-        for state in optimizer.state.values()
-        if family.name == "rmsprop-centered" and names[0] in state and names[1] in state
-    ]
-    if not pairs:
-        return
-    factor = rule.factor("v", kappa, {}, {})
-
-    def apply() -> None:
-        for v, mean in pairs:
-            v.mul_(factor).addcmul_(mean, mean, value=1 - factor)
-
-    def save() -> Callable[[], None]:
-        copies = [v.clone() for v, _ in pairs]
-
-        def restore() -> None:
-            for (v, _), copy in zip(pairs, copies, strict=True):
-                v.copy_(copy)
-
-        return restore
-
-    note = f"of what exceeds the squared mean; {plural(pairs, 'tensor')}"
-    yield Edit((Change(f"factor of {names[0]}", 1.0, factor, rule.units.get("v"), note=note),), apply, save)
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """Return a complex tensor as torch's optimizers take it: real and imaginary part are numbers of their own."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _check(name: str, tensor: Any) -> None:
@@ -204,7 +221,7 @@ def _check(name: str, tensor: Any) -> None:
         raise TypeError(f"the optimizer's state {name} must be a tensor, got {type(tensor).__name__}")
     if not tensor.is_floating_point() and not tensor.is_complex():
         raise TypeError(f"the optimizer's state {name} must be a floating-point tensor, got {tensor.dtype}")
-    if is_frozen(tensor):
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
         raise TypeError(
             f"the optimizer's state {name} is an inference tensor, which cannot be changed in place; "
             "replace it by its clone(), made outside of torch.inference_mode()"
@@ -220,71 +237,9 @@ def _is_plain(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
 
 
-class StateScaling:
-    """The multiplication of all state of a conversion; each place in memory is multiplied once.
-
-    Args:
-        pieces: of all optimizers.
-
-    Raises:
-        ValueError: two tensors of the state share a part of their memory, or all of it with different factors.
-    """
-
-    def __init__(self, pieces: Sequence[Scaled]) -> None:
-        self._others: dict[int, tuple[Tensor, float]] = {}
-        plain: dict[tuple[Any, ...], tuple[str, Tensor, float]] = {}
-        with torch.no_grad():
-            for piece in pieces:
-                for tensor in map(local, piece.tensors if piece.factor != 1 else ()):
-                    if not _is_plain(tensor):
-                        self._others[id(tensor)] = (tensor, piece.factor)
-                    elif tensor.numel():
-                        name, _, factor = plain.setdefault(_memory(tensor), (piece.name, tensor, piece.factor))
-                        if factor != piece.factor:
-                            raise ValueError(_shared(name, piece.name))
-        _check_disjoint(plain)
-        batches: dict[Any, tuple[list[Tensor], list[float]]] = {}
-        for _, tensor, factor in plain.values():  # torch multiplies tensors of one device and type at once
-            tensors, factors = batches.setdefault((tensor.device, tensor.dtype), ([], []))
-            tensors.append(tensor)
-            factors.append(factor)
-        self._batches = list(batches.values())
-
-    def pairs(self) -> Iterator[tuple[Tensor, float]]:
-        """Yield every tensor with its factor, for who multiplies them elsewhere than in their place."""
-        yield from self._others.values()
-        for tensors, factors in self._batches:
-            yield from zip(tensors, factors, strict=True)
-
-    def apply_others(self) -> None:
-        """Multiply the tensors of other classes."""
-        for tensor, factor in self._others.values():
-            tensor.mul_(factor)
-
-    def save_others(self) -> Callable[[], None]:
-        """Return a function that puts the tensors of other classes back, from copies made now."""
-        held = [(tensor, tensor.clone()) for tensor, _ in self._others.values()]
-
-        def restore() -> None:
-            for tensor, copy in held:
-                tensor.copy_(copy)
-
-        return restore
-
-    def finish(self) -> None:
-        """Multiply the rest; an interrupt by the user is raised when that is done."""
-        left = [(tensors, factors, _version(tensors)) for tensors, factors in self._batches]
-        try:
-            _multiply_(left)
-        except KeyboardInterrupt:
-            _multiply_(left)
-            raise
-
-
-def _multiply_(batches: Sequence[tuple[list[Tensor], list[float], int | None]]) -> None:
-    for tensors, factors, version in batches:
-        if version is None or _version(tensors) == version:  # torch counts the changes of a tensor: not done yet
-            torch._foreach_mul_(tensors, factors)
+def _real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor as torch's optimizers take it: real and imaginary part are numbers of their own."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _version(tensors: Sequence[Tensor]) -> int | None:
@@ -293,52 +248,6 @@ def _version(tensors: Sequence[Tensor]) -> int | None:
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
     """Return which entries of which memory a tensor has; aliases are equal."""
-    return (*_storage(tensor), tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-
-
-def _storage(tensor: Tensor) -> tuple[Any, ...]:
     storage = tensor.untyped_storage()
-    if tensor.device.type == "meta":
-        return tensor.device, storage._cdata
-    return tensor.device, storage.data_ptr()
-
-
-def _check_disjoint(tensors: dict[tuple[Any, ...], tuple[str, Tensor, float]]) -> None:
-    """Refuse tensors that share a part of their memory; those that share all of it are one already."""
-    storages: dict[tuple[Any, ...], list[tuple[str, Tensor]]] = {}
-    for key, (name, tensor, _) in tensors.items():
-        storages.setdefault(key[:2], []).append((name, tensor))
-    for together in storages.values():
-        if len(together) == 1:
-            continue
-        together.sort(key=lambda one: _extent(one[1]))
-        end = -1
-        for i, (name, tensor) in enumerate(together):
-            first, last = _extent(tensor)
-            if first < end and _overlap(tensor, [other for _, other in together[:i]]):
-                raise ValueError(_shared(together[i - 1][0], name))
-            end = max(end, last)
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the first byte of a tensor in its storage, and the one after its last."""
-    entries = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    first = tensor.storage_offset() * tensor.element_size()
-    return int(first), int(first + entries * tensor.element_size())
-
-
-def _overlap(tensor: Tensor, others: Sequence[Tensor]) -> bool:
-    """Return whether a tensor shares an entry with others of its storage; columns side by side do not."""
-    if any(other.dtype != tensor.dtype for other in others):
-        return True
-    used = torch.zeros(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=torch.bool)
-    for other in others:
-        used.as_strided(other.shape, other.stride(), other.storage_offset()).fill_(True)
-    return bool(used.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).any())
-
-
-def _shared(one: str, other: str) -> str:
-    return (
-        f"the optimizer's state has tensors that share a part of their memory ({one} and {other}), which cannot be "
-        "converted once each; replace them by their clone()"
-    )
+    place = storage._cdata if tensor.device.type == "meta" else storage.data_ptr()
+    return tensor.device, place, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()

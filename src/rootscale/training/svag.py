@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
-from rootscale.changes import Changes
-from rootscale.rules import Rule, svag_weights
+from rootscale.rules import svag_weights
 from rootscale.training.norms import norm_layers
-from rootscale.training.rescale import rescale_
+from rootscale.training.optimizers import Rules
+from rootscale.training.run import Run
 
 __all__ = ["SVAG"]
 
@@ -45,35 +44,45 @@ class SVAG:
     - **BatchNorm**: the batch statistics are those of each pass; the running ones are updated in the second pass only,
       once a step, with a momentum converted like everything else. **Dropout** is drawn afresh in each pass: it is part
       of the gradient's noise.
-    - **Checkpoints**: save `state_dict` beside the optimizer's and the scheduler's; to resume, make all of them anew,
-      the `SVAG` too, and load them after that.
+    - **Checkpoints**: save `state_dict` beside the optimizer's and the scheduler's, which are in the units of the run
+      that is simulated, as those of every `Run` are.
 
     Args:
-        optimizer: as for `rescale_`; converted in place, unless ``ell = 1``.
+        optimizer: as for `Run`.
         ell: 1 or more, any real number.
-        scheduler, model, ema, rule: as for `rescale_`; the model also for BatchNorm's running statistics.
+        scheduler, model, ema, rule: as for `Run`; the model also for BatchNorm's running statistics.
 
     Attributes:
         weights: ``r1, r2``.
-        changes: what was converted.
+        run: at ``ell^-2`` times the batch size.
         done: SVAG steps started so far.
     """
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Any,
         ell: float,
         *,
-        scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
+        scheduler: Any = None,
         model: torch.nn.Module | None = None,
         ema: Any = None,
-        rule: str | Rule | None = None,
+        rule: Rules = None,
     ) -> None:
         self.weights = svag_weights(ell)
         self.ell = ell
         self.model = model
         self.done = 0
-        self.changes: Changes = rescale_(optimizer, ell**-2, scheduler=scheduler, model=model, ema=ema, rule=rule)
+        size = 1 / Fraction(ell) ** 2
+        self.run = Run(
+            optimizer,
+            tuned_at=1,
+            batch_size=size,
+            scheduler=scheduler,
+            model=model,
+            ema=ema,
+            rule=rule,
+            interval="step",
+        )
 
     @property
     def discrete_steps(self) -> Fraction:

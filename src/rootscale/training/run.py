@@ -1,0 +1,426 @@
+"""The script's numbers stay: a live run whose steps are made in the units of the batch size of now.
+
+Learning rates and betas are tuned at one batch size and written into a script. They stay what they are, in the
+optimizer's groups, in schedulers, in a loop that sets ``lr`` by hand, in logs and in checkpoints. A `Run` makes each
+step in the units of the batch size of now: it multiplies the learning rate by ``sqrt(kappa)`` for the step alone, and
+puts the script's number back.
+
+Where everything is:
+
+| what | in which units |
+|---|---|
+| parameter groups, schedulers, ``get_last_lr()``, checkpoints, copies, pickles | the script's, always |
+| a step, the optimizer's live state, BatchNorm's momentum, the decay of averages | the batch size of now |
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from rootscale.batch_size import BatchSize
+from rootscale.changes import Change, Changes, Reminder, ScalingWarning
+from rootscale.format import format_table, show
+from rootscale.hparams import positive
+from rootscale.training.averages import NormLayers, ParameterAverage
+from rootscale.training.contract import Contract
+from rootscale.training.optimizers import (
+    Rules,
+    check_forward,
+    common_rule,
+    prefixed_errors,
+    ruled_optimizers,
+    several,
+)
+from rootscale.training.projected import ProjectedOptimizer, is_projected
+from rootscale.training.schedulers import Interval, SteppedScheduler, check_interval, is_driven, nested
+from rootscale.training.state import StateScaling
+from rootscale.units import Number
+
+__all__ = ["Run", "Size"]
+
+#: Samples of an optimizer step: a number, or a layout such as ``"32x4x8"``, micro-batch x accumulation x workers.
+Size = BatchSize | Number | str
+
+
+class Run:
+    """Train at any batch size with the numbers that were tuned at another one.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    >>> scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10_000)
+    >>> run = Run(optimizer, tuned_at=256, batch_size=1024, scheduler=scheduler)
+    >>> for step in range(run.steps(8)):
+    ...     optimizer.zero_grad()
+    ...     model(torch.randn(1024, 2)).square().mean().backward()
+    ...     optimizer.step()
+    ...     scheduler.step()
+    >>> run.clock, scheduler.last_epoch, run.values()["lr"] / optimizer.param_groups[0]["lr"]
+    (8.0, 8, 2.0)
+
+    Set `batch_size` at any time, before every step if batches vary. A loop that sets the learning rate by hand asks for
+    it at `clock`, which counts steps of ``tuned_at``: ``group["lr"] = get_lr(run.clock)``.
+
+    Args:
+        optimizer: of torch or of a library, one that has a row in `rootscale.optimizers`; several as a list, a
+            dictionary or a container with ``optimizers``. Groups may be of several families.
+        tuned_at: the batch size that the script's numbers belong to, in samples of one optimizer step over all
+            micro-batches and workers; or a layout, ``"32x4x8"``.
+        batch_size: that of now; None is ``tuned_at``.
+        scheduler: the learning-rate scheduler that drives the optimizer, or several.
+        model: whose BatchNorm layers are to follow; one or several.
+        ema: averages of the parameters that are to follow: an `torch.optim.swa_utils.AveragedModel`, one of a library
+            (`rootscale.training.averages.KINDS`), or anything with a ``decay``.
+        rule: a rule or its text, for every optimizer; None is each one's own. A list has one for each optimizer, and a
+            mapping one for each family: ``{"muon": "normalized-linear"}``.
+        loss: whether the loss is a ``"mean"`` over the batch, as usual, or a ``"sum"``.
+        interval: how often the schedulers are stepped: with every optimizer ``"step"``, once an ``"epoch"``; None is
+            found from their calls.
+
+    Raises:
+        TypeError: an object of a kind that cannot follow; the message names those that can.
+        ValueError: there is no valid value at this batch size, a scheduler of another optimizer, or an optimizer
+            that is in a run already. Nothing has changed then.
+
+    Attributes:
+        warnings: what was said about this run, each once.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        *,
+        tuned_at: Size,
+        batch_size: Size | None = None,
+        scheduler: Any = None,
+        model: Any = None,
+        ema: Any = None,
+        rule: Rules = None,
+        loss: Literal["mean", "sum"] = "mean",
+        interval: Interval | None = None,
+    ) -> None:
+        if loss not in ("mean", "sum"):
+            raise ValueError(f"loss must be 'mean' or 'sum' (over the batch), got {loss!r}")
+        self._tuned = BatchSize.of(tuned_at)
+        self._size = self._tuned
+        self._given = {"scheduler": scheduler is not None, "model": model is not None, "ema": ema is not None}
+        self._settings: dict[str, Any] = {"rule": rule, "loss": loss, "interval": check_interval(interval)}
+        found = ruled_optimizers(optimizer, rule, summed=loss == "sum")
+        for held in found:
+            if is_projected(held.optimizer):
+                raise ValueError(
+                    f"{held.prefix}this {type(held.optimizer).__name__} is in a Run already: set its batch_size, or "
+                    "call detach() on it first"
+                )
+        self._rule = common_rule(found)
+        self._optimizers = [ProjectedOptimizer(held.optimizer, held.rules, held.prefix) for held in found]
+        self._schedulers = [self._scheduler(one, interval) for one in _schedulers_of(scheduler)]
+        self._check_schedulers()
+        self._models = several(model)
+        self._norms = NormLayers(self._models)
+        self._averages = [ParameterAverage(one) for one in several(ema)]
+        self.warnings: list[str] = []
+        size = self._resolved(self._tuned if batch_size is None else batch_size)
+        scalings = self._checked(size)  # nothing has been touched until here
+        parts: list[Any] = [*self._optimizers, *self._schedulers, *self._averages]
+        for part in parts:
+            part.attach()
+        self._contracts = [Contract(one, self._averages, loss == "sum") for one in self._optimizers]
+        try:
+            self._arrive(size, scalings)
+        except BaseException:
+            self.detach()
+            raise
+        self._warn_of_start()
+
+    # ---- the batch size
+
+    @property
+    def tuned_at(self) -> int | float:
+        """The batch size that the script's numbers belong to."""
+        return _plain(self._tuned.total)
+
+    @property
+    def batch_size(self) -> int | float:
+        """The batch size of now; set it to a number or a layout at any time between two steps."""
+        return _plain(self._size.total)
+
+    @batch_size.setter
+    def batch_size(self, batch_size: Size) -> None:
+        size = self._resolved(batch_size)
+        before = self.kappa
+        if size == self._size and size.laid_out == self._size.laid_out:
+            return
+        if any(one.in_step for one in self._optimizers):
+            raise RuntimeError("batch_size was set while a step was made; set it between two steps")
+        self._arrive(size, self._checked(size))
+        if before != self.kappa:
+            for contract in self._contracts:
+                contract.begin(self.kappa / before)
+
+    @property
+    def layout(self) -> BatchSize:
+        """The batch size of now with its micro-batches, accumulation and workers, as far as they were given."""
+        return self._size
+
+    @property
+    def kappa(self) -> float:
+        """The batch size of now over ``tuned_at``."""
+        return float(self._size.total / self._tuned.total)
+
+    @property
+    def forward_kappa(self) -> float:
+        """The same of the samples of one forward pass, which BatchNorm averages over."""
+        return self._forward(self._size)
+
+    def _forward(self, size: BatchSize) -> float:
+        return float(self._tuned.forward_kappa(size))
+
+    def _resolved(self, batch_size: Size) -> BatchSize:
+        size = BatchSize.of(batch_size)
+        if self._norms_follow and size.laid_out != self._tuned.laid_out and size.total != self._tuned.total:
+            laid, plain = (size, self._tuned) if size.laid_out else (self._tuned, size)
+            raise ValueError(
+                f"the layout {laid.to_json()} beside {plain.total} does not say how many samples one forward has, and "
+                f"BatchNorm averages over those: give tuned_at and batch_size both as layouts, as in "
+                f"'{plain.total}x1x1', or both as numbers"
+            )
+        return size
+
+    @property
+    def _norms_follow(self) -> bool:
+        return bool(getattr(self, "_norms", None) and self._norms.layers and "batchnorm" in self._rule.units)
+
+    def _checked(self, size: BatchSize) -> list[StateScaling]:
+        """Refuse a batch size that something cannot follow to, or return the changes of state; nothing is changed."""
+        kappa, scalings = float(size.total / self._tuned.total), []
+        for one in self._optimizers:
+            with prefixed_errors(one.prefix):
+                one.check(kappa)
+                check_forward(one, kappa, self._forward(size))
+                scalings.append(one.scaling(kappa))
+        if self._norms_follow:
+            self._norms.at(self._rule, self._forward(size))
+        if "batchnorm" in self._rule.units and self._forward(size) != 1:
+            NormLayers(self._models, refuse_scripted=True)
+        for average in self._averages:
+            average.at(self._rule, kappa)
+        return scalings
+
+    @torch.no_grad()
+    def _arrive(self, size: BatchSize, scalings: list[StateScaling]) -> None:
+        """Bring everything to a batch size that was checked; what the optimizers hold comes last."""
+        kappa = float(size.total / self._tuned.total)
+        try:
+            for average in self._averages:
+                average.arrive(self._rule, kappa)
+            if self._norms_follow:
+                self._norms.arrive(self._rule, self._forward(size))
+        except BaseException:  # a setter of an average has refused
+            for average in self._averages:
+                average.arrive(self._rule, self.kappa)
+            raise
+        interrupted = None
+        for one, scaling in zip(self._optimizers, scalings, strict=True):
+            try:
+                scaling.finish()
+            except KeyboardInterrupt as error:
+                interrupted = error
+            one.arrive(kappa)
+        self._size = size
+        if interrupted is not None:
+            raise interrupted
+
+    # ---- what the loop asks
+
+    @property
+    def clock(self) -> float:
+        """The steps made, counted in steps of ``tuned_at``; saved and restored with the optimizer."""
+        return self._optimizers[0].clock
+
+    @property
+    def samples(self) -> float:
+        """The samples seen by these steps."""
+        return self.clock * float(self._tuned.total)
+
+    def steps(self, count: float) -> int:
+        """Return how many steps of now cover so many steps of ``tuned_at``: a length, a warm-up, an interval.
+
+        >>> optimizer = torch.optim.Adam([torch.ones(1, requires_grad=True)])
+        >>> Run(optimizer, tuned_at=256, batch_size=1024).steps(10_000)
+        2500
+        """
+        number = float(count)
+        if not number >= 0:
+            raise ValueError(f"steps must be given a number of steps that is 0 or more, got {count!r}")
+        return max(1, round(number / self.kappa)) if number else 0
+
+    def clip(self, norm: float) -> float:
+        """Return the largest gradient norm for a step of now, from the one that was tuned."""
+        return float(self._rule.convert("clip", positive("clip", norm), self.kappa, "clip"))
+
+    def values(self) -> dict[str, float]:
+        """Return what a step really uses, by flat names for loggers: ``lr``, ``beta1``, ``group 1/lr``."""
+        found: dict[str, float] = {}
+        for one in self._optimizers:
+            for row in one.changes(self.kappa):
+                name, _, group = row.name.partition(" (")
+                parts = (one.prefix.removesuffix(": "), group.removesuffix(")"), name)
+                found["/".join(part for part in parts if part)] = float(row.value or 0.0)
+        return found
+
+    @property
+    def changes(self) -> Changes:
+        """The script's numbers and those of a step, with the reasons and what is left to you; print it."""
+        return Changes(
+            self.kappa, self._rule, tuple(self._rows()), tuple(self.warnings), title=self._title, remaining=self._left()
+        )
+
+    @property
+    def _title(self) -> str:
+        return f"batch size {show(self.tuned_at)} -> {show(self.batch_size)}, kappa = {show(self.kappa)}"
+
+    def _rows(self) -> Iterator[Change]:
+        for one in self._optimizers:
+            for row in (*one.changes(self.kappa), *one.state_changes(self.kappa)):
+                yield replace(row, name=f"{one.prefix}{row.name}", field=f"{one.prefix}{row.field}")
+        if self._norms_follow:
+            yield from self._norms.changes(self._rule, self.forward_kappa)
+        for average in self._averages:
+            yield average.change(self._rule, self.kappa)
+
+    def _left(self) -> tuple[str, ...]:
+        kappa = self.kappa
+        if kappa == 1:
+            return ()
+        lines: list[str] = [
+            Reminder(f"the data loader: {show(self.batch_size)} samples a step", "batch size"),
+            Reminder("steps, intervals: run.steps(n); a schedule set by hand: get_lr(run.clock)", "steps"),
+        ]
+        if "clip" in self._rule.units:
+            lines.append(Reminder(f"gradient clip: run.clip(norm), times {show(self.clip(1.0))}", "clip"))
+        if not self._given["model"]:
+            lines.append("BatchNorm, if there is any: Run(..., model=model)")
+        if not self._given["ema"]:
+            lines.append("an average of the parameters (EMA), if there is one: Run(..., ema=ema)")
+        lines += [
+            f"the warm-up of {average.name} counts its own updates ({average.warmup})"
+            for average in self._averages
+            if average.warmup
+        ]
+        return tuple(lines)
+
+    def __str__(self) -> str:
+        rows = [[row.name, show(row.before), show(row.value), row.why] for row in self._rows()]
+        table = format_table(("quantity", "yours", "a step's", "why"), rows, right=("yours", "a step's"), width=80)
+        left = [f"left to you: {text}" for text in self._left()]
+        said = [f"warning: {text}" for text in self.warnings]
+        return "\n".join([f"{self._title}, rule {self._rule.name}", "", table, *said, *left])
+
+    def __repr__(self) -> str:
+        names = ", ".join(type(one.optimizer).__name__ for one in self._optimizers)
+        return f"Run({names}, tuned_at={self._tuned.to_json()}, batch_size={self._size.to_json()})"
+
+    # ---- schedulers, warnings
+
+    def _scheduler(self, scheduler: Any, interval: Interval | None) -> SteppedScheduler:
+        if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+            raise TypeError(
+                f"scheduler must be a torch.optim.lr_scheduler.LRScheduler, got {type(scheduler).__name__}; one of "
+                "another kind follows where its loop asks it for step run.clock"
+            )
+        for one in self._optimizers:
+            if scheduler.optimizer is one.optimizer:
+                return SteppedScheduler(scheduler, one, interval)
+        raise ValueError(
+            f"{type(scheduler).__name__} belongs to another optimizer than "
+            f"{'any of those' if len(self._optimizers) > 1 else 'the one'} given"
+        )
+
+    def _check_schedulers(self) -> None:
+        outer = [one.scheduler for one in self._schedulers]
+        for i, scheduler in enumerate(outer):
+            if any(scheduler is other for other in outer[:i]):
+                raise ValueError(f"{type(scheduler).__name__} was given twice; give each scheduler once")
+            if "__getstate__" in vars(scheduler):
+                raise ValueError(f"this {type(scheduler).__name__} is in a Run already: call detach() on it first")
+            for parent in outer:
+                if parent is not scheduler and any(child is scheduler for child in nested(parent)):
+                    raise ValueError(
+                        f"{type(scheduler).__name__} is a part of a {type(parent).__name__}, which steps it: give the "
+                        f"{type(parent).__name__} alone"
+                    )
+
+    def _warn_of_start(self) -> None:
+        """Say what the objects tell about the run already."""
+        for one in self._optimizers:
+            driven = any(held.scheduler.optimizer is one.optimizer for held in self._schedulers)
+            if is_driven(one.optimizer) and not driven and not self._given["scheduler"]:
+                self._warn(
+                    f"{one.prefix}a scheduler drives this {type(one.optimizer).__name__} and was not given: it would "
+                    "count steps of the batch size of now as its own; give scheduler=scheduler"
+                )
+            for projection in {id(held): held for _, _, held in one.groups()}.values():
+                for message in projection.rule.check(projection.family.name):
+                    self._warn(f"{one.prefix}{message}")
+
+    def _warn(self, message: str) -> None:
+        if message not in self.warnings:
+            self.warnings.append(message)
+            warnings.warn(message, ScalingWarning, stacklevel=4)
+
+    # ---- an end, and copies
+
+    def detach(self) -> None:
+        """Leave all objects as the script made them: its numbers, state in its units, nothing attached."""
+        for scheduler in self._schedulers:
+            scheduler.detach()
+        for average in self._averages:
+            average.detach()
+        if self._norms_follow:
+            self._norms.arrive(self._rule, 1.0)
+        for one in self._optimizers:
+            one.detach()
+        self._size = self._tuned
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle is made of: the objects in the script's units, and the settings."""
+        kept = {
+            "optimizer": [one.optimizer for one in self._optimizers],
+            "scheduler": [one.scheduler for one in self._schedulers] if self._given["scheduler"] else None,
+            "model": self._models if self._given["model"] else None,
+            "ema": [one.average for one in self._averages] if self._given["ema"] else None,
+        }
+        numbers = {"norms": self._norms._numbers(), "averages": [one.script for one in self._averages]}
+        return {**kept, **self._settings, **numbers, "tuned_at": self._tuned, "batch_size": self._size,
+                "clocks": [one.clock for one in self._optimizers]}  # fmt: skip
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        held = dict(state)
+        momenta, decays, clocks = held.pop("norms"), held.pop("averages"), held.pop("clocks")
+        for layer, momentum in zip(NormLayers(several(held["model"])).layers, momenta, strict=True):
+            layer.momentum = momentum
+        for average, decay in zip(several(held["ema"]), decays, strict=True):
+            ParameterAverage(average)._write(decay)
+        optimizer = held.pop("optimizer")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScalingWarning)
+            self.__init__(optimizer, **held)  # type: ignore[misc]
+        for one, clock in zip(self._optimizers, clocks, strict=True):
+            one._clock = clock
+
+
+def _plain(total: Any) -> int | float:
+    return int(total) if total == int(total) else float(total)
+
+
+def _schedulers_of(given: Any) -> list[Any]:
+    """Return the schedulers of what was given: one, several, or a container that holds them as ``schedulers``."""
+    inner = getattr(given, "schedulers", None)
+    if isinstance(inner, list | tuple) and not isinstance(given, torch.optim.lr_scheduler.LRScheduler):
+        return list(inner)
+    return [one for held in several(given) for one in ([held] if not isinstance(held, Mapping) else held.values())]
