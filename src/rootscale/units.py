@@ -247,8 +247,8 @@ AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa), kin
 AVERAGE_1 = AVERAGE_2 = floored(0.9)
 #: The first moment. An average with weight beta1 of gradients of variance ``s`` has the variance ``s r(beta1)`` with
 #: ``r(b) = (1 - b) / (1 + b)``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by ``sqrt(r(beta1') / (kappa
-#: r(beta1)))``. That is 1 to first order in ``1 - beta1`` where beta1 follows the paper, and changes one after the other
-#: multiply exactly.
+#: r(beta1)))``. That is 1 to first order in ``1 - beta1`` where beta1 follows the paper, and changes one after the
+#: other multiply exactly.
 MOMENT = Form("x * sqrt(r(beta1') / (kappa r(beta1)))", _moment, follows="beta1", kind="moment")
 #: Weight of the present in an average over steps (BatchNorm's ``momentum``).
 COMPLEMENT = Form("1 - (1 - x)^kappa", _complement, kind="complement")
