@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo dist docs docs-serve test test-slow test-integrations lint bench bench-rescale bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results calculator tutorials clean setup
+.PHONY: demo dist docs docs-serve test test-slow test-integrations lint bench bench-run bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results calculator tutorials clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -51,10 +51,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-rescale bench-training
+bench: bench-run bench-training
 
-bench-rescale: $(READY)
-	$(BIN)/python benchmarks/rescale.py
+bench-run: $(READY)
+	$(BIN)/python benchmarks/run.py
 
 bench-training: $(READY)
 	$(BIN)/python benchmarks/training.py

@@ -1,0 +1,3 @@
+"""The scripts are programs, run by the test."""
+
+collect_ignore = ["scripts"]
