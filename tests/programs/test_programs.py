@@ -20,7 +20,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 PROGRAMS = {
     "language_model": (512, 1024, 32, (5, 3)),
     "policy": (512, 1536, 32, (2, 0)),
-    "gan": (256, 448, 16, (2, 0)),
+    "gan": (256, 448, 16, (3, 0)),
     "autoencoder": (256, 640, 16, (2, 0)),
     "diffusion": (256, 640, 16, (2, 0)),
     "muon": (256, 640, 16, (4, 1)),

@@ -21,9 +21,8 @@ if (folder / "start.pt").exists():
     for name, thing in (("g", net_g), ("d", net_d), ("od", optimizer_d), ("og", optimizer_g), ("sg", scheduler_g)):
         thing.load_state_dict(saved[name])
     seen = saved["seen"]
-run = Run(
-    [optimizer_d, optimizer_g], tuned_at=TUNED, batch_size=batch_size, scheduler=scheduler_g, model=[net_g, net_d]
-)  # [run]
+both, nets = [optimizer_d, optimizer_g], [net_g, net_d]  # [run]
+run = Run(both, tuned_at=TUNED, batch_size=batch_size, scheduler=scheduler_g, model=nets)  # [run]
 kappa = batch_size / TUNED  # [hand]
 optimizer_d.param_groups[0].update(lr=1e-3 * kappa**0.5, eps=1e-8 / kappa**0.5)  # [hand]
 optimizer_d.param_groups[0]["betas"] = tuple(max(1 - kappa * (1 - b), min(0.9, b)) for b in (0.5, 0.99))  # [hand]
@@ -31,9 +30,8 @@ optimizer_g.param_groups[0].update(eps=1e-8 / kappa**0.5, alpha=max(1 - kappa * 
 r = [(1 - b) / (1 + b) for b in (0.5, optimizer_d.param_groups[0]["betas"][0])]  # [hand]
 for optimizer in (optimizer_d, optimizer_g):  # [hand]
     for state in optimizer.state.values():  # [hand]
-        state["exp_avg" if "exp_avg" in state else "step"] *= (
-            (r[1] / (kappa * r[0])) ** 0.5 if "exp_avg" in state else 1
-        )  # [hand]
+        for m in [state["exp_avg"]] if "exp_avg" in state else []:  # [hand]
+            m *= (r[1] / (kappa * r[0])) ** 0.5  # [hand]
         state["exp_avg_sq" if "exp_avg_sq" in state else "square_avg"] /= kappa  # [hand]
         state["step"] /= kappa  # [hand]
 net_g[1].momentum, net_d[1].momentum = 1 - 0.9**kappa, 1 - 0.8**kappa  # [hand]
