@@ -16,6 +16,7 @@ from rootscale.optimizers import Family, Spelling, add_family, family
 from rootscale.rules import RULES, Rule, add_rule
 from rootscale.spelling import Fields
 from rootscale.training.adapters import add_adapter
+from rootscale.training.averages import AverageKind, add_kind
 from rootscale.training.libraries import Adapter
 from rootscale.units import KEPT, MOMENT, UNITS, Unit, power
 
@@ -29,9 +30,10 @@ _NEEDED = frozenset({"eta", "beta1", "beta2", "mu", "momentum_decay", "frequency
 
 
 def register(
-    cls: type[torch.optim.Optimizer],
+    cls: type[Any],
     like: str | None = None,
     *,
+    decay: str = "",
     sums: bool = False,
     values: Mapping[str, Quantity] | None = None,
     state: Mapping[str, Quantity] | None = None,
@@ -39,13 +41,14 @@ def register(
     rule: str = "sqrt",
     name: str | None = None,
     why: str = _SOURCE,
-) -> Family:
-    """Tell `Run` about an optimizer of your own, and return its row.
+) -> Family | AverageKind:
+    """Tell `Run` about a class of your own, an optimizer or an average of the parameters, and return its row.
 
     Check a row of your own with `rootscale.theory.toys.live_gaps` before you rely on it.
 
     Args:
-        cls: the class; it counts with the ``step`` that it has now.
+        cls: the class; an optimizer counts with the ``step`` that it has now.
+        decay: of an average of the parameters (EMA): the attribute with its decay. Nothing else is needed then.
         like: the family whose update it makes, under torch's names. Nothing else is needed then; a state or groups
             with other names are refused.
         sums: with ``like="muon"`` or ``"signum"``: whether its momentum sums gradients, ``b = mu b + g``.
@@ -67,8 +70,17 @@ def register(
     >>> row.name, RULES["halved"].units["eta"].form.text, RULES["halved"].units["halved.sum"].form.text
     ('halved', 'x * kappa^(0)', 'x * kappa^(-2)')
     """
+    if decay:
+        if not isinstance(cls, type):
+            raise TypeError(f"cls must be a class of parameter averages, got {cls!r}")
+        kind = AverageKind(cls, decay)
+        add_kind(kind)
+        return kind
     if torch.optim.Optimizer not in getattr(cls, "__mro__", ()):
-        raise TypeError(f"cls must be a class of torch optimizers, got {cls!r}")
+        raise TypeError(
+            f"cls must be a class of torch optimizers, got {cls!r}; of an average of the parameters, give the name of "
+            "its attribute with the decay: register(cls, decay='...')"
+        )
     if like is not None:
         if values or state or exponents:
             raise ValueError("like takes a whole row; leave values, state and exponents out, or leave like out")

@@ -28,6 +28,7 @@ from rootscale.format import format_table, show
 from rootscale.hparams import positive
 from rootscale.training.averages import NormLayers, ParameterAverage
 from rootscale.training.contract import Contract
+from rootscale.training.guards import doubts
 from rootscale.training.optimizers import (
     Rules,
     check_forward,
@@ -43,6 +44,8 @@ from rootscale.units import Number
 
 __all__ = ["Run", "Size"]
 
+#: A run looks for doubts at so many batch sizes.
+_DOUBTED = 8
 #: Samples of an optimizer step: a number, or a layout such as ``"32x4x8"``, micro-batch x accumulation x workers.
 Size = BatchSize | Number | str
 
@@ -105,7 +108,7 @@ class Run:
     ) -> None:
         if loss not in ("mean", "sum"):
             raise ValueError(f"loss must be 'mean' or 'sum' (over the batch), got {loss!r}")
-        self._tuned = BatchSize.of(tuned_at)
+        self._tuned = _size("tuned_at", tuned_at)
         self._size = self._tuned
         self._given = {"scheduler": scheduler is not None, "model": model is not None, "ema": ema is not None}
         self._settings: dict[str, Any] = {"rule": rule, "loss": loss, "interval": check_interval(interval)}
@@ -124,6 +127,7 @@ class Run:
         self._norms = NormLayers(self._models)
         self._averages = [ParameterAverage(one) for one in several(ema)]
         self.warnings: list[str] = []
+        self._doubted: set[float] = set()
         size = self._resolved(self._tuned if batch_size is None else batch_size)
         scalings = self._checked(size)  # nothing has been touched until here
         parts: list[Any] = [*self._optimizers, *self._schedulers, *self._averages]
@@ -136,6 +140,7 @@ class Run:
             self.detach()
             raise
         self._warn_of_start()
+        self._warn_of_doubts()
 
     # ---- the batch size
 
@@ -161,6 +166,7 @@ class Run:
         if before != self.kappa:
             for contract in self._contracts:
                 contract.begin(self.kappa / before)
+            self._warn_of_doubts()
 
     @property
     def layout(self) -> BatchSize:
@@ -181,7 +187,7 @@ class Run:
         return float(self._tuned.forward_kappa(size))
 
     def _resolved(self, batch_size: Size) -> BatchSize:
-        size = BatchSize.of(batch_size)
+        size = _size("batch_size", batch_size)
         if self._norms_follow and size.laid_out != self._tuned.laid_out and size.total != self._tuned.total:
             laid, plain = (size, self._tuned) if size.laid_out else (self._tuned, size)
             raise ValueError(
@@ -368,6 +374,15 @@ class Run:
                 for message in projection.rule.check(projection.family.name):
                     self._warn(f"{one.prefix}{message}")
 
+    def _warn_of_doubts(self) -> None:
+        """Say what is doubtful at this batch size, at the first sizes that a run has: batches may vary with each step."""
+        if self.kappa in self._doubted or len(self._doubted) >= _DOUBTED:
+            return
+        self._doubted.add(self.kappa)
+        for one in self._optimizers:
+            for message in doubts(one, self.kappa):
+                self._warn(message)
+
     def _warn(self, message: str) -> None:
         if message not in self.warnings:
             self.warnings.append(message)
@@ -412,6 +427,13 @@ class Run:
             self.__init__(optimizer, **held)  # type: ignore[misc]
         for one, clock in zip(self._optimizers, clocks, strict=True):
             one._clock = clock
+
+
+def _size(name: str, given: Size) -> BatchSize:
+    try:
+        return BatchSize.of(given)
+    except ValueError as error:
+        raise ValueError(str(error).replace("batch_size", name)) from None
 
 
 def _plain(total: Any) -> int | float:
