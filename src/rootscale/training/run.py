@@ -375,7 +375,7 @@ class Run:
                     self._warn(f"{one.prefix}{message}")
 
     def _warn_of_doubts(self) -> None:
-        """Say what is doubtful at this batch size, at the first sizes that a run has: batches may vary with each step."""
+        """Say what is doubtful at this batch size; at the first sizes only, as batches may vary with every step."""
         if self.kappa in self._doubted or len(self._doubted) >= _DOUBTED:
             return
         self._doubted.add(self.kappa)
