@@ -41,7 +41,7 @@ def train(name: str, data: TensorDataset) -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(data) // START, eta_min=1e-4)
     sampler = ScheduledSampler(len(data), SCHEDULES[name](), micro=MICRO)  # +
     loader = DataLoader(data, batch_sampler=sampler)
-    run = ScheduledRun(sampler, optimizer, scheduler=scheduler, model=model, clip=5.0)  # +
+    run = ScheduledRun(sampler, optimizer, scheduler=scheduler, model=model)  # +
     meter = NoiseMeter(optimizer, window=100) if name == "noise" else None
 
     losses, steps = [], 0
@@ -60,14 +60,14 @@ def train(name: str, data: TensorDataset) -> None:
                 meter.update()
                 if steps % 100 == 0:
                     run.grow(meter.estimate())
-            nn.utils.clip_grad_norm_(model.parameters(), run.clip)
+            nn.utils.clip_grad_norm_(model.parameters(), run.clip(5.0))
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
         with torch.no_grad():
             losses.append(F.cross_entropy(model(data.tensors[0]), data.tensors[1]).item())
     print(f"{name}: {run.sampler.schedule}")
-    print(f"  {steps} steps, learning rate at the end {optimizer.param_groups[0]['lr']:.2g}")
+    print(f"  {steps} steps, learning rate of the last one {run.values()['lr']:.2g}")
     print(f"  loss after each epoch {' '.join(f'{loss:.3f}' for loss in losses)}")
 
 

@@ -20,13 +20,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from rootscale.training import BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler
 
-MADE_FOR, MICRO, EPOCHS = 32, 16, 3  # the settings below are meant for batches of 32 samples
+TUNED_AT, MICRO, EPOCHS = 32, 16, 3  # the settings below were tuned at batches of 32 samples
 
 
 def main() -> None:
     """Train for the epochs that are left."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch", type=int, default=MADE_FOR, help="samples per step, over all processes")
+    parser.add_argument("--batch", type=int, default=TUNED_AT, help="samples per step, over all processes")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--save", help="file for the state at the end")
     parser.add_argument("--resume", help="such a file, of any number of processes and any batch size")
@@ -41,13 +41,13 @@ def main() -> None:
     data = TensorDataset(x, (x.sum(1) + 2 * torch.randn(3000, dtype=torch.float64) > 0).long())
     model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 2)).double().to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.98, 0.998), weight_decay=0.1)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * EPOCHS * len(data) // MADE_FOR)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * EPOCHS * len(data) // TUNED_AT)
     sampler = ScheduledSampler(len(data), BatchSchedule([(0, args.batch)]), micro=MICRO, replacement=True)
     loader = DataLoader(data, batch_sampler=sampler)
-    run = ScheduledRun(sampler, optimizer, scheduler=scheduler, model=model, made_for=MADE_FOR)
+    run = ScheduledRun(sampler, optimizer, scheduler=scheduler, model=model, tuned_at=TUNED_AT)
     meter = NoiseMeter(optimizer, process_group=dist.group.WORLD)
 
-    parts = {"run": run, "model": model.module, "optimizer": optimizer, "scheduler": scheduler}  # the run comes first
+    parts = {"run": run, "model": model.module, "optimizer": optimizer, "scheduler": scheduler}
     if args.resume:
         saved = torch.load(args.resume, map_location=device, weights_only=False)
         for name, part in parts.items():
@@ -67,7 +67,7 @@ def main() -> None:
         with torch.no_grad():
             loss = F.cross_entropy(model.module(x.to(device)), data.tensors[1].to(device)).item()
         if dist.get_rank() == 0:
-            print(f"{run.seen:6} samples, batch size {sampler.layout(run.size)}, loss {loss:.9f}", flush=True)
+            print(f"{run.seen:6} samples, batch size {run.layout}, loss {loss:.9f}", flush=True)
     if dist.get_rank() == 0:
         print(f"{meter.estimate()}")
         if args.save:

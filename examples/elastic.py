@@ -1,4 +1,4 @@
-"""Elastic training: processes come and go, the batch size follows their number, and everything is converted to it.
+"""Elastic training: processes come and go, the batch size follows their number, and every step follows it.
 
     torchrun --nproc-per-node 2 examples/elastic.py run.pt --leave 2    # stopped after two epochs, as by a scheduler
     torchrun --nproc-per-node 3 examples/elastic.py run.pt              # goes on, with more processes
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from rootscale.training import BatchSchedule, ScheduledRun, ScheduledSampler
 
-PER_PROCESS, MADE_FOR, EPOCHS = 16, 32, 6  # the settings below are meant for batches of 32 samples
+PER_PROCESS, TUNED_AT, EPOCHS = 16, 32, 6  # the settings below were tuned at batches of 32 samples
 
 
 def main() -> None:
@@ -39,11 +39,11 @@ def main() -> None:
     data = TensorDataset(x, (x.sum(1) + 2 * torch.randn(1440) > 0).long())
     model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 2)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.98, 0.998), weight_decay=0.1)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(data) // MADE_FOR)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(data) // TUNED_AT)
     schedule = BatchSchedule([(0, PER_PROCESS * dist.get_world_size())])  # all that knows how many there are
     sampler = ScheduledSampler(len(data), schedule)
-    run = ScheduledRun(sampler, optimizer, scheduler=scheduler, model=model, clip=1.0, made_for=MADE_FOR)
-    parts = {"run": run, "model": model.module, "optimizer": optimizer, "scheduler": scheduler}  # the run comes first
+    run = ScheduledRun(sampler, optimizer, scheduler=scheduler, model=model, tuned_at=TUNED_AT)
+    parts = {"run": run, "model": model.module, "optimizer": optimizer, "scheduler": scheduler}
     if args.file.exists():
         saved = torch.load(args.file)
         for name, part in parts.items():
@@ -55,15 +55,15 @@ def main() -> None:
         for inputs, labels in run.batches(loader):
             loss = F.cross_entropy(model(inputs), labels)
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), run.clip)
+            nn.utils.clip_grad_norm_(model.parameters(), run.clip(1.0))
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
         if dist.get_rank() == 0:
-            rate, decay = (optimizer.param_groups[0][key] for key in ("lr", "weight_decay"))
+            step = run.values()
             print(
-                f"{dist.get_world_size()} processes, {run.seen} samples, batch size {run.size}, lr {rate:.9f}, "
-                f"decay {decay:.6f}, clip {run.clip:.6f}",
+                f"{dist.get_world_size()} processes, {run.seen} samples, batch size {run.batch_size}, "
+                f"lr {step['lr']:.9f}, decay {step['weight_decay']:.6f}, clip {run.clip(1.0):.6f}",
                 flush=True,
             )
             whole = args.file.with_suffix(".part")  # a process may be stopped at any time

@@ -38,12 +38,16 @@ def called(monkeypatch, capsys, name, *arguments):
 def test_a_bare_loop_goes_on_in_a_fresh_process(tmp_path, monkeypatch, capsys):
     file = tmp_path / "run.pt"
     first = called(monkeypatch, capsys, "pytorch_loop.py", file)
-    assert first.startswith("batch size 16, lr 0.005000000, clip 1.0")
+    assert first.splitlines()[-1].startswith(
+        "batch size 16, script's lr 0.005000000, a step's lr 0.005000000, clip 1.0"
+    )
     saved = file.read_bytes()
-    fresh = started("examples/pytorch_loop.py", file)
-    assert fresh.splitlines()[-1].startswith("batch size 64, lr 0.000000000, clip 0.5")
+    fresh = started("examples/pytorch_loop.py", file, 64)
+    assert fresh.splitlines()[-1].startswith(
+        "batch size 64, script's lr 0.000000000, a step's lr 0.000000000, clip 0.5"
+    )
     file.write_bytes(saved)
-    assert called(monkeypatch, capsys, "pytorch_loop.py", file) == fresh
+    assert called(monkeypatch, capsys, "pytorch_loop.py", file, 64) == fresh
 
 
 def test_an_elastic_run_goes_on_with_another_number_of_processes(tmp_path, monkeypatch, capsys):
