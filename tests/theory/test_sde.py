@@ -106,16 +106,6 @@ def test_auxiliary_sde_has_the_same_paths_where_u_stays_above_u_min_and_others_w
     assert (other.theta - end.theta).abs().min() > 1e-6
 
 
-def test_u_never_falls_below_its_bound_on_the_sde_or_the_chain_though_it_falls_below_the_papers():
-    c2, duration = 2.0, 1.5
-    u0 = torch.tensor([1.0]).double()
-    low = lowest_u(c2, u0, duration)
-    assert low <= math.exp(-c2 * duration)  # the SDE without noise in v: du = -c2 u dt
-    for eta2 in (1 / (2 * c2), 0.1, 0.01):
-        assert low <= (1 - c2 * eta2) ** math.floor(duration / eta2 + 1e-9) * (1 + 1e-12)
-    assert math.exp(-c2 * duration) < 2 ** (-c2 * duration)
-
-
 def test_decoupled_decay_and_an_eps_inside_the_root_enter_as_their_docstrings_say():
     oracle = NGOS(cosine(1), 1.0)
     x = AdamState(*(torch.full((1, 1), v, dtype=torch.double) for v in (0.5, 0.4, 2.0)))
