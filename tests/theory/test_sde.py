@@ -4,14 +4,18 @@ import pytest
 import torch
 from reference import euler_maruyama, ornstein_uhlenbeck, standard_errors
 
+from rootscale import theory_settings
 from rootscale.hparams import Adam
-from rootscale.theory import NGOS, cosine, linear, quadratic
+from rootscale.theory import NGOS, case, cosine, linear, quadratic
 from rootscale.theory.equations import (
+    SCHEDULES,
     SGDSDE,
     AdamSDE,
     AdamState,
+    RateSchedule,
     RMSpropSDE,
     RMSpropState,
+    Scheduled,
     SGDState,
     auxiliary,
     gamma,
@@ -121,6 +125,39 @@ def test_decoupled_decay_and_an_eps_inside_the_root_enter_as_their_docstrings_sa
     assert rms.drift(0.0, y).theta.item() == pytest.approx(-slope / p - 0.25 * 0.5, rel=1e-12)
     sgd = SGDSDE(oracle, 0.7, decay=0.25)
     assert sgd.drift(0.0, SGDState(x.theta)).theta.item() == pytest.approx(-slope - 0.25 * 0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rmspropw", "adamw", "signsgd", "signum-time"])
+def test_a_schedule_multiplies_what_moves_theta_and_nothing_else(optimizer):
+    made = case(optimizer, "cosine")
+    scheduled = Scheduled(made.equation, RateSchedule("linear", made.start, 2.0))
+    x, t, dw = made.x0, made.start + 0.5, torch.full((1, 1), 0.3).double()
+    for with_it, without in (
+        (scheduled.drift(t, x), made.equation.drift(t, x)),
+        (scheduled.diffusion(t, x, dw), made.equation.diffusion(t, x, dw)),
+    ):
+        torch.testing.assert_close(with_it.theta, 0.75 * without.theta, rtol=1e-12, atol=0)
+        for a, b in zip(with_it[1:], without[1:], strict=True):
+            assert torch.equal(a, b)
+    plain = [a * 0.1 + b for a, b in zip(scheduled.drift(t, x), scheduled.diffusion(t, x, dw), strict=True)]
+    for a, b in zip(scheduled.increment(t, x, 0.1, dw), plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
+
+
+def test_schedules_are_those_of_the_command_line_and_stay_at_their_ends():
+    assert tuple(SCHEDULES) == theory_settings.SCHEDULES
+    for name in SCHEDULES:
+        schedule = RateSchedule(name, 1.0, 2.0)
+        assert float(schedule(0.0)) == float(schedule(1.0))
+        assert float(schedule(9.0)) == float(schedule(3.0))
+    assert float(RateSchedule("cosine", 1.0, 2.0)(1.5)) == pytest.approx((1 + math.sqrt(0.5)) / 2, rel=1e-12)
+
+
+def test_schedules_of_signs_with_momentum_in_steps_and_unknown_ones_are_refused():
+    with pytest.raises(ValueError, match="SignSDE has terms of other powers of eta"):
+        Scheduled(case("signum").equation, RateSchedule("linear"))
+    with pytest.raises(ValueError, match=r"schedule must be one of constant, linear, .*, got 'sqrt'"):
+        RateSchedule("sqrt")
 
 
 def test_gamma_is_the_limit_of_the_bias_correction():

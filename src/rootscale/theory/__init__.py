@@ -7,7 +7,7 @@ Make an oracle (`NGOS` of a problem, `NetworkOracle` of a network), a `Chain` on
 from rootscale.theory.cases import case
 from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
 from rootscale.theory.engine import Paths, SaveAt
-from rootscale.theory.equations import sde
+from rootscale.theory.equations import RateSchedule, RMSpropW, Scheduled, sde
 from rootscale.theory.families import FAMILIES, Minibatch
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import NGOS
@@ -28,8 +28,11 @@ __all__ = [
     "NetworkOracle",
     "Paths",
     "RMSpropState",
+    "RMSpropW",
+    "RateSchedule",
     "SGDState",
     "SaveAt",
+    "Scheduled",
     "SignumState",
     "case",
     "cosine",
