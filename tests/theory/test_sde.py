@@ -1,7 +1,9 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from numpy.polynomial.hermite_e import hermegauss
 from reference import euler_maruyama, ornstein_uhlenbeck, standard_errors
 
 from rootscale import theory_settings
@@ -125,6 +127,27 @@ def test_decoupled_decay_and_an_eps_inside_the_root_enter_as_their_docstrings_sa
     assert rms.drift(0.0, y).theta.item() == pytest.approx(-slope / p - 0.25 * 0.5, rel=1e-12)
     sgd = SGDSDE(oracle, 0.7, decay=0.25)
     assert sgd.drift(0.0, SGDState(x.theta)).theta.item() == pytest.approx(-slope - 0.25 * 0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_with_its_signal_the_drift_of_u_is_the_chains_mean(optimizer):
+    made = case(optimizer)
+    chain = made.chain(16)
+    sigma, theta = chain.oracle.sigma, torch.full((1, 1), 3.0).double()  # the gradient is as large as the noise
+    equation = replace(made.equation, signal=1 / sigma**2)
+    x = made.x0._replace(theta=theta)
+    nodes, weights = (torch.from_numpy(a) for a in hermegauss(20))  # E over the noise, exactly: u is quadratic in it
+    many = tuple(part.expand(20, -1) for part in chain.unscaled(x))
+    gradients = chain.oracle.gradient(many[0]) + sigma * chain.oracle.noise(many[0], nodes[:, None])
+    after = chain.scaled(chain.step(made.start / chain.clock, many, gradients))
+    mean = (weights / weights.sum()) @ after.u
+    expected = x.u + chain.clock * equation.drift(made.start, x).u
+    torch.testing.assert_close(mean[None], expected, rtol=1e-12, atol=0)
+    without = x.u + chain.clock * made.equation.drift(made.start, x).u
+    assert (expected - without).abs().min() > 0.01
+    plain = [a * 0.1 + b for a, b in zip(equation.drift(1.0, x), equation.diffusion(1.0, x, theta), strict=True)]
+    for a, b in zip(equation.increment(1.0, x, 0.1, theta), plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rmspropw", "adamw", "signsgd", "signum-time"])

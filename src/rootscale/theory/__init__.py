@@ -4,6 +4,7 @@ Make an oracle (`NGOS` of a problem, `NetworkOracle` of a network), a `Chain` on
 (`run_chain`, `solve`) or measure how far they are apart (`weak_error`, `fit_order`).
 """
 
+from rootscale.theory.assumptions import check_oracle
 from rootscale.theory.cases import case
 from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
 from rootscale.theory.engine import Paths, SaveAt
@@ -35,6 +36,7 @@ __all__ = [
     "Scheduled",
     "SignumState",
     "case",
+    "check_oracle",
     "cosine",
     "discretise",
     "fit_order",

@@ -9,7 +9,9 @@ gives ``drift(t, x)`` and the noise increment ``diffusion(t, x, dW)``, so that a
 
 Only ``gradient``, ``noise`` and ``variance`` of the oracle are used: its ``sigma`` is in ``sigma0`` already.
 ``u = v / sigma^2`` is the second moment in units of the noise. An eps inside the root (``eps_root0``) and decoupled
-weight decay (``decay``) are not in the paper; they follow from the same limit and are zero unless given.
+weight decay (``decay``) are not in the paper; they follow from the same limit and are zero unless given. Neither is
+``signal``, the squared gradient that a batch of finite size has in ``u``: with ``signal = 1 / sigma^2`` the equation of
+``u`` is exact in the mean, also where noise does not dominate; in the limit it is zero.
 """
 
 from __future__ import annotations
@@ -49,6 +51,11 @@ def _moments(oracle: Oracle, theta: Tensor, xi: Tensor) -> tuple[Tensor, Tensor,
         gradient, noise, variance = at_once(theta, xi)
         return gradient, noise, variance
     return oracle.gradient(theta), oracle.noise(theta, xi), oracle.variance(theta)
+
+
+def _square(variance: Tensor, gradient: Tensor, signal: float) -> Tensor:
+    """Return the mean square of a stochastic gradient over ``sigma^2``, with ``signal`` for ``1 / sigma^2``."""
+    return torch.addcmul(variance, gradient, gradient, value=signal) if signal else variance
 
 
 def _once(x: Tensor) -> Tensor:
@@ -133,7 +140,7 @@ class RMSpropSDE:
     """The SDE of RMSprop (clock ``t = k eta^2``), Def. 4.1 of the paper:
 
         d theta = -P^-1 (grad f(theta) dt + sigma0 Sigma^(1/2)(theta) dW) - decay theta dt
-        d u     = c2 (diag Sigma(theta) - u) dt
+        d u     = c2 (diag Sigma(theta) + signal (grad f(theta))^2 - u) dt
         P       = sqrt(sigma0^2 u + eps_root0) + eps0          (= sigma0 sqrt(u) + eps0 in the paper)
 
     Args:
@@ -144,6 +151,7 @@ class RMSpropSDE:
         eps_root0: ``eps_root * eta^2``, for an eps inside the root.
         decay: decoupled weight decay per unit of time, ``lambda / eta``.
         u_min: if given, ``u`` in ``P`` is replaced by ``mu(u)``: the auxiliary SDE of the paper's proof.
+        signal: ``1 / sigma^2`` of a batch of finite size; zero in the limit.
     """
 
     oracle: Oracle
@@ -153,6 +161,7 @@ class RMSpropSDE:
     eps_root0: float = 0.0
     decay: float = 0.0
     u_min: float | None = None
+    signal: float = 0.0
     clock_power: ClassVar[int] = 2
     kind: ClassVar[Kind] = RMSpropState
 
@@ -164,8 +173,9 @@ class RMSpropSDE:
 
     def drift(self, t: Time, x: RMSpropState) -> RMSpropState:
         """Return the factor of ``dt``."""
-        theta = -self.oracle.gradient(x.theta) / self.preconditioner(x.u) - self.decay * x.theta
-        return RMSpropState(theta, self.c2 * (self.oracle.variance(x.theta) - x.u))
+        gradient = self.oracle.gradient(x.theta)
+        theta = -gradient / self.preconditioner(x.u) - self.decay * x.theta
+        return RMSpropState(theta, self.c2 * (_square(self.oracle.variance(x.theta), gradient, self.signal) - x.u))
 
     def diffusion(self, t: Time, x: RMSpropState, dw: Tensor) -> RMSpropState:
         """Return the noise increment; none in ``u``."""
@@ -177,7 +187,7 @@ class RMSpropSDE:
         gradient, noise, variance = _moments(self.oracle, x.theta, dw)
         theta = _plus(noise * -self.sigma0, gradient, -h).div_(self.preconditioner(x.u))
         theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
-        return RMSpropState(theta, (variance - x.u).mul_(self.c2 * h))
+        return RMSpropState(theta, (_square(variance, gradient, self.signal) - x.u).mul_(self.c2 * h))
 
 
 @dataclass(frozen=True)
@@ -186,7 +196,7 @@ class AdamSDE:
 
         d theta = -sqrt(gamma2(t)) / gamma1(t) P^-1 m dt - decay theta dt
         d m     = c1 (grad f(theta) - m) dt + sigma0 c1 Sigma^(1/2)(theta) dW
-        d u     = c2 (diag Sigma(theta) - u) dt
+        d u     = c2 (diag Sigma(theta) + signal (grad f(theta))^2 - u) dt
         P       = sqrt(sigma0^2 u + eps_root0 gamma2(t)) + eps0 sqrt(gamma2(t)),     gamma_i(t) = 1 - exp(-c_i t)
 
     The noise is in ``m`` alone and depends on ``theta`` alone, so that the Ito and Stratonovich readings agree.
@@ -200,6 +210,7 @@ class AdamSDE:
         eps_root0: ``eps_root * eta^2``, for an eps inside the root.
         decay: decoupled weight decay per unit of time, ``lambda / eta``.
         u_min: if given, ``u`` in ``P`` is replaced by ``mu(u)``: the auxiliary SDE of the paper's proof.
+        signal: ``1 / sigma^2`` of a batch of finite size; zero in the limit.
     """
 
     oracle: Oracle
@@ -210,6 +221,7 @@ class AdamSDE:
     eps_root0: float = 0.0
     decay: float = 0.0
     u_min: float | None = None
+    signal: float = 0.0
     clock_power: ClassVar[int] = 2
     kind: ClassVar[Kind] = AdamState
 
@@ -224,10 +236,11 @@ class AdamSDE:
 
     def drift(self, t: Time, x: AdamState) -> AdamState:
         """Return the factor of ``dt``."""
+        gradient = self.oracle.gradient(x.theta)
         return AdamState(
             -self.rate(t, x.u) * x.m - self.decay * x.theta,
-            self.c1 * (self.oracle.gradient(x.theta) - x.m),
-            self.c2 * (self.oracle.variance(x.theta) - x.u),
+            self.c1 * (gradient - x.m),
+            self.c2 * (_square(self.oracle.variance(x.theta), gradient, self.signal) - x.u),
         )
 
     def diffusion(self, t: Time, x: AdamState, dw: Tensor) -> AdamState:
@@ -241,7 +254,7 @@ class AdamSDE:
         theta = self.rate(t, x.u).mul_(x.m).mul_(-h)
         theta = _plus(theta, x.theta, -self.decay * h) if self.decay else theta
         m = _plus(_plus(noise * self.sigma0, gradient, h), x.m, -h).mul_(self.c1)
-        return AdamState(theta, m, (variance - x.u).mul_(self.c2 * h))
+        return AdamState(theta, m, (_square(variance, gradient, self.signal) - x.u).mul_(self.c2 * h))
 
 
 #: The learning rate over its base, as a function of the share ``p`` of the time that has passed.
