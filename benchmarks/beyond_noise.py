@@ -32,6 +32,7 @@ Cost. About a quarter of an hour on one core.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import time
@@ -103,7 +104,8 @@ class Problem:
         equation = self.equation
         g2 = self.chain.oracle.gradient(x.theta).square()
         u = x.u + g2 * ((kappa - 1) / self.chain.oracle.sigma**2)
-        return (g2 / (equation.sigma0 * u.sqrt() + equation.eps0)).sum(1)
+        result: Tensor = (g2 / (equation.sigma0 * u.sqrt() + equation.eps0)).sum(1)
+        return result
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ class Cell:
         """Whether a prediction is within the factor; None where the gap is not resolved."""
         if abs(self.measured[place]) < SURE * self.se[place]:
             return None
-        return 1 / FACTOR <= getattr(self, prediction)[place] / self.measured[place] <= FACTOR
+        predicted: list[float] = getattr(self, prediction)
+        return 1 / FACTOR <= predicted[place] / self.measured[place] <= FACTOR
 
 
 def cells(problem: Problem) -> Iterator[Cell]:
@@ -176,7 +179,7 @@ def equation_losses(problem: Problem) -> dict[int, Array]:
 def drift_ratios(problem: Problem) -> dict[int, Array]:
     """``D_kappa / D_1`` on the runs at B: at the start, and at the recording times."""
     functions: dict[str, Callable[[Any], Tensor]] = {
-        str(kappa): lambda x, kappa=kappa: problem.descent(kappa, x) for kappa in (1, *KAPPAS)
+        str(kappa): functools.partial(problem.descent, kappa) for kappa in (1, *KAPPAS)
     }
     paths = Paths(min(problem.paths, 1000), problem.seeds[0])
     runs = run_chain(problem.chain, problem.x0, problem.save(functions), paths)
@@ -232,9 +235,9 @@ def on_digits(steps: int) -> Problem:
 
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
-    **{f"{kind}-{theta0}": lambda kind=kind, theta0=theta0: on_quadratic(kind, theta0)
+    **{f"{kind}-{theta0}": functools.partial(on_quadratic, kind, theta0)
        for kind in ("rmsprop", "adam") for theta0 in (4, 16)},
-    **{f"digits-{steps}": lambda steps=steps: on_digits(steps) for steps in (500, 3000)},
+    **{f"digits-{steps}": functools.partial(on_digits, steps) for steps in (500, 3000)},
 }  # fmt: skip
 PREDICTIONS = ("equation", "time")
 

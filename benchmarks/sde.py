@@ -408,10 +408,10 @@ def order_lines(paths: int, steps: tuple[int, ...], console: Console) -> Iterato
         f"{processor()}.\n"
     )
     yield (
-        "Weak errors against the SDE on the cosine problem with Gaussian noise, and the order in h, a step of time: "
-        "± half a 95 % interval, from h < 0.1 and errors of at least 5 standard errors, with the number of points. "
-        "The last column is the error of theta^2 at the smallest step ± one standard error; * the points do not follow "
-        "one power yet.\n"
+        "Weak errors against the SDE on the cosine problem with Gaussian noise, and the order in h (the time of a "
+        "step): ± half a 95 % interval, from h < 0.1 and errors of at least 5 standard errors, with the number of "
+        "points. The last column is the error of theta^2 at the smallest step ± one standard error; * the points do "
+        "not follow one power yet.\n"
     )
     names = ("theta", "theta^2", "cos theta", "theta*u", "m^2")
     yield f"| optimizer | schedule | {' | '.join(names)} | error of theta^2 |"
