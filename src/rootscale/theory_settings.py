@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["NOISES", "OPTIMIZERS", "PROBLEMS", "Constants", "Scale"]
+__all__ = ["CONSTANT", "NOISES", "OPTIMIZERS", "PROBLEMS", "SCHEDULES", "Constants", "Scale"]
 
 #: The noise families by name; those but the last are rows of `rootscale.theory.families.FAMILIES`.
 NOISES = ("gaussian", "rademacher", "skewed", "student-t", "minibatch")
 GAUSSIAN, RADEMACHER, SKEWED, STUDENT_T, MINIBATCH = NOISES
+
+#: The learning-rate schedules by name, the rows of `rootscale.theory.equations.SCHEDULES`.
+SCHEDULES = ("constant", "linear", "cosine", "exponential", "warmup", "step")
+CONSTANT = SCHEDULES[0]
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ PROBLEMS: Mapping[str, Scale] = MappingProxyType(
         "cosine": Scale((1,), theta0={"signsgd": 3.0, "signum": 5.0, "lion": 5.0}),
         "quadratic": Scale(([1.0],)),
         "linear": Scale(([1.0],)),
-        "logistic": Scale(_BALANCED, MINIBATCH, 0.05, 0.1, 0.02, 0.8, {"rmsprop": 4.0}),
+        "logistic": Scale(_BALANCED, MINIBATCH, 0.05, 0.1, 0.02, 0.8, {"rmsprop": 4.0, "rmspropw": 4.0}),
     }
 )
 
@@ -67,6 +71,8 @@ class Constants:
         eps0: over ``sigma0`` times the size of the noise.
         m: over the size of the gradient.
         u: over the squared size of the noise.
+        decay: decoupled weight decay per unit of time, times the duration.
+        momentum: of SGD.
     """
 
     start: float = 0.0
@@ -78,6 +84,8 @@ class Constants:
     eps0: float = 0.4
     m: float | None = None
     u: float | None = None
+    decay: float = 0.0
+    momentum: float = 0.0
 
 
 #: The optimizers that have an SDE here; ``-time`` is with momentum's window kept in time and not in steps.
@@ -86,6 +94,9 @@ OPTIMIZERS: Mapping[str, Constants] = MappingProxyType(
         "sgd": Constants(),
         "rmsprop": Constants(c2=2.0, u=0.3),
         "adam": Constants(start=0.5, c1=1.5, c2=2.0, m=-1.0, u=0.5),
+        "adamw": Constants(start=0.5, c1=1.5, c2=2.0, m=-1.0, u=0.5, decay=0.5),
+        "rmspropw": Constants(c2=2.0, u=0.3, decay=0.5),
+        "sgd-momentum": Constants(momentum=0.5),
         "signsgd": Constants(memory=(1.0, 0.0)),
         "signum": Constants(memory=(0.5, 0.5)),
         "lion": Constants(memory=(0.5, 0.6)),

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -7,8 +8,20 @@ from reference import sgd_on_quadratic, standard_errors, warm_up_second_moment
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop
 from rootscale.records import NAdam
 from rootscale.rules import get_rule
-from rootscale.theory import FAMILIES, NGOS, Minibatch, cosine, linear, logistic, quadratic, sde
+from rootscale.theory import (
+    FAMILIES,
+    NGOS,
+    Minibatch,
+    RateSchedule,
+    RMSpropW,
+    cosine,
+    linear,
+    logistic,
+    quadratic,
+    sde,
+)
 from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
+from rootscale.theory.equations import SCHEDULES, SGDSDE
 from rootscale.theory.oracle import svag
 
 TORCH = {
@@ -27,6 +40,10 @@ TORCH = {
     "adamw": (
         AdamW(0.02, 0.8, 0.95, weight_decay=0.3),
         lambda p: torch.optim.AdamW(p, lr=0.02, betas=(0.8, 0.95), weight_decay=0.3),
+    ),
+    "sgd, momentum, l2": (
+        SGD(0.02, momentum=0.8, weight_decay=0.05),
+        lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.8, weight_decay=0.05),
     ),
 }
 
@@ -50,6 +67,61 @@ def test_torch_form_equals_torch_optim_for_hundreds_of_steps(name):
         live.step()
         torch.testing.assert_close(x[0], parameter.data, rtol=1e-12, atol=1e-12)
     assert (x[0] - theta).abs().min() > 1e-3  # it went somewhere
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", TORCH)
+def test_a_schedule_is_that_of_torch_in_steps(name, schedule):
+    optimizer, make = TORCH[name]
+    oracle, steps = NGOS(cosine(4), 0.7), 40
+    base = Chain(optimizer, oracle, FORMS["torch"])
+    course = RateSchedule(schedule, duration=steps * base.clock)
+    chain = Chain(optimizer, oracle, FORMS["torch"], course)
+    theta = torch.randn(6, 4, generator=rng(1), dtype=torch.double)
+    x, parameter = chain.start(theta), torch.nn.Parameter(theta.clone())
+    live, draws = make([parameter]), rng(2)
+    factors = SCHEDULES[schedule](torch.arange(steps + 1).double() / steps)
+    rate = torch.optim.lr_scheduler.LambdaLR(live, lambda k: float(factors[k]))
+    for k in range(steps):
+        g = oracle.sample(x[0], draws)
+        x = chain.step(k, x, g)
+        parameter.grad = g.clone()
+        live.step()
+        rate.step()
+        torch.testing.assert_close(x[0], parameter.data, rtol=1e-11, atol=1e-12)
+
+
+def test_rmsprop_with_decoupled_decay_is_rmsprop_and_a_shrinking_of_theta():
+    theta, g = torch.randn(2, 5, 3, generator=rng(3), dtype=torch.double)
+    oracle, v = NGOS(cosine(3), 1.0), torch.full((5, 3), 0.7).double()
+    plain = Chain(RMSprop(0.1, 0.9, 0.01), oracle).step(0, (theta, v), g)
+    decayed = Chain(RMSpropW(0.1, 0.9, 0.01, weight_decay=0.3), oracle).step(0, (theta, v), g)
+    torch.testing.assert_close(decayed[0], plain[0] - 0.1 * 0.3 * theta, rtol=1e-12, atol=1e-14)
+    assert torch.equal(decayed[1], plain[1])
+
+
+def test_sgd_with_momentum_has_the_moments_of_its_recursion_and_those_of_its_sde_as_eta_vanishes():
+    """On a quadratic with unit noise everything is linear: (theta, b) has a transition matrix of two by two."""
+    h, mu, sigma0, theta0, duration = 3.0, 0.6, 0.7, 1.5, 1.0
+    decay = math.exp(-h * duration)
+    truth = torch.tensor([theta0 * decay, sigma0**2 * (1 - decay**2) / (2 * h)]).double()
+    gaps = []
+    for steps in (64, 128, 256):
+        chain = discretise(SGDSDE(NGOS(quadratic([h]), 1.0), sigma0, momentum=mu), (1 - mu) * duration / steps)
+        eta, sigma = chain.optimizer.eta, chain.oracle.sigma
+        assert chain.clock == pytest.approx(duration / steps, rel=1e-12)
+        step = torch.tensor([[1 - eta * h, -eta * mu], [h, mu]]).double()
+        noise = sigma * torch.tensor([-eta, 1.0]).double()
+        mean, cov = torch.tensor([theta0, 0.0]).double(), torch.zeros(2, 2).double()
+        for _ in range(steps):
+            mean, cov = step @ mean, step @ cov @ step.T + noise[:, None] * noise
+        gaps.append(torch.stack((mean[0], cov[0, 0])) - truth)
+        if steps == 64:  # and the chain is that recursion
+            *_, (_, (theta, _)) = chain.iterate(chain.start(torch.full((100_000, 1), theta0).double()), steps, rng(4))
+            assert standard_errors(theta, mean[0]).item() < 4
+            assert standard_errors((theta - mean[0]).square(), cov[0, 0]).item() < 4
+    for coarse, fine in itertools.pairwise(gaps):
+        assert (coarse / fine).tolist() == pytest.approx([2.0, 2.0], rel=0.1)  # order 1 in eta
 
 
 def by_hand(opt, theta, gradients):
@@ -117,9 +189,10 @@ def test_expected_second_moment_of_the_warm_up_is_the_papers(family):
     "optimizer",
     [
         SGD(0.05), RMSprop(0.05, 0.98, 0.3, 0.01), Adam(0.05, 0.95, 0.99, 0.2, 0.01),
-        AdamW(0.05, 0.95, 0.99, 0.2, weight_decay=0.1),
+        AdamW(0.05, 0.95, 0.99, 0.2, weight_decay=0.1), RMSpropW(0.05, 0.98, 0.3, 0.01, weight_decay=0.1),
+        SGD(0.05, momentum=0.8),
     ],
-    ids=lambda o: o.name,
+    ids=repr,
 )  # fmt: skip
 def test_discretise_inverts_sde_and_walks_along_the_scaling_rule(optimizer):
     oracle = NGOS(cosine(2), 4.0)
@@ -182,13 +255,11 @@ def test_scaled_state_has_u_in_the_units_of_the_noise():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: Chain(SGD(0.1, momentum=0.9), NGOS(cosine(), 1.0)), "momentum=0, as in the paper; got 0.9"),
         (lambda: discretise(sde(Adam(0.1), NGOS(cosine(), 1.0)), 0.5), "gives beta1=-1.5; need eta < 0.316228"),
-        (lambda: sde(SGD(0.1, momentum=0.9), NGOS(cosine(), 1.0)), "momentum=0, got momentum=0.9"),
         (lambda: sde(Adam(0.1, beta1=0.0), NGOS(cosine(), 1.0)), r"use RMSprop\(eta, beta=beta2\)"),
         (lambda: sde(Adam(0.1), NGOS(cosine(), 0.0)), "sigma > 0, got sigma=0.0"),
         (lambda: discretise(sde(Adam(0.1), NGOS(cosine(), 1.0)), -0.1), "eta must be a finite number > 0, got -0.1"),
-        (lambda: Chain(NAdam(0.1), NGOS(cosine(), 1.0)), "of the records SGD, RMSprop, Adam, AdamW, .*; got NAdam"),
+        (lambda: Chain(NAdam(0.1), NGOS(cosine(), 1.0)), "of the records SGD, RMSprop, RMSpropW, Adam, .*; got NAdam"),
         (lambda: Chain(Adam(0.1), NGOS(cosine(), 1.0), "torch"), r"such as FORMS\['torch'\], got 'torch'"),
     ],
 )

@@ -1,17 +1,23 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from numpy.polynomial.hermite_e import hermegauss
 from reference import euler_maruyama, ornstein_uhlenbeck, standard_errors
 
+from rootscale import theory_settings
 from rootscale.hparams import Adam
-from rootscale.theory import NGOS, cosine, linear, quadratic
+from rootscale.theory import NGOS, case, cosine, linear, quadratic
 from rootscale.theory.equations import (
+    SCHEDULES,
     SGDSDE,
     AdamSDE,
     AdamState,
+    RateSchedule,
     RMSpropSDE,
     RMSpropState,
+    Scheduled,
     SGDState,
     auxiliary,
     gamma,
@@ -106,16 +112,6 @@ def test_auxiliary_sde_has_the_same_paths_where_u_stays_above_u_min_and_others_w
     assert (other.theta - end.theta).abs().min() > 1e-6
 
 
-def test_u_never_falls_below_its_bound_on_the_sde_or_the_chain_though_it_falls_below_the_papers():
-    c2, duration = 2.0, 1.5
-    u0 = torch.tensor([1.0]).double()
-    low = lowest_u(c2, u0, duration)
-    assert low <= math.exp(-c2 * duration)  # the SDE without noise in v: du = -c2 u dt
-    for eta2 in (1 / (2 * c2), 0.1, 0.01):
-        assert low <= (1 - c2 * eta2) ** math.floor(duration / eta2 + 1e-9) * (1 + 1e-12)
-    assert math.exp(-c2 * duration) < 2 ** (-c2 * duration)
-
-
 def test_decoupled_decay_and_an_eps_inside_the_root_enter_as_their_docstrings_say():
     oracle = NGOS(cosine(1), 1.0)
     x = AdamState(*(torch.full((1, 1), v, dtype=torch.double) for v in (0.5, 0.4, 2.0)))
@@ -131,6 +127,60 @@ def test_decoupled_decay_and_an_eps_inside_the_root_enter_as_their_docstrings_sa
     assert rms.drift(0.0, y).theta.item() == pytest.approx(-slope / p - 0.25 * 0.5, rel=1e-12)
     sgd = SGDSDE(oracle, 0.7, decay=0.25)
     assert sgd.drift(0.0, SGDState(x.theta)).theta.item() == pytest.approx(-slope - 0.25 * 0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_with_its_signal_the_drift_of_u_is_the_chains_mean(optimizer):
+    made = case(optimizer)
+    chain = made.chain(16)
+    sigma, theta = chain.oracle.sigma, torch.full((1, 1), 3.0).double()  # the gradient is as large as the noise
+    equation = replace(made.equation, signal=1 / sigma**2)
+    x = made.x0._replace(theta=theta)
+    nodes, weights = (torch.from_numpy(a) for a in hermegauss(20))  # E over the noise, exactly: u is quadratic in it
+    many = tuple(part.expand(20, -1) for part in chain.unscaled(x))
+    gradients = chain.oracle.gradient(many[0]) + sigma * chain.oracle.noise(many[0], nodes[:, None])
+    after = chain.scaled(chain.step(made.start / chain.clock, many, gradients))
+    mean = (weights / weights.sum()) @ after.u
+    expected = x.u + chain.clock * equation.drift(made.start, x).u
+    torch.testing.assert_close(mean[None], expected, rtol=1e-12, atol=0)
+    without = x.u + chain.clock * made.equation.drift(made.start, x).u
+    assert (expected - without).abs().min() > 0.01
+    plain = [a * 0.1 + b for a, b in zip(equation.drift(1.0, x), equation.diffusion(1.0, x, theta), strict=True)]
+    for a, b in zip(equation.increment(1.0, x, 0.1, theta), plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rmspropw", "adamw", "signsgd", "signum-time"])
+def test_a_schedule_multiplies_what_moves_theta_and_nothing_else(optimizer):
+    made = case(optimizer, "cosine")
+    scheduled = Scheduled(made.equation, RateSchedule("linear", made.start, 2.0))
+    x, t, dw = made.x0, made.start + 0.5, torch.full((1, 1), 0.3).double()
+    for with_it, without in (
+        (scheduled.drift(t, x), made.equation.drift(t, x)),
+        (scheduled.diffusion(t, x, dw), made.equation.diffusion(t, x, dw)),
+    ):
+        torch.testing.assert_close(with_it.theta, 0.75 * without.theta, rtol=1e-12, atol=0)
+        for a, b in zip(with_it[1:], without[1:], strict=True):
+            assert torch.equal(a, b)
+    plain = [a * 0.1 + b for a, b in zip(scheduled.drift(t, x), scheduled.diffusion(t, x, dw), strict=True)]
+    for a, b in zip(scheduled.increment(t, x, 0.1, dw), plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
+
+
+def test_schedules_are_those_of_the_command_line_and_stay_at_their_ends():
+    assert tuple(SCHEDULES) == theory_settings.SCHEDULES
+    for name in SCHEDULES:
+        schedule = RateSchedule(name, 1.0, 2.0)
+        assert float(schedule(0.0)) == float(schedule(1.0))
+        assert float(schedule(9.0)) == float(schedule(3.0))
+    assert float(RateSchedule("cosine", 1.0, 2.0)(1.5)) == pytest.approx((1 + math.sqrt(0.5)) / 2, rel=1e-12)
+
+
+def test_schedules_of_signs_with_momentum_in_steps_and_unknown_ones_are_refused():
+    with pytest.raises(ValueError, match="SignSDE has terms of other powers of eta"):
+        Scheduled(case("signum").equation, RateSchedule("linear"))
+    with pytest.raises(ValueError, match=r"schedule must be one of constant, linear, .*, got 'sqrt'"):
+        RateSchedule("sqrt")
 
 
 def test_gamma_is_the_limit_of_the_bias_correction():

@@ -17,6 +17,7 @@ from rootscale.format import show
 from rootscale.report.orders import draw_orders, draw_trajectories
 from rootscale.report.plotting import need_matplotlib
 from rootscale.theory.cases import STEPS, Setting
+from rootscale.theory.discrete import Chain
 from rootscale.theory.engine import Paths
 from rootscale.theory.orders import Order
 from rootscale.theory.study import Against, Orders, Processes, measure_orders, run_processes
@@ -62,7 +63,7 @@ def _setting(args: Namespace) -> Setting:
             f"mini-batches need a problem with data, got --problem {args.problem}; use --problem logistic, or --noise "
             f"{others}"
         )
-    return Setting(args.optimizer, args.problem, args.noise, args.time)
+    return Setting(args.optimizer, args.problem, args.noise, args.time, args.schedule)
 
 
 def order(args: Namespace) -> int:
@@ -99,10 +100,20 @@ def _draw_orders(found: Orders, png: Path) -> None:
         for name in errors.names
     }
     fits = {name: fit_text(fit) for name, fit in found.fits.items()}
-    squared = found.setting.case.equation.clock_power == 2
-    step = "$\\eta^2$" if squared else "$\\eta$"
-    label = f"{step}$/\\ell^2$" if found.ells and squared else step
+    step = _STEPS[step_text(found.chains[0])]
+    label = f"{step}$/\\ell^2$" if found.ells and found.setting.case.equation.clock_power == 2 else step
     draw_orders(rows, png, fits=fits, title=found.title, step=label, largest=LARGEST, resolved=RESOLVED)
+
+
+#: The time that a step takes, and how a figure writes it.
+_STEPS = {"eta^2": "$\\eta^2$", "eta": "$\\eta$", "eta/(1-momentum)": "$\\eta/(1-\\mu)$"}
+
+
+def step_text(chain: Chain) -> str:
+    """Return the time that a step of a chain takes, as a formula."""
+    if getattr(chain.optimizer, "momentum", 0.0):
+        return "eta/(1-momentum)"
+    return "eta" if math.isclose(chain.clock, chain.optimizer.eta) else "eta^2"
 
 
 def fit_text(fit: Order) -> str:
@@ -176,7 +187,7 @@ def _print_processes(out: Console, found: Processes, substeps: int) -> None:
             table.add_row("" if i else name, label, value, f"{result.diverged[-1]} of {result.replicas}")
         table.add_section()
     out.print(unclipped(table))
-    step = "eta^2" if found.setting.case.equation.clock_power == 2 else "eta"
+    step = step_text(found.chain)
     out.print(f"± is 95 %; the SDE was solved by {found.scheme.name} with steps of {step}/{substeps}")
     if any(result.diverged[-1] for result in found.trajectories.values()):
         out.print("note: means are over the paths that did not diverge")

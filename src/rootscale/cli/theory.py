@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.rules import RULES
-from rootscale.theory_settings import NOISES, OPTIMIZERS, PROBLEMS
+from rootscale.theory_settings import CONSTANT, NOISES, OPTIMIZERS, PROBLEMS, SCHEDULES
 
 __all__ = ["add_parsers"]
 
@@ -20,6 +20,9 @@ def _common(parser: argparse.ArgumentParser, paths: int) -> None:
         "--problem", choices=PROBLEMS, default="cosine", help="loss and gradient covariance; default: %(default)s"
     )
     parser.add_argument("--noise", choices=NOISES, help="of the stochastic gradients; default: the problem's own")
+    parser.add_argument(
+        "--schedule", choices=SCHEDULES, default=CONSTANT, help="of the learning rate over time; default: %(default)s"
+    )
     parser.add_argument("--time", type=float, help="continuous time to run for; default: the problem's own")
     parser.add_argument("--paths", type=int, default=paths, help="how many independent runs; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers; default: %(default)s")

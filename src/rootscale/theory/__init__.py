@@ -4,10 +4,11 @@ Make an oracle (`NGOS` of a problem, `NetworkOracle` of a network), a `Chain` on
 (`run_chain`, `solve`) or measure how far they are apart (`weak_error`, `fit_order`).
 """
 
+from rootscale.theory.assumptions import check_oracle
 from rootscale.theory.cases import case
 from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
 from rootscale.theory.engine import Paths, SaveAt
-from rootscale.theory.equations import sde
+from rootscale.theory.equations import RateSchedule, RMSpropW, Scheduled, sde
 from rootscale.theory.families import FAMILIES, Minibatch
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import NGOS
@@ -28,10 +29,14 @@ __all__ = [
     "NetworkOracle",
     "Paths",
     "RMSpropState",
+    "RMSpropW",
+    "RateSchedule",
     "SGDState",
     "SaveAt",
+    "Scheduled",
     "SignumState",
     "case",
+    "check_oracle",
     "cosine",
     "discretise",
     "fit_order",

@@ -17,13 +17,13 @@ from rootscale.hparams import positive
 from rootscale.theory import problems
 from rootscale.theory.discrete import Chain, discretise
 from rootscale.theory.engine import SaveAt
-from rootscale.theory.equations import SDE, SGDSDE, AdamSDE, RMSpropSDE
+from rootscale.theory.equations import SDE, SGDSDE, AdamSDE, RateSchedule, RMSpropSDE, Scheduled, clock_of, eta_of
 from rootscale.theory.families import FAMILIES, AnyFamily, Minibatch
 from rootscale.theory.memory import Memory
 from rootscale.theory.oracle import NGOS
 from rootscale.theory.sign_equations import SignFlowSDE, SignSDE, noise_density
 from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState
-from rootscale.theory_settings import MINIBATCH, OPTIMIZERS, PROBLEMS, Constants, Scale
+from rootscale.theory_settings import CONSTANT, MINIBATCH, OPTIMIZERS, PROBLEMS, Constants, Scale
 
 __all__ = ["NOISES", "STEPS", "Case", "Setting", "case"]
 
@@ -54,7 +54,7 @@ class Case:
 
     def chain(self, steps: int) -> Chain:
         """Return the chain that takes ``steps`` steps for the duration."""
-        return discretise(self.equation, (self.duration / positive("steps", steps)) ** (1 / self.equation.clock_power))
+        return discretise(self.equation, eta_of(self.equation, self.duration / positive("steps", steps)))
 
 
 def _equation(scale: Scale, row: Constants, oracle: NGOS) -> SDE:
@@ -66,12 +66,13 @@ def _equation(scale: Scale, row: Constants, oracle: NGOS) -> SDE:
         if row.mix:
             noise_density(oracle, alone=False)  # refuses other noise
         return SignFlowSDE(oracle, scale.sigma0, row.c / scale.duration, row.mix)
+    decay = row.decay / scale.duration
     if row.c2 is None:
-        return SGDSDE(oracle, scale.sigma0)
+        return SGDSDE(oracle, scale.sigma0, momentum=row.momentum)
     c2, eps0 = row.c2 / scale.duration, row.eps0 * scale.sigma0 * scale.size
     if row.c1 is None:
-        return RMSpropSDE(oracle, scale.sigma0, c2=c2, eps0=eps0)
-    return AdamSDE(oracle, scale.sigma0, c1=row.c1 / scale.duration, c2=c2, eps0=eps0)
+        return RMSpropSDE(oracle, scale.sigma0, c2=c2, eps0=eps0, decay=decay)
+    return AdamSDE(oracle, scale.sigma0, c1=row.c1 / scale.duration, c2=c2, eps0=eps0, decay=decay)
 
 
 def _state(scale: Scale, row: Constants, theta: float, d: int) -> SGDState | RMSpropState | AdamState | SignumState:
@@ -116,12 +117,14 @@ class Setting:
         problem: the loss and covariance, and the constants of the SDE.
         noise: one of `NOISES`; the problem's own unless given.
         time: how long, in continuous time; the problem's own unless given.
+        schedule: of the learning rate over that time, one of `rootscale.theory_settings.SCHEDULES`.
     """
 
     optimizer: str = "adam"
     problem: str = "cosine"
     noise: str | None = None
     time: float | None = None
+    schedule: str = CONSTANT
 
     def __post_init__(self) -> None:
         if self.noise is not None and self.noise not in NOISES:
@@ -129,28 +132,33 @@ class Setting:
         positive("time", self.case.duration)  # making the case checks the names
 
     def __str__(self) -> str:
-        return f"{self.optimizer} on {self.problem} with {self.noise or PROBLEMS[self.problem].noise} noise"
+        schedule = "" if self.schedule == CONSTANT else f", {self.schedule} schedule"
+        return f"{self.optimizer} on {self.problem} with {self.noise or PROBLEMS[self.problem].noise} noise{schedule}"
 
     @property
     def case(self) -> Case:
         """The SDE, its initial state and its times."""
         made = case(self.optimizer, self.problem, None if self.noise is None else NOISES[self.noise])
-        return made if self.time is None else replace(made, duration=positive("time", self.time))
+        made = made if self.time is None else replace(made, duration=positive("time", self.time))
+        if self.schedule == CONSTANT:
+            return made
+        schedule = RateSchedule(self.schedule, made.start, made.duration)
+        return replace(made, equation=Scheduled(made.equation, schedule))  # type: ignore[arg-type]
 
     def chain(self, eta: float) -> Chain:
         """Return the chain at the nearest learning rate whose steps fill the time, and whose batch is whole."""
         made = self.case
-        steps = round(made.duration / positive("eta", eta) ** made.equation.clock_power)
+        steps = round(made.duration / clock_of(made.equation, positive("eta", eta)))
         if steps < 1:
             raise ValueError(f"a step at eta={eta:g} takes longer than time={made.duration:g}; use a smaller eta")
         if (self.noise or PROBLEMS[self.problem].noise) != MINIBATCH:
             return made.chain(steps)
-        sigma0, power = made.equation.sigma0, made.equation.clock_power
-        most = round(made.duration / sigma0**2)  # a step is sigma0^2 long where a batch has one sample
+        longest = made.equation.sigma0**2  # how long a step is where a batch has one sample
+        most = round(made.duration / longest)
         if steps > most:
             raise ValueError(
-                f"mini-batches have at least one sample, which needs eta >= {sigma0 ** (2 / power):g} here, got "
-                f"eta={eta:g}; SVAG goes further: give ells, and an eta of at least that"
+                f"mini-batches have at least one sample, which needs eta >= {eta_of(made.equation, longest):g} here, "
+                f"got eta={eta:g}; SVAG goes further: give ells, and an eta of at least that"
             )
         for other in sorted(range(1, most + 1), key=lambda n: abs(n - steps)):
             with suppress(ValueError):  # a batch has a whole number of samples

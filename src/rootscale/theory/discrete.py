@@ -8,8 +8,8 @@ whole difference (`FORMS`). A chain's state is a tuple of tensors ``[P, d]``: ``
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 import torch
@@ -18,19 +18,21 @@ from torch import Tensor
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop, positive
 from rootscale.records import Lion, SDEOptimizer, Signum
 from rootscale.rules import Rule, get_rule, svag_weights
-from rootscale.theory.equations import SDE, SGDSDE, RMSpropSDE
+from rootscale.theory.equations import SDE, SGDSDE, RMSpropSDE, RMSpropW, Scheduled, clock_of
 from rootscale.theory.memory import Memory, memory_of
 from rootscale.theory.oracle import Oracle, need_oracle, svag
 from rootscale.theory.sign_equations import SaturatedSignSDE, SignFlowSDE, SignSDE, is_gaussian
-from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState
+from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState, Time
 
 __all__ = ["FORMS", "Chain", "Form", "discretise", "rescaled", "svag_chain"]
 
 State = tuple[Tensor, ...]
 SDEState = SGDState | RMSpropState | AdamState | SignumState
 
-#: How many moments the state of a chain has besides ``theta``.
-_MOMENTS: Mapping[type, int] = MappingProxyType({SGD: 0, RMSprop: 1, Adam: 2, AdamW: 2, Signum: 1, Lion: 1})
+#: How many moments the state of a chain has besides ``theta`` (SGD: one more with momentum).
+_MOMENTS: Mapping[type, int] = MappingProxyType(
+    {SGD: 0, RMSprop: 1, RMSpropW: 1, Adam: 2, AdamW: 2, Signum: 1, Lion: 1}
+)
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,13 @@ FORMS: Mapping[str, Form] = MappingProxyType(
 class Chain:
     """The chain of an optimizer over an oracle. With ``g_k`` a stochastic gradient plus ``l2 theta_k``:
 
-        SGD       theta_{k+1} = theta_k - eta g_k
+        SGD       b_{k+1} = momentum b_k + g_k,     theta_{k+1} = theta_k - eta b_{k+1}
         RMSprop   v_{k+1} = beta v_k + (1 - beta) g_k^2
                   theta_{k+1} = theta_k - eta g_k / (sqrt(v_j + eps_root) + eps),          j = k + 1 - lag
         Adam      m_{k+1} = beta1 m_k + (1 - beta1) g_k,     v_{k+1} = beta2 v_k + (1 - beta2) g_k^2
                   theta_{k+1} = theta_k - eta mhat_{k+1} / (sqrt(vhat_j + eps_root) + eps),
                   mhat_k = m_k / (1 - beta1^k),     vhat_k = v_k / (1 - beta2^k)
-        AdamW     as Adam, with theta_k (1 - eta weight_decay) in the place of theta_k
+        AdamW     as Adam, with theta_k (1 - eta weight_decay) in the place of theta_k; RMSpropW likewise
         Signum    m_{k+1} = mu m_k + (1 - mu) g_k,   theta_{k+1} = theta_k (1 - eta weight_decay) - eta sign(m_{k+1})
         Lion      as Signum, with sign(beta1 m_k + (1 - beta1) g_k), and beta2 for mu
 
@@ -76,11 +78,14 @@ class Chain:
         optimizer: the hyperparameters.
         oracle: where stochastic gradients come from.
         form: a row of `FORMS`; the paper's unless given.
+        schedule: the learning rate of a step over ``optimizer.eta``, as a function of the time at its start. The clock
+            is that of ``optimizer.eta``.
     """
 
     optimizer: SDEOptimizer
     oracle: Oracle
     form: Form = FORMS["paper"]
+    schedule: Callable[[Time], Time] | None = None
 
     def __post_init__(self) -> None:
         need_oracle(self.oracle)
@@ -89,14 +94,17 @@ class Chain:
             raise ValueError(f"chains are of the records {known}; got {type(self.optimizer).__name__}")
         if not isinstance(self.form, Form):
             raise ValueError(f"form must be a row of FORMS, such as FORMS['torch'], got {self.form!r}")
-        if isinstance(self.optimizer, SGD) and self.optimizer.momentum:
-            raise ValueError(f"chains of SGD have momentum=0, as in the paper; got {self.optimizer.momentum}")
         if self.form.in_time and (self.memory is None or self.memory.mu == 0):
             raise ValueError(f"form {self.form.name!r} is for Signum and Lion with momentum, got {self.optimizer}")
 
     @property
     def clock(self) -> float:
-        """The continuous time that a step takes: ``eta^2``; ``eta`` for SGD and for a sign with momentum in time."""
+        """The continuous time that a step takes: ``eta^2``; ``eta`` for a sign with momentum in time.
+
+        Of SGD ``eta / (1 - momentum)``, which is how far a gradient moves ``theta`` in all steps together.
+        """
+        if isinstance(self.optimizer, SGD):
+            return self.optimizer.eta / (1 - self.optimizer.momentum)
         return self.optimizer.eta if self.form.in_time else self.optimizer.constants().step
 
     @property
@@ -111,15 +119,17 @@ class Chain:
 
     @property
     def moments(self) -> int:
-        """How many moments the state has besides ``theta``: 0 for SGD, 1 for RMSprop and signs, 2 for Adam."""
-        return _MOMENTS[type(self.optimizer)]
+        """How many moments the state has besides ``theta``: none for plain SGD, 2 for Adam, 1 for the others."""
+        return _MOMENTS[type(self.optimizer)] + bool(getattr(self.optimizer, "momentum", 0.0))
 
     @property
     def kind(self) -> type[SDEState]:
-        """The kind of state that the SDE has; that of a sign has no momentum unless it is kept in time."""
+        """The kind of state that the SDE has; it has no momentum of SGD, and of a sign only if it is kept in time."""
         if self.memory is not None:
             return SignumState if self.form.in_time else SGDState
-        return (SGDState, RMSpropState, AdamState)[self.moments]
+        if isinstance(self.optimizer, SGD):
+            return SGDState
+        return RMSpropState if isinstance(self.optimizer, RMSprop) else AdamState
 
     @property
     def share(self) -> float:
@@ -139,24 +149,34 @@ class Chain:
         ``k`` counts from 0, and need not be whole: a run whose batch size was changed has a fractional counter. As a
         tensor without dimensions it lets one compiled step serve all.
         """
+        theta, *moments = self._constant_step(k, x, g)
+        if self.schedule is not None:  # every update is theta plus eta times something
+            theta = x[0] + (theta - x[0]) * self.schedule(k * self.clock)
+        return (theta, *moments)
+
+    def _constant_step(self, k: float | Tensor, x: State, g: Tensor) -> State:
+        """Return state ``k + 1`` at the base learning rate."""
         opt, theta = self.optimizer, x[0]
         if isinstance(opt, Signum | Lion):
             summed, m = self.summed(x, g)
             return theta * (1 - opt.eta * opt.weight_decay) - opt.eta * torch.sign(summed), m
-        if opt.weight_decay and not isinstance(opt, AdamW):
+        kept = theta
+        if opt.weight_decay and isinstance(opt, AdamW | RMSpropW):
+            kept = theta * (1 - opt.eta * opt.weight_decay)
+        elif opt.weight_decay:
             g = g + opt.weight_decay * theta
         if isinstance(opt, SGD):
-            return (theta - opt.eta * g,)
+            buffer = opt.momentum * x[1] + g if opt.momentum else g
+            return (theta - opt.eta * buffer, buffer)[: 1 + self.moments]
         beta2 = opt.beta if isinstance(opt, RMSprop) else opt.beta2
         old, new = x[-1], beta2 * x[-1] + (1 - beta2) * g * g
         v = old if self.form.lag else new
         if isinstance(opt, RMSprop):
-            return theta - opt.eta * g / (torch.sqrt(v + opt.eps_root) + opt.eps), new
+            return kept - opt.eta * g / (torch.sqrt(v + opt.eps_root) + opt.eps), new
         m = opt.beta1 * x[1] + (1 - opt.beta1) * g
         k = torch.as_tensor(k, dtype=torch.double)
         j = k + 1 - self.form.lag
         m_hat, v_hat = m / (1 - opt.beta1 ** (k + 1)), v / (1 - opt.beta2**j)
-        kept = theta * (1 - opt.eta * opt.weight_decay) if isinstance(opt, AdamW) else theta
         moved = kept - opt.eta * m_hat / (torch.sqrt(v_hat + opt.eps_root) + opt.eps)
         return (moved if self.form.lag == 0 else torch.where(j == 0, theta, moved)), m, new
 
@@ -201,7 +221,7 @@ def rescaled(chain: Chain, kappa: float, rule: str | Rule | None = None) -> Chai
     chosen = chosen.averaged("paper") if chosen.averaging == "floor" else chosen
     _check_kappa(chosen, chain.optimizer, kappa)
     optimizer = chosen.convert_record(chain.optimizer, kappa)
-    return Chain(optimizer, _at(chain.oracle, chain.oracle.sigma / math.sqrt(kappa)), chain.form)
+    return replace(chain, optimizer=optimizer, oracle=_at(chain.oracle, chain.oracle.sigma / math.sqrt(kappa)))
 
 
 def _check_kappa(rule: Rule, optimizer: SDEOptimizer, kappa: float) -> None:
@@ -228,7 +248,7 @@ def svag_chain(chain: Chain, ell: float) -> Chain:
             "unless the noise is Gaussian; leave ells out, or use noise gaussian"
         )
     optimizer = get_rule(chain.rule, chain.optimizer.name).convert_record(chain.optimizer, 1 / ell**2)
-    return Chain(optimizer, svag(chain.oracle, ell), chain.form)
+    return replace(chain, optimizer=optimizer, oracle=svag(chain.oracle, ell))
 
 
 def _at(oracle: Oracle, sigma: float) -> Oracle:
@@ -247,7 +267,7 @@ def _beta(name: str, c: float, eta: float) -> float:
 def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
     """Return the chain with learning rate ``eta`` whose SDE is ``equation``: the inverse of `sde`.
 
-        sigma = sigma0 / eta (SGD: sigma0 / sqrt(eta)),   beta_i = 1 - c_i eta^2,   eps = eps0 / eta,
+        sigma = sigma0 / eta (SGD: sigma0 / sqrt(clock)),   beta_i = 1 - c_i eta^2,   eps = eps0 / eta,
         eps_root = eps_root0 / eta^2,   decoupled weight decay = decay eta
 
     The oracle is taken at that noise scale. ``eta -> sqrt(kappa) eta`` is therefore the square root scaling rule. A
@@ -258,18 +278,21 @@ def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
         raise TypeError(
             f"discretise needs an oracle with at(sigma), for other noise scales; got {type(oracle).__name__}"
         )
+    if isinstance(equation, Scheduled):
+        return replace(discretise(equation.base, eta, form), schedule=equation.schedule)
     if isinstance(equation, SignSDE | SaturatedSignSDE | SignFlowSDE):
         return _of_sign(equation, eta)
     if isinstance(equation, SGDSDE):
         if equation.decay:
             raise ValueError("SGD has no decoupled weight decay here; add an L2 term to the oracle with penalised()")
-        return Chain(SGD(eta), _at(oracle, equation.sigma0 / math.sqrt(eta)), form)
+        sigma = equation.sigma0 / math.sqrt(clock_of(equation, eta))
+        return Chain(SGD(eta, equation.momentum), _at(oracle, sigma), form)
     at = _at(oracle, equation.sigma0 / eta)
     beta2 = _beta("beta" if isinstance(equation, RMSpropSDE) else "beta2", equation.c2, eta)
     eps, eps_root = equation.eps0 / eta, equation.eps_root0 / eta**2
     if isinstance(equation, RMSpropSDE):
         if equation.decay:
-            raise ValueError("RMSprop has no decoupled weight decay here; add an L2 term with penalised(), or use Adam")
+            return Chain(RMSpropW(eta, beta2, eps, eps_root, equation.decay * eta), at, form)
         return Chain(RMSprop(eta, beta2, eps, eps_root), at, form)
     beta1 = _beta("beta1", equation.c1, eta)
     if equation.decay:

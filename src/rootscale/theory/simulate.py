@@ -45,7 +45,7 @@ def run_chain(
     save: SaveAt,
     paths: Paths = Paths(),  # noqa: B008  (frozen)
 ) -> Trajectory:
-    """Return test functions of a chain at times ``t = k eta^2`` (SGD: ``k eta``), as `solve` gives them of its SDE.
+    """Return test functions of a chain at times ``t = k chain.clock``, as `solve` gives them of its SDE.
 
     >>> import torch
     >>> from rootscale.hparams import RMSprop

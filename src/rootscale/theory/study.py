@@ -10,10 +10,11 @@ from rootscale.rules import Rule, get_rule
 from rootscale.theory.cases import STEPS, Setting
 from rootscale.theory.discrete import Chain, rescaled, svag_chain
 from rootscale.theory.engine import Paths, SaveAt
-from rootscale.theory.equations import SDE, AdamSDE
+from rootscale.theory.equations import SDE
 from rootscale.theory.orders import Order, fit_order
 from rootscale.theory.simulate import run_chain
 from rootscale.theory.solver import SCHEMES, Scheme, solve
+from rootscale.theory.states import AdamState
 from rootscale.theory.weak import WeakError, weak_error
 from rootscale.trajectory import Trajectory
 
@@ -172,7 +173,7 @@ def run_processes(
     marks = sorted({round(steps * i / points) for i in range(points + 1)})
     save = SaveAt([made.start + k * chain.clock for k in marks], start=made.start, keep=True)
     # Heun's step is for noise that enters m alone; see rootscale.theory.solver.
-    scheme = SCHEMES["heun" if isinstance(made.equation, AdamSDE) else "euler"]
+    scheme = SCHEMES["heun" if made.equation.kind is AdamState else "euler"]
     chains = {f"discrete {setting.optimizer}": chain}
     chains |= {f"SVAG ell={show(ell)}": svag_chain(chain, ell) for ell in ells}
 

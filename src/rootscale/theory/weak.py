@@ -200,7 +200,10 @@ class _Pair:
         chain, reference = self.chain, self.reference
         assert isinstance(chain.oracle, NGOS)
         stride, gaussian = stride_of(chain, reference), chain.oracle.family == FAMILIES["gaussian"]
-        fades = (0.0, 2.0 / (save.times[-1] - save.start)) if self.controls else ()
+        momentum = getattr(chain.optimizer, "momentum", 0.0)
+        fades: tuple[float, ...] = (0.0, 2.0 / (save.times[-1] - save.start)) if self.controls else ()
+        if self.controls and momentum:  # theta lacks the noise that momentum still holds
+            fades += ((1 - momentum) / chain.clock,)
         halves = not isinstance(reference, Chain) and self.scheme.draws > 1
         sums = Controls(fades, "u" in chain.kind._fields, gaussian, halves, chain.memory)
         coupled = Coupled(chain, reference, self.scheme, stride, save.start / chain.clock, sums)

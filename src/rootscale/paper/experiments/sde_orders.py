@@ -57,6 +57,7 @@ from rootscale.theory import (
     weak_error,
 )
 from rootscale.theory.cases import Case
+from rootscale.theory.equations import RMSpropSDE
 from rootscale.theory.orders import Order
 from rootscale.theory.weak import WeakError
 
@@ -183,6 +184,7 @@ def unbalanced(paths: int, seed: int) -> Lines:
     problem = logistic(torch.full((8, 1), 0.08**0.5, dtype=torch.double), torch.tensor([1, 0, 0, 0, 0, 0, 0, 0]))
     assert isinstance(setting.x0, RMSpropState)
     x0 = RMSpropState(torch.full((1, 1), -2.0, dtype=torch.double), setting.x0.u[:, :1])
+    assert isinstance(setting.equation, RMSpropSDE)
     setting = replace(setting, equation=replace(setting.equation, oracle=NGOS(problem, 1.0, Minibatch(1))), x0=x0)
     for title, chains in (
         ("plain, mini-batches of 16, 8, 4, 2, 1", [setting.chain(n) for n in (20, 40, 80, 160, 320)]),

@@ -1,0 +1,300 @@
+"""Does the squared gradient that the SDE drops predict the gap of a batch beyond the noise scale?
+
+**Claim to be tested.** The mean square of a stochastic gradient is ``sigma^2 diag Sigma + (grad f)^2``. The SDE of the
+paper leaves the second term out, since it vanishes as ``sigma`` grows. At ``kappa`` times the batch it is ``kappa``
+times as large beside the first. Two predictions of the gap ``E loss(kappa B) - E loss(B)`` at equal samples seen:
+
+- *equation*: the SDE with ``d u = c2 (diag Sigma + kappa (grad f)^2 / sigma_B^2 - u) dt``, solved for kappa and for 1
+  on the same Brownian paths;
+- *time*: the run at kappa B is the run at B, slowed down. Its clock tau obeys
+  ``d tau / dt = 1 - (1 - D_kappa / D_1) (1 - exp(-c2 t))``, where
+  ``D_kappa = sum_i g_i^2 / (sigma0 sqrt(u_i + (kappa - 1) g_i^2 / sigma_B^2) + eps0)`` is how fast the drift lowers the
+  loss, measured on the runs at B at the time tau. The gap is ``L(tau(t)) - L(t)`` on the curve of B.
+
+**Hypothesis, written before the run.** Each prediction has the sign of the measured gap and is within a factor of two
+of it, at the time of the largest measured gap and at the end, in every cell that is beyond the noise scale (``kappa B``
+at least ``B_noise = Tr Sigma / |grad f|^2`` at the start) and whose measured gap there is at least 3 standard errors.
+Cells below the noise scale are reported and decide nothing: other errors of the order of the step may be larger there.
+A prediction that holds in all of these cells becomes a function; one that fails in any of them is published as failed.
+
+**Protocol.** The square root rule in the paper's form, Adam's floors unused. *Quadratic*: d = 4, curvature .5 to 1.5,
+unit Gaussian noise, RMSprop and Adam with 2,048 steps a unit of time at B, sigma0 = .7, c1 = 10, c2 = 2, eps0 = .1,
+from theta = 4 and 16, kappa = 4, 16, 64; 20,000 paths, seeds 0 (B), 1, 2, 3 (kappa B), 4 (equation). *Digits*: MLP
+64-32-10, Adam with lr 5e-4, betas .99/.999, B = 4, torch's form, from the state after 500 and after 3,000 steps of seed
+0, then 16,384 samples, kappa = 4, 16, 64; 64 replicas of the runs (seeds 10 to 13), 32 of the equation (seed 14, Heun,
+256 steps).
+
+Cost. About a quarter of an hour on one core.
+
+    python benchmarks/beyond_noise.py --out results/theory
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rootscale.lab.provenance import processor
+from rootscale.paper.experiments.sde_digits import ADAM, common_start, network_oracle
+from rootscale.theory import (
+    FORMS,
+    NGOS,
+    AdamState,
+    Chain,
+    Paths,
+    RMSpropState,
+    SaveAt,
+    discretise,
+    quadratic,
+    rescaled,
+    run_chain,
+    sde,
+    solve,
+)
+from rootscale.theory.equations import AdamSDE, RMSpropSDE
+
+Array = NDArray[np.float64]
+KAPPAS = (4, 16, 64)
+POINTS = 16
+SURE, FACTOR = 3.0, 2.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A run at B, where it starts, and how its gaps are measured and predicted."""
+
+    name: str
+    chain: Chain
+    equation: RMSpropSDE | AdamSDE
+    x0: RMSpropState | AdamState
+    start: float
+    duration: float
+    loss: Callable[[Tensor], Tensor]
+    paths: int
+    equation_paths: int
+    substep: int  # steps of B in a step of the solver
+    seeds: tuple[int, ...]
+
+    def save(self, functions: dict[str, Callable[[Any], Tensor]]) -> SaveAt:
+        """The recording times: whole steps at every batch size."""
+        longest = self.duration / POINTS
+        return SaveAt([self.start + i * longest for i in range(1, POINTS + 1)], functions, self.start)
+
+    @property
+    def noise_scale(self) -> float:
+        """``B_noise / B`` at the start: the kappa at which gradient and noise are equal."""
+        oracle, theta = self.chain.oracle, self.x0.theta
+        ratio = oracle.variance(theta).sum() / oracle.gradient(theta).square().sum()
+        return float(oracle.sigma**2 * ratio)
+
+    def descent(self, kappa: float, x: Any) -> Tensor:
+        """``D_kappa`` of a state at B."""
+        equation = self.equation
+        g2 = self.chain.oracle.gradient(x.theta).square()
+        u = x.u + g2 * ((kappa - 1) / self.chain.oracle.sigma**2)
+        result: Tensor = (g2 / (equation.sigma0 * u.sqrt() + equation.eps0)).sum(1)
+        return result
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was measured and predicted of one change of batch size, over time."""
+
+    problem: str
+    kappa: int
+    noise_scale: float
+    base: list[float]
+    measured: list[float]
+    se: list[float]
+    equation: list[float]
+    equation_se: list[float]
+    time: list[float]
+
+    @property
+    def beyond(self) -> bool:
+        return self.kappa >= self.noise_scale
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """The time of the largest measured gap, and the end."""
+        return int(np.argmax(np.abs(self.measured))), len(self.measured) - 1
+
+    def holds(self, prediction: str, place: int) -> bool | None:
+        """Whether a prediction is within the factor; None where the gap is not resolved."""
+        if abs(self.measured[place]) < SURE * self.se[place]:
+            return None
+        predicted: list[float] = getattr(self, prediction)
+        return 1 / FACTOR <= predicted[place] / self.measured[place] <= FACTOR
+
+
+def cells(problem: Problem) -> Iterator[Cell]:
+    """Run the base, the larger batches and the equation."""
+    chain = problem.chain
+    functions: dict[str, Callable[[Any], Tensor]] = {"loss": lambda x: problem.loss(x.theta)}
+    base = run_chain(chain, problem.x0, problem.save(functions), Paths(problem.paths, problem.seeds[0]))
+    equations, rates = equation_losses(problem), drift_ratios(problem)
+    curve = np.concatenate([[float(problem.loss(problem.x0.theta).mean())], base["loss"].mean])
+    for i, kappa in enumerate(KAPPAS, start=1):
+        larger = rescaled(chain, kappa, "sqrt with paper")
+        runs = run_chain(larger, problem.x0, problem.save(functions), Paths(problem.paths, problem.seeds[i]))
+        gap, difference = runs["loss"].mean - base["loss"].mean, equations[kappa] - equations[1]
+        yield Cell(
+            problem.name,
+            kappa,
+            problem.noise_scale,
+            base["loss"].mean.tolist(),
+            gap.tolist(),
+            np.hypot(runs["loss"].se, base["loss"].se).tolist(),
+            difference.mean(0).tolist(),
+            (difference.std(0, ddof=1) / math.sqrt(len(difference))).tolist(),
+            slowed(problem, curve, rates[kappa]).tolist(),
+        )
+
+
+def equation_losses(problem: Problem) -> dict[int, Array]:
+    """The losses ``[paths, times]`` of the equation with the term, for each kappa, on the same Brownian paths."""
+    found = {}
+    for kappa in (1, *KAPPAS):
+        equation = replace(problem.equation, signal=kappa / problem.chain.oracle.sigma**2)
+        save = replace(problem.save({"loss": lambda x: problem.loss(x.theta)}), keep=True)
+        scheme = "heun" if isinstance(equation, AdamSDE) else "euler"
+        h = problem.chain.clock * problem.substep
+        paths = Paths(problem.equation_paths, problem.seeds[4])
+        found[kappa] = solve(equation, problem.x0, save, h=h, scheme=scheme, paths=paths).values["loss"]
+    return found
+
+
+def drift_ratios(problem: Problem) -> dict[int, Array]:
+    """``D_kappa / D_1`` on the runs at B: at the start, and at the recording times."""
+    functions: dict[str, Callable[[Any], Tensor]] = {
+        str(kappa): functools.partial(problem.descent, kappa) for kappa in (1, *KAPPAS)
+    }
+    paths = Paths(min(problem.paths, 1000), problem.seeds[0])
+    runs = run_chain(problem.chain, problem.x0, problem.save(functions), paths)
+    one = problem.descent(1, problem.x0).mean()
+    first = {kappa: float(problem.descent(kappa, problem.x0).mean() / one) for kappa in KAPPAS}
+    return {kappa: np.concatenate([[first[kappa]], runs[str(kappa)].mean / runs["1"].mean]) for kappa in KAPPAS}
+
+
+def slowed(problem: Problem, curve: Array, ratio: Array) -> Array:
+    """The gap of the slowed clock: ``L(tau(t)) - L(t)`` by interpolation on the curve of B, from the start on."""
+    grid, parts = np.linspace(0.0, problem.duration, len(curve)), 100
+    tau, gaps, step = 0.0, [], grid[1] / parts
+    for i in range(len(grid) - 1):
+        for j in range(parts):
+            built_up = -math.expm1(-problem.equation.c2 * (grid[i] + (j + 0.5) * step))
+            tau += step * (1 - (1 - float(np.interp(tau, grid, ratio))) * built_up)
+        gaps.append(float(np.interp(tau, grid, curve)) - float(curve[i + 1]))
+    return np.array(gaps)
+
+
+def on_quadratic(kind: str, theta0: float) -> Problem:
+    d, start, duration = 4, 0.25, 1.0
+    hessian = torch.linspace(0.5, 1.5, d, dtype=torch.double)
+    oracle = NGOS(quadratic(hessian), 1.0)
+    theta = torch.full((1, d), theta0, dtype=torch.double)
+    one = torch.ones_like(theta)
+    equation: RMSpropSDE | AdamSDE
+    x0: RMSpropState | AdamState
+    if kind == "rmsprop":
+        equation, x0 = RMSpropSDE(oracle, 0.7, 2.0, 0.1), RMSpropState(theta, one)
+    else:
+        equation, x0 = AdamSDE(oracle, 0.7, 10.0, 2.0, 0.1), AdamState(theta, theta * hessian, one)
+    chain = discretise(equation, math.sqrt(duration / 2048))
+
+    def loss(theta: Tensor) -> Tensor:
+        return (hessian * theta.square()).sum(1) / 2
+
+    return Problem(
+        f"{kind} on a quadratic from {theta0:g}", chain, equation, x0, start, duration, loss, 20_000, 20_000, 4,
+        (0, 1, 2, 3, 4),
+    )  # fmt: skip
+
+
+def on_digits(steps: int) -> Problem:
+    oracle = network_oracle("cpu", 4)
+    chain = Chain(ADAM, oracle, FORMS["torch"])
+    equation = sde(ADAM, oracle)
+    assert isinstance(equation, AdamSDE)
+    return Problem(
+        f"adam on digits after {steps:,} steps", chain, equation, common_start(chain, steps, 0), steps * chain.clock,
+        4096 * chain.clock, lambda theta: oracle.losses(theta).mean(1), 64, 32, 16, (10, 11, 12, 13, 14),
+    )  # fmt: skip
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    **{f"{kind}-{theta0}": functools.partial(on_quadratic, kind, theta0)
+       for kind in ("rmsprop", "adam") for theta0 in (4, 16)},
+    **{f"digits-{steps}": functools.partial(on_digits, steps) for steps in (500, 3000)},
+}  # fmt: skip
+PREDICTIONS = ("equation", "time")
+
+
+def page(found: list[Cell], seconds: float) -> Iterator[str]:
+    """The table, and what it says of the hypothesis."""
+    yield "# Beyond the noise scale: two predictions\n"
+    yield (
+        f"`python benchmarks/beyond_noise.py --out results/theory`, {seconds:.0f} s on one core of {processor()}, "
+        f"torch {torch.__version__}. Claim, hypothesis, seeds and protocol are in the script, written before the run. "
+        "Gaps are those of the mean loss, kappa B less B, at equal samples: at the time of the largest measured "
+        f"gap, and at the end; ± one standard error. *x* is prediction over measurement, shown where the measured gap "
+        f"is at least {SURE:g} standard errors. All times are in beyond-noise.json.\n"
+    )
+    yield "| run | kappa | kappa B / B_noise | when | loss at B | measured | equation (x) | time (x) |"
+    yield "|---" * 8 + "|"
+    for cell in found:
+        for when, place in zip(("largest", "end"), cell.places, strict=True):
+            measured = f"{cell.measured[place]:.4g} ± {cell.se[place]:.1g}"
+            values = [getattr(cell, name)[place] for name in PREDICTIONS]
+            resolved = cell.holds("time", place) is not None
+            texts = [f"{v:.4g}" + (f" ({v / cell.measured[place]:.2f})" if resolved else "") for v in values]
+            yield (
+                f"| {cell.problem} | {cell.kappa} | {cell.kappa / cell.noise_scale:.2g} | {when} | "
+                f"{cell.base[place]:.4g} | {measured} | {' | '.join(texts)} |"
+            )
+    yield ""
+    for name in PREDICTIONS:
+        for where, chosen in (("at or beyond", True), ("below", False)):
+            results = [cell.holds(name, place) for cell in found if cell.beyond == chosen for place in cell.places]
+            decided = [result for result in results if result is not None]
+            yield (
+                f"- {name}, {where} the noise scale: within a factor of {FACTOR:g} in {sum(decided)} of {len(decided)} "
+                f"resolved gaps ({len(results) - len(decided)} unresolved)."
+            )
+        beyond = [cell.holds(name, place) for cell in found if cell.beyond for place in cell.places]
+        yield f"- {name}: the hypothesis {'holds' if all(r is not False for r in beyond) else 'is contradicted'}.\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write beyond-noise.json and beyond-noise.md")
+    parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=list(PROBLEMS), help="which runs")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    begun, found = time.perf_counter(), []
+    for name in arguments.only:
+        for cell in cells(PROBLEMS[name]()):
+            found.append(cell)
+            print(cell.problem, cell.kappa, [round(x, 5) for x in cell.measured[::5]], flush=True)
+    lines = list(page(found, time.perf_counter() - begun))
+    print("\n".join(lines))
+    if arguments.out is not None:
+        text = json.dumps([asdict(cell) for cell in found]) + "\n"
+        (arguments.out / "beyond-noise.json").write_text(text, encoding="utf-8")
+        (arguments.out / "beyond-noise.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
