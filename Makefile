@@ -17,10 +17,32 @@ test: lint
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
 
-# Against all the real libraries: those of `make test` and the large ones, JAX and Ray.
-test-integrations: $(READY)
-	$(INSTALL) --editable ".[optax,ray]"
-	$(BIN)/python -m pytest -q tests/integrations docs/integrations src/rootscale/integrations
+# Against all the real libraries: those of `make test`, and the many that it leaves out. They have an environment of their
+# own, because some of them hold others back: mlflow, for one, goes with an older python-dateutil.
+# `make test-integrations VERSIONS=/dev/null` takes the newest of everything.
+VERSIONS ?= constraints-integrations.txt
+WITH_ALL := build/integrations
+WITH_ALL_BIN := $(WITH_ALL)/bin
+WITH_ALL_INSTALL := $(WITH_ALL_BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	--retries 10 --timeout 60 --constraint $(VERSIONS)
+WITH_ALL_TEST := $(WITH_ALL_BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow" --environment integrations
+# JAX starts threads, and a process with threads cannot be forked safely: its tests run by themselves.
+WITH_JAX := tests/integrations/test_optax.py docs/integrations/optax.md src/rootscale/integrations/optax
+test-integrations: $(WITH_ALL)/.ready
+	$(WITH_ALL_TEST) $(WITH_JAX)
+	$(WITH_ALL_TEST) tests/integrations tests/training/test_libraries.py tests/theory/test_updates.py tests/test_logs.py \
+		tests/test_examples.py docs/integrations docs/optimizers.md src/rootscale/integrations \
+		$(addprefix --ignore=,$(WITH_JAX))
+
+# torchao alone is compiled: its modules have escapes that warn where they are, and warnings are errors in tests.
+$(WITH_ALL)/.ready: $(VERSIONS) pyproject.toml
+	rm -rf $(WITH_ALL)
+	$(PYTHON) -m venv $(WITH_ALL)
+	$(WITH_ALL_INSTALL) torch && $(WITH_ALL_INSTALL) --editable ".[integrations]" || { \
+		echo "the libraries of test-integrations could not be installed: is the package index within reach?" >&2; exit 1; }
+	$(WITH_ALL_BIN)/python -W ignore -m compileall -q $$($(WITH_ALL_BIN)/python -c \
+		'import sysconfig; print(sysconfig.get_path("purelib"))')/torchao
+	@touch $@
 
 # The site in build/site. Examples that fail, dead links and missing anchors are errors.
 docs: $(READY)

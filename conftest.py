@@ -4,6 +4,8 @@ import importlib.util
 
 import torch
 
+pytest_plugins = ["skips"]
+
 # Tensors here are tiny: threads would only wait for each other, and pytest runs two workers on two cores.
 torch.set_num_threads(1)
 
@@ -14,10 +16,10 @@ INTEGRATIONS = {
     "lightning": "lightning",
     "optax": "optax",
 }
+MISSING = {name: library for name, library in INTEGRATIONS.items() if importlib.util.find_spec(library) is None}
 collect_ignore = [
     path
-    for name, library in INTEGRATIONS.items()
-    if importlib.util.find_spec(library) is None
+    for name in MISSING
     for path in (
         f"src/rootscale/integrations/{name}",
         f"src/rootscale/integrations/{name}.py",
@@ -26,3 +28,9 @@ collect_ignore = [
 ]
 #: Scripts that train when they are imported; tests/docs/test_tutorials.py runs them.
 collect_ignore_glob = ["docs/tutorials/*.py"]
+
+
+def pytest_configure(config):
+    """Files that are not collected are listed among the skips."""
+    skips = config.pluginmanager.get_plugin("skips")
+    config.stash[skips.UNCOLLECTED] = [f"not collected: needs {library}" for library in MISSING.values()]

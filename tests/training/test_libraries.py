@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ from torch import nn
 from rootscale import ScalingWarning
 from rootscale.training import rescale_
 from rootscale.training.adapters import families_of, family_of
+
+
+@pytest.fixture(autouse=True)
+def bitsandbytes_forgets():
+    """Take back what `transformers.Trainer` tells bitsandbytes: numbers of parameters to keep in 32 bits, for good."""
+    if "bitsandbytes" in sys.modules:
+        sys.modules["bitsandbytes"].optim.GlobalOptimManager.get_instance().initialize()
 
 
 def parameters(*shapes):
