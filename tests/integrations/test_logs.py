@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rootscale.integrations.logs import FORMATS, read_logs
-from rootscale.lab import compare
-from rootscale.logs import Alignment, align
+from rootscale.compare import FORMATS, Alignment, align, compare, read_logs
 from rootscale.trajectory import Trajectory
 
 

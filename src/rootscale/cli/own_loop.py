@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.cli.scale import plan_of_values
-from rootscale.integrations.logs import read_logs
+from rootscale.compare import read_logs
 from rootscale.lab import Command, Loop
 
 __all__ = ["loop_of_command", "loop_of_function", "loop_start"]

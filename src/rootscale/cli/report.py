@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rootscale.lab import Check
+    from rootscale.compare import Check
 
 __all__ = ["add_parsers"]
 
@@ -60,7 +60,7 @@ def _report(args: argparse.Namespace) -> int:
 
 def _load(folder: Path) -> Check:
     """Return the check in a folder; what is wrong with it is one line."""
-    from rootscale.lab import Check
+    from rootscale.compare import Check
 
     try:
         return Check.load(folder)

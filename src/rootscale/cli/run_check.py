@@ -17,6 +17,7 @@ from rootscale.cli.lab import TASKS
 from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
 from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
 from rootscale.cli.watching import duration, observing, stoppable, tracker
+from rootscale.compare import Alignment
 from rootscale.files import command_line, need_folder
 from rootscale.format import few_digits, show
 from rootscale.lab import (
@@ -41,7 +42,6 @@ from rootscale.lab.recommendation import recommend
 from rootscale.lab.rounds import FIRST, Rounds
 from rootscale.lab.settings import SHARE, Settings
 from rootscale.lab.task import as_task, load_named
-from rootscale.logs import Alignment
 from rootscale.noise import advise, noise_at_start
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
