@@ -240,12 +240,13 @@ def _fitted(curve: Curve, grid: Array, window: float, values: Array, se: Array) 
         if len(x) < 3:
             continue
         away = x - x.mean()
-        slope = float(away @ y / (away @ away))
+        square = _dot(away, away)
+        slope = _dot(away, y) / square
         values[i] = y.mean() - slope * x.mean()
         residuals = y - y.mean() - slope * away
-        weights[i] = 1 / len(x) + x.mean() ** 2 / (away @ away)
-        squares[i], freedom[i] = residuals @ residuals, len(x) - 2
-        products += float(residuals[1:] @ residuals[:-1])
+        weights[i] = 1 / len(x) + x.mean() ** 2 / square
+        squares[i], freedom[i] = _dot(residuals, residuals), len(x) - 2
+        products += _dot(residuals[1:], residuals[:-1])
         neighbours += len(x) - 1
     if not freedom.any():
         return values, se
@@ -256,3 +257,8 @@ def _fitted(curve: Curve, grid: Array, window: float, values: Array, se: Array) 
     r = min(0.95, max(0.0, products / neighbours / mean_square)) if mean_square > 0 else 0.0
     known = freedom > 0
     return values, np.where(known, np.sqrt(variance * weights * (1 + r) / (1 - r)), se)
+
+
+def _dot(a: Array, b: Array) -> float:
+    """Return the sum of products. BLAS would start threads for these few thousand numbers, and wait for them."""
+    return float(np.sum(a * b))
