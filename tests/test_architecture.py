@@ -16,7 +16,7 @@ APART = {("integrations", "report"), ("report", "integrations"), ("paper", "inte
 REQUIRED = {"numpy": "idea", "torch": "training", "rich": "cli"}
 #: Modules that are programs: they have a command line of their own, and print.
 PROGRAMS = ("paper/experiments/", "paper/results.py")
-OPTIONAL_ROOMS = ("compare", "report", "integrations", "paper")
+OPTIONAL_ROOMS = ("compare", "report", "integrations", "paper", "cli")
 STANDARD = set(__import__("sys").stdlib_module_names)
 
 

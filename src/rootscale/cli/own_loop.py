@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.scale import plan_of_values
+from rootscale.cli.plan_options import plan_of_values
 from rootscale.compare import read_logs
 from rootscale.lab import Command, Loop
 

@@ -16,7 +16,6 @@ def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     report = subparsers.add_parser(
         "report",
-        help="what a check found, as one HTML page and as figures for papers",
         description="Write what a check found as one HTML page that needs no network: the verdict, the trajectories, "
         "the gaps against the tolerance, the noise scale, the plans and how it was made. Needs the extra 'report'.",
         epilog="example: rootscale report runs/digits -o report.html --pdf figures",
