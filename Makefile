@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo dist docs docs-serve test test-slow test-integrations lint bench bench-run bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-lab bench-language results calculator tutorials clean setup
+.PHONY: demo dist docs docs-serve test test-slow test-integrations lint bench bench-run bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-logs bench-lab bench-language results calculator tutorials clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -99,6 +99,11 @@ bench-check: $(READY)
 bench-sde: $(READY)
 	$(INSTALL) --editable ".[bench-sde]"
 	$(BIN)/python benchmarks/sde.py
+
+# Long logs: the command against polars reading the same files.
+bench-logs: $(READY)
+	$(INSTALL) --editable ".[logs]"
+	$(BIN)/python benchmarks/logs.py
 
 # The lab against a plain loop and against transformers.Trainer; DEVICE=cuda measures a GPU.
 DEVICE ?= cpu

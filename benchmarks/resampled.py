@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rootscale.bands import pooled_se
+from rootscale.compare.result import LOSSES
 from rootscale.lab import Check
-from rootscale.lab.result import LOSSES
 from rootscale.pairing import pair_runs, window
 from rootscale.trajectory import Trajectory
 

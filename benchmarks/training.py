@@ -8,7 +8,6 @@
 - exact_noise: the noise on given samples, against per-sample gradients by ``torch.func.vmap(grad)``: how many times as
   fast (at least 3).
 - The paper's Adam and RMSprop (v_k) against torch's foreach step on the same parameters (at most 1.1).
-- AdamW on the sample clock, with batches that vary, against torch's fused AdamW on the same parameters (at most 1.15).
 - The lab's ensemble, on a CPU: 16 replicas in one program, how many times as fast as one after the other (at least 5).
 """
 
@@ -16,10 +15,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import torch
@@ -121,8 +119,6 @@ def optimizer_steps(device: str, size: int) -> dict[str, Callable[[], object]]:
         "paper's Adam": optim.Adam,
         "torch RMSprop": partial(torch.optim.RMSprop, foreach=True),
         "paper's RMSprop": optim.RMSprop,
-        "torch AdamW, fused": partial(torch.optim.AdamW, fused=True),
-        "sample clock": partial(optim.AdamW, reference_batch=256),
     }
     steps: dict[str, Callable[[], object]] = {}
     for name, maker in makers.items():
@@ -130,13 +126,7 @@ def optimizer_steps(device: str, size: int) -> dict[str, Callable[[], object]]:
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)
         steps[name] = maker(parameters).step
-    steps["sample clock"] = partial(_varying, steps.pop("sample clock"), cycle((256, 31, 700, 2048, 5)))
     return steps
-
-
-def _varying(step: Callable[..., object], sizes: Iterator[int]) -> None:
-    """Make a step with the next batch size."""
-    step(samples=next(sizes))
 
 
 def main() -> None:
@@ -174,7 +164,6 @@ def main() -> None:
         *((f"{net}: vmap(grad)", f"{net}: {name}") for net in nets for name in ("exact_noise", "with coordinates")),
         ("paper's Adam", "torch Adam"),
         ("paper's RMSprop", "torch RMSprop"),
-        ("sample clock", "torch AdamW, fused"),
     ]
     for name, base in comparisons:
         pairs = [a / b for a, b in zip(times[name], times[base], strict=True)]
@@ -194,7 +183,6 @@ def main() -> None:
     if small:
         shown |= ensemble(5)
     print(" ".join(f"{name}={value:.2f}" for name, value in shown.items()))
-    print(f"sample_clock_adamw={ratios['sample clock', 'torch AdamW, fused']:.2f} (of torch fused)")
 
 
 if __name__ == "__main__":

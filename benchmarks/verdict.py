@@ -33,9 +33,9 @@ import rootscale.bands
 import rootscale.gap
 import rootscale.looks
 import rootscale.verdict
+from rootscale.compare.result import LOSSES
 from rootscale.files import write_json
 from rootscale.lab.provenance import environment
-from rootscale.lab.result import LOSSES
 from rootscale.stats import binomial_limit
 from rootscale.verdict import compare
 

@@ -30,11 +30,11 @@ from rich.table import Table
 
 from rootscale.cli.console import make_console
 from rootscale.cli.watching import observing
+from rootscale.compare.result import LOSSES
 from rootscale.files import whole, write_json
 from rootscale.format import plus_minus
 from rootscale.lab import Forked, Here, Settings, Setup, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
-from rootscale.lab.result import LOSSES
 from rootscale.paper.tasks import digits
 from rootscale.stats import binomial_limit
 from rootscale.trajectory import Trajectory

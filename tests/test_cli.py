@@ -9,6 +9,7 @@ import pytest
 
 from rootscale import Plan, cli
 from rootscale.cli import main
+from rootscale.cli.options import USES
 from rootscale.rules import RULES
 from rootscale.units import TABLE
 
@@ -161,17 +162,121 @@ def test_an_interrupt_is_one_line_and_the_shells_exit_code(monkeypatch, capsys):
     assert capsys.readouterr().err == "rootscale scale: interrupted\n"
 
 
-def test_the_core_needs_neither_torch_nor_numpy_nor_rich():
+#: The rooms of the house and the libraries that each command may load, and the most modules of ours.
+THEORY = {"training", "theory", "torch", "numpy", "rich"}
+LOADS = {
+    "--help": (set(), 20),
+    "": ({"rich"}, 22),
+    "scale --optimizer adam --lr 1e-3 --batch-size 8 --to 16": ({"rich"}, 28),
+    "units": ({"rich"}, 22),
+    "rules": ({"rich"}, 26),
+    **{f"{name} --help": (set(), 26) for name in cli.COMMANDS if name != "convert"},
+    "convert --help": ({"integrations"}, 60),
+    "convert train.py --to 24 --format nanogpt": ({"integrations", "rich"}, 60),
+    "checkpoint nothing.pt --from 1 --to 2": ({"integrations", "training", "torch", "numpy", "rich"}, 100),
+    "compare base.csv --to large.csv": ({"compare", "numpy", "rich"}, 52),
+    "order --optimizer sgd --paths 50 --etas 0.25 0.125": (THEORY, 100),
+    "simulate --optimizer sgd --paths 50": (THEORY, 100),
+}
+
+
+@pytest.mark.parametrize("words", LOADS)
+def test_a_command_loads_what_it_needs(words, tmp_path):
+    (tmp_path / "train.py").write_text("learning_rate = 6e-4\nbatch_size = 12\nmax_iters = 600000\n")
+    for name in ("base", "large"):
+        (tmp_path / f"{name}.csv").write_text("samples,loss\n" + "".join(f"{k},{1 / k}\n" for k in range(1, 9)))
     code = (
-        "import sys, rootscale, rootscale.cli\n"
-        "try: rootscale.cli.main(['--help'])\n"
+        "import sys; from rootscale.cli import main\n"
+        "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        "print(sorted({'torch', 'numpy', 'rich', 'sklearn'} & set(sys.modules)), file=sys.stderr)"
+        "print('loaded', *sys.modules)"
     )
     env = {**os.environ, "PYTHONPATH": SOURCE}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
-    assert done.stderr == "[]\n"
-    assert "scale" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()], capture_output=True, text=True, env=env, check=True, cwd=tmp_path
+    )
+    assert "Traceback" not in done.stderr
+    loaded = done.stdout.rpartition("loaded ")[2].split()
+    ours = [name.split(".") for name in loaded if name.startswith("rootscale")]
+    rooms = {parts[1] for parts in ours if len(parts) > 2} - {"cli"}
+    libraries = {"torch", "numpy", "rich", "yaml", "sklearn", "scipy", "matplotlib", "plotly", "polars"}
+    allowed, most = LOADS[words]
+    assert rooms | libraries & set(loaded) <= allowed
+    assert len(ours) <= most
+
+
+def test_the_help_of_the_whole_names_every_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, command in cli.COMMANDS.items():
+        assert f"{name} {command.summary}" in shown
+
+
+def test_what_is_no_answer_is_logged_to_stderr(caplog, capsys):
+    assert main([*WORKED[:-2], "--noise-scale", "512", "--snippet", "torch"]) == 0
+    found = capsys.readouterr()
+    assert "rootscale scale: warning: batch size 1,024 is beyond the noise scale" in found.err
+    assert "beyond" not in found.out
+    assert [record.name for record in caplog.records] == ["rootscale.cli.scale"] * len(caplog.records)
+
+
+# -- what options are for
+
+
+def options_of(name):
+    parser = cli.make_parser(name)
+    (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    return {flag for one in commands.choices[name]._actions for flag in one.option_strings if flag.startswith("--")}
+
+
+def test_every_option_of_check_and_compare_has_its_use():
+    check, compare = options_of("check") - {"--help"}, options_of("compare") - {"--help"}
+    assert set(USES) == check | compare
+    assert {flag for flag, use in USES.items() if "logs" in use.check} == compare
+    assert {flag for flag, use in USES.items() if {*use.check, *use.largest} - {"logs"}} == check
+
+
+LOOP = """
+def train(batch_size, seed, log, convert):
+    for k in range(1, 41):
+        log(samples=k * 16, loss=1 / k + 1e-3 * seed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("loop.py:train --track tensorboard", "--track does nothing for a training function, only for a Task: leave"),
+        ("loop.py:train --device cuda", "--device does nothing for a training function, only for a Task"),
+        ("loop.py:train --device=cuda", "--device does nothing for a training function, only for a Task"),
+        ("loop.py:train --eval-samples 9", "--eval-samples does nothing for a training function"),
+        ("loop.py:train --log a.jsonl", "--log does nothing for a training function, only for --command"),
+        ("loop.py:train --address ray://a", "--address does nothing without --engine ray: leave it out, or add that"),
+        ("loop.py:train --seeds 4 --budget 5m", "--budget does nothing without --seeds auto"),
+        ("loop.py:train --find-largest --report r.html", "--report does nothing with --find-largest for a training"),
+        ("loop.py:train --find-largest --stop 9", "--stop does nothing with --find-largest for a training function"),
+        ("digits --values lr=1", "--values does nothing for a Task, only for a training function or --command"),
+        ("digits --find-largest --ell 2", "--ell does nothing with --find-largest for a Task"),
+        ("--command x --micro 8", "--micro does nothing for --command, only for a Task"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.py").write_text(LOOP)
+    assert main(["check", *words.split(), "--to", "64", *([] if "digits" in words else ["--batch-size", "16"])]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix) == ["loop.py"], "nothing is run"
+
+
+def test_points_are_those_of_a_loop_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.py").write_text(LOOP)
+    words = "check loop.py:train --batch-size 16 --to 64 --seeds 2 --workers 1 --points 3".split()
+    assert main(words) == 0
+    assert "at 3 points" in capsys.readouterr().out
 
 
 def test_a_fault_of_ours_is_no_verdict(monkeypatch, capsys):
@@ -179,7 +284,7 @@ def test_a_fault_of_ours_is_no_verdict(monkeypatch, capsys):
         raise KeyError("inside")
 
     parser = cli.make_parser()
-    monkeypatch.setattr(cli, "make_parser", lambda: parser)
+    monkeypatch.setattr(cli, "make_parser", lambda *called: parser)
     monkeypatch.setattr(parser, "parse_args", lambda words: argparse.Namespace(command="check", handler=broken))
     assert main(["check"]) == 70
     assert "KeyError: 'inside'" in capsys.readouterr().err
@@ -190,7 +295,7 @@ def test_a_file_that_cannot_be_written_is_one_line(monkeypatch, capsys):
         raise NotADirectoryError(20, "Not a directory", "afile/runs")
 
     parser = cli.make_parser()
-    monkeypatch.setattr(cli, "make_parser", lambda: parser)
+    monkeypatch.setattr(cli, "make_parser", lambda *called: parser)
     monkeypatch.setattr(parser, "parse_args", lambda words: argparse.Namespace(command="check", handler=refused))
     assert main(["check"]) == 2
     assert capsys.readouterr().err == "rootscale check: error: [Errno 20] Not a directory: 'afile/runs'\n"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rootscale.cli import main
-from rootscale.lab import Check
+from rootscale.compare import Check
 
 
 def write_side(folder, runs, shift=0.0, seed=0, size=16, steps=100, noise=0.01):

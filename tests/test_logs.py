@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from rootscale.lab import Judge, compare
-from rootscale.logs import Alignment, Log, align, as_logs
+from rootscale.compare import Alignment, Judge, Log, align, as_logs, compare
 from rootscale.tolerance import parse_tolerance
 from rootscale.trajectory import Trajectory
 
@@ -429,7 +428,7 @@ def test_what_is_no_run_is_refused_in_words():
 
 
 def test_a_comparison_is_saved_and_read_as_a_check(tmp_path):
-    from rootscale.lab import Check
+    from rootscale.compare import Check
     from rootscale.report import render_page
 
     found = compare(side(), side(seed=1, shift=0.3), names=("B = 4", "B = 16"))

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rootscale.cli import main, make_parser
+from rootscale.cli import COMMANDS, main, make_parser
 from rootscale.cli.cases import CASES
-from rootscale.cli.completion import SHELLS, _commands
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import RULES
-from rootscale.schedule import SHAPES
 from rootscale.units import TABLE
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +41,7 @@ def run(*words, **environment):
 
 def parsers():
     """Every command's parser by its name, and the whole one under "rootscale"."""
-    whole = make_parser()
+    whole = make_parser(*COMMANDS)
     (commands,) = (one for one in whole._actions if isinstance(one, argparse._SubParsersAction))
     return {"rootscale": whole, **commands.choices}
 
@@ -53,7 +51,18 @@ def test_without_a_command_the_cases_are_shown(capsys):
     shown = capsys.readouterr().out
     for words in ("more GPUs", "fewer GPUs", "ramp", "recipe", "vary", "Muon", "is it the same?", "SDEs"):
         assert words in shown
-    assert all(command in shown for case in CASES for command in case.commands)
+    pasted = re.sub(r" \\\n +", " ", shown)
+    assert all(command in pasted for case in CASES for command in case.commands)
+
+
+def test_at_80_columns_the_commands_of_cases_are_folded_before_an_option(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    after = [lines[number + 1].split()[0] for number, line in enumerate(lines) if line.endswith(" \\")]
+    assert after
+    assert all(word.startswith("-") for word in after)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
@@ -61,7 +70,7 @@ def test_the_commands_and_pages_of_a_case_exist(case):
     for command in case.commands:
         name, *words = shlex.split(command)
         assert name == "rootscale"
-        assert make_parser().parse_args(words).handler is not None
+        assert make_parser(words[0]).parse_args(words).handler is not None
     assert case.commands or case.python
     for page in case.page.split(", "):
         assert (ROOT / page).is_file()
@@ -146,7 +155,7 @@ def test_the_help_of_a_command_has_an_example_that_parses(name, monkeypatch):
         words = shlex.split(command.partition(">")[0])
         assert words[0] == "rootscale"
         assert name in ("rootscale", words[1])
-        make_parser().parse_args(words[1:])
+        make_parser(words[1]).parse_args(words[1:])
     assert parser.description
     body = text.partition("\nexample")[0]
     assert max(map(len, body.splitlines())) <= 80
@@ -164,7 +173,7 @@ def complete(script, line, folder):
     words = line.split(" ")
     code = f"""source {shlex.quote(str(script))}
         COMP_WORDS=({" ".join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}
-        _rootscale; printf '%s\\n' "${{COMPREPLY[@]}}" """
+        _shtab_rootscale; printf '%s\\n' "${{COMPREPLY[@]}}" """
     done = subprocess.run(
         ["bash", "--norc", "-c", code],
         capture_output=True,
@@ -173,49 +182,40 @@ def complete(script, line, folder):
         cwd=folder,
         env={"PATH": os.environ["PATH"]},
     )
-    assert done.stderr == ""
     return set(done.stdout.split("\n")) - {""}
 
 
 def test_bash_completes_commands_options_words_and_files(tmp_path, capsys):
+    pytest.importorskip("shtab")
     assert main(["completion", "bash"]) == 0
     script = tmp_path / "script"
     script.write_text(capsys.readouterr().out)
     folder = tmp_path / "work"
-    (folder / "runs").mkdir(parents=True)
-    (folder / "my config.json").write_text("{}")
+    folder.mkdir()
     (folder / "train.py").write_text("")
-    names = {command.name for command in _commands(make_parser())} - {""}
 
     def offered(line):
         return complete(script, line, folder)
 
-    files = {"runs", "my config.json", "train.py"}
-    assert offered("rootscale ") == names
+    assert offered("rootscale ") >= set(COMMANDS)
     assert offered("rootscale ch") == {"check", "checkpoint"}
-    assert offered("rootscale --v") == {"--version"}
-    assert offered("rootscale scale --sch") == {"--schedule"}
-    assert offered("rootscale scale --schedule ") == set(SHAPES)
-    assert offered("rootscale scale --lr 1 --schedule co") == {"constant", "cosine"}
-    assert offered("rootscale scale --rule normalized-h") == {"normalized-half"}
+    assert "--schedule" in offered("rootscale scale --sch")
+    assert offered("rootscale scale --schedule co") == {"constant", "cosine"}
     assert offered("rootscale scale --averaging ") == {"floor", "paper", "power"}
-    assert offered("rootscale scale --plan ") == files
-    assert offered("rootscale scale --lr ") == set()
-    assert offered("rootscale convert ") == files
-    assert offered("rootscale convert --json my") == {"my config.json"}
-    assert offered("rootscale convert train.py --to 4 -o ru") == {"runs"}
-    assert offered("rootscale check ") == files | {"digits", "mnist", "cifar10"}
-    assert offered("rootscale check train.py:train --rule sqrt lin") >= {"linear", "linear-eta"}
-    assert offered("rootscale compare a.jsonl --to b.jsonl tr") == {"train.py"}
-    assert offered("rootscale completion ") == set(SHELLS)
+    assert "train.py" in offered("rootscale convert tr")
+    assert "train.py" in offered("rootscale compare tr")
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_of_a_shell_names_every_command_and_option(shell, capsys):
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_names_every_command(shell, capsys):
+    pytest.importorskip("shtab")
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    for command in _commands(make_parser()):
-        assert command.name in script
-        for name in (name for option in command.options for name in option.names):
-            assert (f"-l {name[2:]} " if shell == "fish" and name.startswith("--") else name[1:]) in script, name
-    assert script.count("'") % 2 == 0
+    assert all(name in script for name in COMMANDS)
+    assert "find-largest" in script
+
+
+def test_completion_without_its_library_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    assert 'completion needs shtab; pip install "rootscale[completion]"' in capsys.readouterr().err

@@ -6,20 +6,20 @@ import argparse
 import re
 from collections.abc import Iterator
 
-from rootscale.cli import make_parser
+from rootscale.cli import COMMANDS, make_parser
 
 __all__ = ["commands", "page"]
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each command by its name."""
-    (action,) = (one for one in make_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    (action,) = (one for one in make_parser(*COMMANDS)._actions if isinstance(one, argparse._SubParsersAction))
     return dict(action.choices)
 
 
 def page() -> str:
     """Return the page: what each command does, and its options by their groups."""
-    parser = make_parser()
+    parser = make_parser(*COMMANDS)
     (action,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
     lines = [

@@ -44,7 +44,7 @@ def test_code_without_prompts_parses_and_imports_what_there_is(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_have_options_that_exist(page):
-    parsers = cli.make_parser()._subparsers._group_actions[0].choices
+    parsers = cli.make_parser(*cli.COMMANDS)._subparsers._group_actions[0].choices
     for text in blocks(page, "console"):
         for line in re.findall(r"^\$ (?:\S+=\S+ )*rootscale (.*)$", text.replace("\\\n", " "), re.MULTILINE):
             command, *words = shlex.split(line.partition(" # ")[0].replace("wait;", ""), comments=True)

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rootscale.integrations.logs import FORMATS, read_logs
-from rootscale.lab import compare
-from rootscale.logs import Alignment, align
+from rootscale.compare import FORMATS, Alignment, align, compare, read_logs
 from rootscale.trajectory import Trajectory
 
 
@@ -86,6 +84,99 @@ def test_a_history_of_wandb_is_read(tmp_path):
     found = align([[whole], [log]], Alignment(batch_sizes=(16, 16)))
     assert found.trajectories[0].names == ("train/loss",)
     assert found.trajectories[1].diverged.tolist() == [0] * 39 + [1]
+
+
+# -- long files, in blocks
+
+JSON_LINES = {
+    "numbers": '{"samples": 1, "loss": 0.1234567890123456789}\n{"samples": 2, "loss": 5e-324}\n',
+    "a column that begins late": '{"samples": 1}\n' * 30 + '{"samples": 2, "eval": 3}\n{"samples": 3, "loss": 1}\n',
+    "null": '{"samples": 1, "loss": null}\n{"samples": 2, "loss": 3}\n',
+    "not finite": '{"samples": 1, "loss": NaN}\n{"samples": 2, "loss": -Infinity}\n{"samples": 3, "loss": "inf"}\n',
+    "text": '{"samples": 1, "loss": "n/a", "split": "a"}\n{"samples": 2, "loss": "3", "split": "b"}\n',
+    "true": '{"samples": 1, "ok": true}\n{"samples": 2, "ok": 1}\n',
+    "a key twice": '{"samples": 1, "loss": 2, "loss": 3}\n',
+    "rows in rows": '{"samples": 1, "train": {"loss": 2}}\n{"samples": 2, "train": {"loss": 1}}\n',
+    "large": '{"samples": 123456789012345678901234567890, "loss": 1e400}\n{"samples": 1, "loss": 9007199254740993}\n',
+    "blank lines": '{"samples": 1}\n\n{"samples": 2}\r\n   \n{"samples": 3}',
+    "cut off": '{"samples": 1}\n{"samples": 2}\n{"samp',
+    "a quote in a key": '{"samples": 1, "a\\"b": 2}\n{"samples": 2, "a\\"b": 1}\n',
+}
+TABLES = {
+    "numbers": "samples,loss\n1,0.1234567890123456789\n2,5e-324\n",
+    "empty cells": "samples,loss,eval\n1,,\n2,3,\n3,,1\n",
+    "not finite": "samples,loss\n1,nan\n2,-inf\n3,NaN\n4,1e400\n",
+    "text": "samples,loss,split\n1,n/a,a\n2,3,b\n",
+    "short and long rows": "samples,loss,eval\n1,2\n2,3,4,5\n3,4,5\n",
+    "quoted": 'samples,"the ""loss""",loss\n"1","2",3\n2,"3\n",4\n',
+    "blank lines": "samples,loss\n1,2\n\n2,3\r\n3,4",
+    "underscores and spaces": "samples,loss\n1_000, 2\n2_000,3 \n",
+    "a name twice": "samples,loss,loss\n1,2,3\n",
+}
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Every file is long, and its blocks are of a few lines. No public name sets the size of a block."""
+    from rootscale.compare.readers import text
+
+    def cut(block, library):
+        monkeypatch.setattr(text, "BLOCK", block)
+        monkeypatch.setattr(text, "LONG", 0)
+        if not library:
+            monkeypatch.setattr(text, "_polars", lambda: None)
+
+    return cut
+
+
+def contents(path):
+    (log,) = read_logs(path)
+    return {name: (column.rows.tolist(), list(map(repr, column.values.tolist()))) for name, column in
+            log.columns.items()}, log.notes  # fmt: skip
+
+
+@pytest.mark.parametrize("library", [False, True], ids=["python", "polars"])
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [("jsonl", text) for text in JSON_LINES.values()] + [("csv", text) for text in TABLES.values()],
+    ids=[f"jsonl, {name}" for name in JSON_LINES] + [f"csv, {name}" for name in TABLES],
+)
+def test_a_long_file_reads_as_a_short_one_in_blocks_and_by_polars(tmp_path, pieces, end, text, library):
+    if library:
+        pytest.importorskip("polars")
+    (tmp_path / f"a.{end}").write_text(text, newline="")
+    whole = contents(tmp_path / f"a.{end}")
+    for block in (1, 40, 1 << 20):
+        pieces(block, library)
+        assert contents(tmp_path / f"a.{end}") == whole
+
+
+def test_polars_is_asked_for_long_files_of_numbers_alone(tmp_path, pieces, monkeypatch):
+    polars = pytest.importorskip("polars")
+    asked = []
+    for name in ("read_ndjson", "read_csv"):
+        function = getattr(polars, name)
+        monkeypatch.setattr(polars, name, lambda *a, f=function, **k: asked.append(1) or f(*a, **k))
+    path = write_lines(tmp_path / "a.jsonl", [{"samples": k, "loss": loss(k)} for k in range(100)])
+    (tmp_path / "a.csv").write_text("samples,loss\n" + "".join(f"{k},{loss(k)}\n" for k in range(100)))
+    read_logs(tmp_path)
+    assert not asked
+    pieces(1000, True)
+    for log in read_logs(tmp_path):
+        assert values(log, "loss") == [loss(k) for k in range(100)]
+    assert len(asked) >= 6
+    asked.clear()
+    write_lines(path, [{"samples": k, "note": "a"} for k in range(100)])
+    read_logs(path)
+    assert len(asked) == 2, "after two blocks with texts it is not asked again"
+
+
+def test_the_line_of_a_mistake_is_that_of_the_file(tmp_path, pieces):
+    pieces(100, False)
+    path = write_lines(tmp_path / "a.jsonl", [{"samples": k} for k in range(50)])
+    path.write_text(path.read_text() + "[1]\n")
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 51: expected an object"):
+        read_logs(path)
 
 
 # -- transformers

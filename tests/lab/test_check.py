@@ -381,7 +381,10 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
             "there is no device cuda for torch",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
         ),
-        ("{file}:task --to 8 --batch-size 2", "--batch-size is for a loop of your own; {file}:task is a Task"),
+        (
+            "{file}:task --to 8 --batch-size 2",
+            "--batch-size does nothing for a Task, only for a training function or --command",
+        ),
         ("{file}:task --to 8 --level 95", "a level between 0 and 1, got 0.05 and 95"),
         ("{file}:task --to 8 --decide-by loss", "the verdict cannot rest on 'loss'"),
         ("{file}:task --to 8 --report nowhere/x.html", "there is no folder nowhere for the report"),

@@ -11,8 +11,8 @@ from problems import make, mlp
 from torch import nn
 
 from rootscale import Adam, Plan, RMSprop, Schedule
+from rootscale.compare.divergence import FAR, Divergence
 from rootscale.lab import Measure, Run, Settings, Setup, Variant
-from rootscale.lab.divergence import FAR, Divergence
 
 SETTINGS = Settings(grid=(0, 32, 64, 96), measure=Measure(noise=False))
 SWITCH = replace(SETTINGS, grid=(32, 64, 96), switch_at=32)

@@ -16,7 +16,7 @@ import torch
 from rootscale import Adam, AdamW, Plan
 from rootscale.cli import main
 from rootscale.cli.watching import stoppable
-from rootscale.integrations.logs import read_logs
+from rootscale.compare import read_logs
 from rootscale.lab import (
     Check,
     Command,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
-from rootscale.lab import Check, compare
+from rootscale.compare import Check, compare
 from rootscale.noise import noise_cause
 from rootscale.report import render_page, write_page
 from rootscale.report.styles import STRIP, STYLES, WARM, style_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rootscale.cli.console import make_console
+from rootscale.cli.parser import fold_command
 
 __all__ = ["CASES", "Case", "show_cases"]
 
@@ -94,9 +95,9 @@ def show_cases() -> int:
     for case in CASES:
         console.print(Text(f"\n{case.title}", style="bold"))
         for command in case.commands:
-            console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+            console.print(Text(fold_command(command, console.width), style="cyan"), soft_wrap=True)
         if case.python:
-            console.print(Text.assemble("  in Python: ", (case.python, "cyan")), soft_wrap=True)
+            console.print(Text.assemble("  in Python: ", (case.python, "cyan")))
         console.print(Text(f"  {case.page}", style="dim"), soft_wrap=True)
     console.print(Text("\nAll commands: rootscale --help. Each has an example: rootscale scale --help"))
     return 0

@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rootscale.cli.console import make_console, progress
-from rootscale.cli.render import render_changes
-from rootscale.cli.scale import RULE_NAMES, averaging
-from rootscale.rules import AVERAGINGS, rule_text
+from rootscale.cli.console import make_console, progress, render_changes
+from rootscale.cli.options import add_rule
+from rootscale.rules import rule_text
 
 if TYPE_CHECKING:
     from rootscale.integrations.checkpoints import ConvertedCheckpoint
@@ -22,7 +21,6 @@ def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     parser = subparsers.add_parser(
         "checkpoint",
-        help="a checkpoint on disk at another batch size",
         description="Convert a checkpoint to another batch size: the optimizer's hyperparameters and state, the "
         "scheduler, and what the tool counts. Prints the reason of every change, and what remains for you. Nothing in "
         "the checkpoint is executed, everything else is kept byte for byte, and nothing is written without -o.",
@@ -34,11 +32,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--to", required=True, metavar="B", help=size % " it shall be resumed at")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="write the new checkpoint there")
     parser.add_argument("--force", action="store_true", help="replace OUT if it is there")
-    parser.add_argument("--rule", choices=RULE_NAMES, metavar="RULE", help="see `rootscale rules`")
-    parser.add_argument(
-        "--averaging", type=averaging, default="floor", metavar="FORM",
-        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
-    )  # fmt: skip
+    add_rule(parser)
     parser.add_argument(
         "--optimizer", metavar="NAME", help="which optimizer it is (adam, adamw, ...), where the file does not show it"
     )

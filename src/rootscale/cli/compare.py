@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.lab import add_tolerance
+from rootscale.cli.options import add_tolerance
 
 __all__ = ["add_parsers"]
 
@@ -15,7 +15,6 @@ def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     parser = subparsers.add_parser(
         "compare",
-        help="decide from logs of any tool whether runs are the same",
         description="Compare runs that were made anywhere by their logs: JSON lines, CSV, Parquet, TensorBoard event "
         "files, Hugging Face trainer_state.json, Lightning metrics.csv, exports of W&B and MLflow, runs of rootscale. "
         "They are aligned on samples or tokens seen, and judged as by `rootscale check`. Exit code: 0 same, 1 "

@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.console import make_console
-from rootscale.cli.render import render_changes
-from rootscale.cli.scale import RULE_NAMES, averaging
+from rootscale.cli.console import make_console, render_changes
+from rootscale.cli.options import add_rule
 from rootscale.integrations.configs import FORMATS, ConvertedFile, Length, convert_file
-from rootscale.rules import AVERAGINGS, rule_text
+from rootscale.rules import rule_text
 
 __all__ = ["add_parsers"]
 
@@ -20,7 +19,6 @@ def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     convert = subparsers.add_parser(
         "convert",
-        help="a configuration file of another tool at another batch size",
         description=f"Convert a configuration file ({', '.join(FORMATS)}) to another "
         "batch size: prints the diff and the reason of every change. Only the values that have to change do; comments, "
         "order and everything else stay. Nothing is written without -o or --in-place.",
@@ -34,11 +32,7 @@ def add_parsers(subparsers: Any) -> None:
     convert.add_argument(
         "--world-size", type=int, metavar="N", help="data-parallel workers, where the file has samples per worker only"
     )
-    convert.add_argument("--rule", choices=RULE_NAMES, metavar="RULE", help="see `rootscale rules`")
-    convert.add_argument(
-        "--averaging", type=averaging, default="floor", metavar="FORM",
-        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
-    )  # fmt: skip
+    add_rule(convert)
     convert.add_argument("--dataset-size", type=int, metavar="N", help="samples in the data: steps for a run in epochs")
     convert.add_argument("--steps", type=int, metavar="N", help="length of the run, where the file does not have it")
     convert.add_argument("--format", choices=list(FORMATS), help="of the file; default: found out")

@@ -8,8 +8,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.scale import plan_of_values
-from rootscale.integrations.logs import read_logs
+from rootscale.cli.plan_options import plan_of_values
+from rootscale.compare import read_logs
 from rootscale.lab import Command, Loop
 
 __all__ = ["loop_of_command", "loop_of_function", "loop_start"]

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-__all__ = ["Parser"]
+__all__ = ["Parser", "fold_command"]
 
 
 class _Help(argparse.HelpFormatter):
@@ -35,7 +35,7 @@ class _Help(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         title, colon, commands = text.partition(":")
         if title in ("example", "examples") and colon:
-            return "\n".join([f"{title}:", *(_command(one, width) for one in commands.strip().splitlines())])
+            return "\n".join([f"{title}:", *(fold_command(one, width) for one in commands.strip().splitlines())])
         lines = textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, initial_indent=indent)
         return "\n".join(lines)
 
@@ -45,10 +45,10 @@ def _many(action: argparse.Action) -> bool:
     return action.metavar is None and action.choices is not None and len(",".join(map(str, action.choices))) > 30
 
 
-def _command(text: str, width: int) -> str:
+def fold_command(text: str, width: int) -> str:
     r"""Return a command in lines that a shell reads as one; an option stays with its first value.
 
-    >>> print(_command("rootscale convert ds_config.json --to 4096 -o ds.json", 40))
+    >>> print(fold_command("rootscale convert ds_config.json --to 4096 -o ds.json", 40))
       rootscale convert ds_config.json \
           --to 4096 -o ds.json
     """

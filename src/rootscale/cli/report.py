@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rootscale.lab import Check
+    from rootscale.compare import Check
 
 __all__ = ["add_parsers"]
 
@@ -16,7 +16,6 @@ def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     report = subparsers.add_parser(
         "report",
-        help="what a check found, as one HTML page and as figures for papers",
         description="Write what a check found as one HTML page that needs no network: the verdict, the trajectories, "
         "the gaps against the tolerance, the noise scale, the plans and how it was made. Needs the extra 'report'.",
         epilog="example: rootscale report runs/digits -o report.html --pdf figures",
@@ -60,7 +59,7 @@ def _report(args: argparse.Namespace) -> int:
 
 def _load(folder: Path) -> Check:
     """Return the check in a folder; what is wrong with it is one line."""
-    from rootscale.lab import Check
+    from rootscale.compare import Check
 
     try:
         return Check.load(folder)

@@ -6,13 +6,11 @@ import argparse
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rootscale.cli.console import make_console, progress
-from rootscale.cli.tables import unclipped
+from rootscale.cli.console import make_console, progress, unclipped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +30,6 @@ def add_parsers(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "reproduce",
         usage="rootscale reproduce NAME ... [option ...] | --list",
-        help="run an experiment of the paper again",
         description="Run experiments of the paper, or resume them: finished runs are read, and one that was stopped is "
         f"resumed from its checkpoint. The exit status is {UNFINISHED} while runs are missing.",
         epilog="example: rootscale reproduce cifar10-vgg16-adam --epochs 100 --batch-sizes 256 1024 --device cuda "
@@ -106,9 +103,10 @@ def _reproduce(args: argparse.Namespace) -> int:
     works = [_work(args, found[name]) for name in args.names]
     if os.environ.get("RANK", "0") != "0":  # of several processes that torchrun started, the first prints
         console.quiet = True
+        logging.getLogger("rootscale").setLevel(logging.WARNING)
     for work in works:
         _print(console, f"{work.experiment.title}: {work.experiment.command(work.options)}")
-    with progress(console) as bar, _log_to(console):
+    with progress(console) as bar:
 
         def ended(number: int, total: int, run: str, outcome: str) -> None:
             _print(console, f"{number} of {total}: {run}: {outcome}")
@@ -179,22 +177,6 @@ def _table(experiment: Experiment, finals: Sequence[Final]) -> Table:
 
 def _print(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def _log_to(console: Console) -> Iterator[None]:
-    """Print what experiments log about their own runs."""
-    handler = logging.Handler(logging.INFO)
-    handler.emit = lambda record: _print(console, record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("rootscale")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
 
 
 def _device() -> str:

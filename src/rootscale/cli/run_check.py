@@ -12,11 +12,13 @@ from typing import Literal
 from rich.console import Console
 from rich.markup import escape
 
+from rootscale.cli.check import TASKS
 from rootscale.cli.console import make_console
-from rootscale.cli.lab import TASKS
+from rootscale.cli.options import refuse_unused
 from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
 from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
 from rootscale.cli.watching import duration, observing, stoppable, tracker
+from rootscale.compare import Alignment
 from rootscale.files import command_line, need_folder
 from rootscale.format import few_digits, show
 from rootscale.lab import (
@@ -41,7 +43,6 @@ from rootscale.lab.recommendation import recommend
 from rootscale.lab.rounds import FIRST, Rounds
 from rootscale.lab.settings import SHARE, Settings
 from rootscale.lab.task import as_task, load_named
-from rootscale.logs import Alignment
 from rootscale.noise import advise, noise_at_start
 from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
@@ -142,20 +143,17 @@ def subject_of(args: argparse.Namespace) -> Task | Loop:
     if (text is None) == (args.own_command is None):
         raise ValueError("give TASK, or a command with --command; one of them")
     if text is None:
+        refuse_unused(args, args.words, "command")
         return loop_of_command(args)
     if ":" not in text and text not in TASKS:
         raise ValueError(f"TASK must be file.py:name, module:name, or one of {', '.join(TASKS)}; got {text!r}")
     where = text if ":" in text else f"rootscale.paper.tasks:{text}"
     found = load_named(where)
     if is_train_function(found):
+        refuse_unused(args, args.words, "loop")
         return loop_of_function(where, found, args)
-    task = as_task(where, found)
-    given = [name for name in ("batch_size", "plan", "values", "log") if getattr(args, name)]
-    if given:
-        raise ValueError(
-            f"--{given[0].replace('_', '-')} is for a loop of your own; {text} is a Task, whose plan says how it is run"
-        )
-    return task
+    refuse_unused(args, args.words, "task")
+    return as_task(where, found)
 
 
 def start_of(text: str, task: Task | Loop, total: int) -> int | str:

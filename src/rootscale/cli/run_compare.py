@@ -13,11 +13,9 @@ from rich.markup import escape
 
 from rootscale.cli.console import make_console
 from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
+from rootscale.compare import Alignment, Arm, Check, Judge, Log, compare, read_logs
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
-from rootscale.integrations.logs import read_logs
-from rootscale.lab import Arm, Check, Judge, compare
-from rootscale.logs import Alignment, Log
 
 __all__ = ["handle_compare"]
 
@@ -89,10 +87,10 @@ def _show(found: Check, sides: Sequence[Sequence[Log]], console: Console) -> Non
 
 def _said(arm: Arm) -> list[str]:
     """Return what is behind a verdict: where the curves part, and notes."""
-    from rootscale.report import words
+    from rootscale.compare.result import parts, settles
 
     assert arm.comparison is not None
-    return [text for text in (words.parts(arm), words.settles(arm)) if text] + list(arm.comparison.notes)
+    return [text for text in (parts(arm), settles(arm)) if text] + list(arm.comparison.notes)
 
 
 def _as_json(found: Check) -> dict[str, object]:

@@ -14,12 +14,12 @@ from rootscale.cli.console import make_console
 from rootscale.cli.run_check import folder_name, make_executor, measure_of, samples_at, seeds_of, start_of, subject_of
 from rootscale.cli.verdicts import EXIT, write_report
 from rootscale.cli.watching import observing, stoppable, tracker
+from rootscale.compare import Alignment
 from rootscale.files import command_line, write_json
 from rootscale.format import few_digits, listed, show
 from rootscale.lab import Judge, Largest, Loop, Search, Setup, Store, find_largest
 from rootscale.lab.largest import KAPPAS
 from rootscale.lab.rounds import Rounds
-from rootscale.logs import Alignment
 from rootscale.rules import rule_text
 from rootscale.tolerance import Tolerance, tolerance_text
 

@@ -10,12 +10,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from rootscale.cli.console import make_console, progress
-from rootscale.cli.tables import unclipped
+from rootscale.cli.console import make_console, progress, unclipped
 from rootscale.files import need_folder
 from rootscale.format import show
-from rootscale.report.orders import draw_orders, draw_trajectories
-from rootscale.report.plotting import need_matplotlib
 from rootscale.theory.cases import STEPS, Setting
 from rootscale.theory.discrete import Chain
 from rootscale.theory.engine import Paths
@@ -53,6 +50,8 @@ def _setting(args: Namespace) -> Setting:
     """Return the setting, after everything that can be checked before the work."""
     torch.set_num_threads(1)  # tensors are small: a second thread gains little, and waits long where cores are shared
     if args.png is not None:
+        from rootscale.report.plotting import need_matplotlib
+
         need_matplotlib()
         if args.png.suffix != ".png":
             raise ValueError(f"figures are saved as .png, got {args.png.name!r}; use --png {args.png.stem + '.png'}")
@@ -102,6 +101,8 @@ def _draw_orders(found: Orders, png: Path) -> None:
     fits = {name: fit_text(fit) for name, fit in found.fits.items()}
     step = _STEPS[step_text(found.chains[0])]
     label = f"{step}$/\\ell^2$" if found.ells and found.setting.case.equation.clock_power == 2 else step
+    from rootscale.report.orders import draw_orders
+
     draw_orders(rows, png, fits=fits, title=found.title, step=label, largest=LARGEST, resolved=RESOLVED)
 
 
@@ -165,6 +166,8 @@ def simulate(args: Namespace) -> int:
         )
     _print_processes(out, found, args.substeps)
     if args.png is not None:
+        from rootscale.report.orders import draw_trajectories
+
         draw_trajectories(found.trajectories, args.png, title=found.title)
         out.print(f"wrote {args.png}")
     if args.save is not None:

@@ -33,7 +33,6 @@ def add_parsers(subparsers: Any) -> None:
     """Add both commands to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs one."""
     order = subparsers.add_parser(
         "order",
-        help="measure how fast an optimizer approaches its SDE: weak errors and their order",
         description="Measure the weak error of a discrete optimizer against its SDE at several learning rates, and fit "
         "the order. Every number has its 95 % interval; errors that are not resolved are marked.",
         epilog="example: rootscale order --optimizer adam --problem cosine --etas 0.25 0.177 0.125 --png order.png",
@@ -62,7 +61,6 @@ def add_parsers(subparsers: Any) -> None:
 
     simulate = subparsers.add_parser(
         "simulate",
-        help="run an optimizer, SVAG and the SDE over continuous time",
         description="Run a discrete optimizer, SVAG and the SDE from one start, and compare their means with bands.",
         epilog="example: rootscale simulate --optimizer rmsprop --eta 0.25 --ells 2 4 --png simulate.png",
     )

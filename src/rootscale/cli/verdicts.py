@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rootscale.compare import Check
 from rootscale.format import percent
-from rootscale.lab import Check
 from rootscale.tolerance import tolerance_text
 
 __all__ = ["EXIT", "print_notes", "print_verdicts", "write_report"]

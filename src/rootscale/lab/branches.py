@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from rootscale.compare import Alignment, Arm, Judge
 from rootscale.format import show
-from rootscale.lab.checks import Judge, arm_of, compared_arm
+from rootscale.lab.checks import arm_of, compared_arm
 from rootscale.lab.early import LoopWatch, TaskWatch, at_the_end
 from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.group import Spec
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_check import check_loop, with_noise, with_plan
 from rootscale.lab.loop_runs import LoopSpec, run_loop
-from rootscale.lab.result import Arm
 from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Settings
 from rootscale.lab.stopping import ClearlyDifferentError, Deadline
@@ -22,7 +22,6 @@ from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer, Sweep, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
-from rootscale.logs import Alignment
 
 __all__ = ["KAPPAS", "Look", "Search", "loop_look", "task_look"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rootscale.compare import Arm
 from rootscale.format import show
-from rootscale.lab.result import Arm
 from rootscale.lab.settings import Settings
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant

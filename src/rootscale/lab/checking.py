@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rootscale.lab.checks import Judge, as_variants, check_task, refuse, settings_of
+from rootscale.compare import Alignment, Arm, Check, Judge
+from rootscale.lab.checks import as_variants, check_task, refuse, settings_of
 from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_check import check_loop
-from rootscale.lab.result import Arm, Check
 from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import SHARE, Measure, Setup
 from rootscale.lab.stopping import Deadline
@@ -21,7 +21,6 @@ from rootscale.lab.store import Store, as_store
 from rootscale.lab.sweeps import Observer, kept
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
-from rootscale.logs import Alignment
 
 __all__ = ["check"]
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
+from rootscale.compare import Arm, Check, Judge
+from rootscale.compare.result import LOSSES
 from rootscale.format import show
 from rootscale.lab.causes import causes_of
 from rootscale.lab.execute import Execute
 from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
-from rootscale.lab.result import LOSSES, Arm, Check
 from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer, Sweep, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
-from rootscale.tolerance import Tolerance, tolerance_to_json
+from rootscale.tolerance import tolerance_to_json
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import FEWEST, compare, need_levels
+from rootscale.verdict import FEWEST, compare
 
 __all__ = [
-    "Judge",
     "arm_of",
     "as_variants",
     "check_task",
@@ -33,28 +33,6 @@ __all__ = [
     "refuse",
     "settings_of",
 ]
-
-
-@dataclass(frozen=True)
-class Judge:
-    """What makes two runs the same.
-
-    Args:
-        tolerance: within which a gap counts as none: a share of the range of the base's mean curve, or an
-            `rootscale.verdict.Absolute` difference.
-        level: the chance that a verdict is right.
-        decide_by: the test functions on which the verdict rests; None is the losses. All others are compared as well,
-            but for the noise scale, and shown with verdicts of their own.
-        looks: at which numbers of seeds the verdict may be asked for, as for `rootscale.verdict.compare`.
-    """
-
-    tolerance: Tolerance = 0.05
-    level: float = 0.95
-    decide_by: Sequence[str] | None = None
-    looks: str = "any"
-
-    def __post_init__(self) -> None:
-        need_levels(self.tolerance, self.level, self.looks)
 
 
 def check_task(

@@ -16,9 +16,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from rootscale.compare import Log
 from rootscale.hparams import Optimizer
 from rootscale.lab.loop import Convert, RunLog, parsed_source
-from rootscale.logs import Log
 from rootscale.plan import Plan
 
 __all__ = ["PLACES", "Command", "values_of"]
@@ -53,7 +53,7 @@ class Command:
     Args:
         text: the command.
         plan: of the base.
-        read: reads what the script logged, given a path: `rootscale.integrations.logs.read_logs`.
+        read: reads what the script logged, given a path: `rootscale.compare.read_logs`.
         log: the path of what it logs, in which the same names are replaced; None is ``{log}``.
     """
 

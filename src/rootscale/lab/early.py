@@ -14,17 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rootscale.compare import Alignment, Arm, Judge, Log, align, reached
+from rootscale.compare import compare as compare_logs
 from rootscale.format import show
-from rootscale.lab.checks import Judge, judged_arm
-from rootscale.lab.comparing import compare as compare_logs
+from rootscale.lab.checks import judged_arm
 from rootscale.lab.group import Spec, joined, rows_of
 from rootscale.lab.loop import read_log
 from rootscale.lab.loop_runs import LoopSpec
-from rootscale.lab.result import Arm
 from rootscale.lab.run import Run
 from rootscale.lab.stopping import ClearlyDifferentError
 from rootscale.lab.store import Store
-from rootscale.logs import Alignment, Log, align, reached
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST
 

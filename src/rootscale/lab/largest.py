@@ -17,18 +17,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from rootscale.compare import Alignment, Arm, Check
 from rootscale.format import show
 from rootscale.lab.branches import KAPPAS, Look, Search, loop_look, task_look
 from rootscale.lab.checks import measured_on, settings_of
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import need_checkpoint
-from rootscale.lab.result import Arm, Check
 from rootscale.lab.settings import Measure, Setup
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer
 from rootscale.lab.task import Task
-from rootscale.logs import Alignment
 from rootscale.noise import NOISE_SCALE, Advice, Interval, advice_of_scale, advise, noise_at_start
 from rootscale.tolerance import tolerance_to_json
 from rootscale.trajectory import Trajectory

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.changes import Changes
+from rootscale.compare import Log
 from rootscale.format import show
 from rootscale.lab.stopping import Stop
 from rootscale.lab.task import need_file_name
-from rootscale.logs import Log
 from rootscale.plan import Plan
 from rootscale.training import Run
 

@@ -10,17 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.lab.checks import Judge
-from rootscale.lab.comparing import compare
+from rootscale.compare import Alignment, Arm, Check, Judge, Log, compare
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import LoopSpec, run_loop
 from rootscale.lab.provenance import environment
-from rootscale.lab.result import Arm, Check
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer
 from rootscale.lab.variant import Variant
-from rootscale.logs import Alignment, Log
 from rootscale.noise import NOISE_SCALE
 from rootscale.stats import student_quantile
 from rootscale.verdict import FEWEST

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rootscale.compare import Log
 from rootscale.format import show
 from rootscale.lab.execute import Execute
 from rootscale.lab.failures import FINISHED, blaming
@@ -23,7 +24,6 @@ from rootscale.lab.stopping import Stop, held_interrupts
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer
 from rootscale.lab.variant import Variant
-from rootscale.logs import Log
 
 __all__ = ["LoopSpec", "need_checkpoint", "run_loop"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rootscale.compare import Arm, Check
 from rootscale.format import few_digits, listed, percent, show
-from rootscale.lab.result import Arm, Check
 from rootscale.lab.rounds import MOST
 from rootscale.noise import NO_GRADIENT, scale_curve
 from rootscale.rules import default_rule

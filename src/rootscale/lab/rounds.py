@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from rootscale.lab.result import Arm
+from rootscale.compare import Arm
 from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.variant import Variant
 from rootscale.looks import TYPICAL

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rootscale.lab.divergence import Divergence
+from rootscale.compare.divergence import Divergence
 from rootscale.lab.learner import make_learner
 from rootscale.lab.probes import STEP_LOSS, Probes
 from rootscale.lab.provenance import environment

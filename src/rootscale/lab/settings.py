@@ -92,8 +92,8 @@ class Setup:
         amp: whether the model runs in bfloat16 (autocast); None is where ``fast`` is chosen, on a GPU.
         fast: whether a GPU trains by CUDA graphs; a CPU ignores it.
         replacement: whether samples are drawn independently, as the theory wants, or shuffled anew for every epoch.
-        max_loss: the train-mode loss above which a replica diverges, see `rootscale.lab.divergence`; None is 100 times
-            the first one.
+        max_loss: the train-mode loss above which a replica diverges, see
+            `rootscale.compare.divergence`; None is 100 times the first one.
     """
 
     device: str = "cpu"

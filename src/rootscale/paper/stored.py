@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from rootscale.compare.result import LOSSES
 from rootscale.files import write_json
 from rootscale.lab import Arm, Check, Settings, Sweep
 from rootscale.lab.checks import arm_of
 from rootscale.lab.group import joined, rows_of
-from rootscale.lab.result import LOSSES
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import SEED_DEVIATION, Final, final_values
 from rootscale.plan import Plan

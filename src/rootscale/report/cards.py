@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from rootscale.compare.result import Arm, Check, parts, place, settles
 from rootscale.format import typeset
 from rootscale.gap import Gap, Largest
-from rootscale.lab import Arm, Check
 from rootscale.report import words
 from rootscale.report.html import Html, badge, fill, swatch, table
 from rootscale.verdict import Comparison
@@ -23,8 +23,8 @@ def card(i: int, arm: Arm, check: Check) -> Html:
     # Causes are likelier than what a guard feared; all guards stand with the plan.
     notes += [("warning", "Guard", text) for text in arm.guards if not arm.causes]
     notes += [("note", "Note", text) for text in remarks]
-    notes += [("note", "Parting", text) for text in [words.parts(arm)] if text]
-    notes += [("note", "Later", text) for text in [words.settles(arm)] if text]
+    notes += [("note", "Parting", text) for text in [parts(arm)] if text]
+    notes += [("note", "Later", text) for text in [settles(arm)] if text]
     if arm.comparison is not None and verdict == "undecided":
         notes.insert(0, ("seeds", "To decide", words.decide(arm.comparison)))
     return fill(
@@ -88,7 +88,7 @@ def _gap(gap: Gap, tolerance: float, arm: Arm) -> Html:
         '<p class="band">band $low to $high; tolerance ±$tolerance</p>',
         gap=words.percent(largest.gap),
         name=gap.name,
-        at=words.place(largest.time, arm.trajectory),
+        at=place(largest.time, arm.trajectory),
         gauge=_gauge(largest, tolerance),
         low=words.percent(largest.low),
         high=words.percent(largest.high),

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rootscale.compare.result import Arm, Check, clock, clock_unit
 from rootscale.gap import Gap
-from rootscale.lab import Arm, Check
 from rootscale.noise import NOISE_SCALE, scale_curve
 from rootscale.report import words
 from rootscale.report.plotting import need_matplotlib, plain_axes, save_figure
@@ -49,7 +49,7 @@ def draw_curves(axes: Any, runs: Mapping[str, Trajectory], name: str) -> None:
     first = next(iter(runs.values()))
     axes.set_ylabel(_text(name))
     axes.set_xlabel(words.clock_name(first))
-    if words.clock_unit(first) in ("samples", "tokens"):
+    if clock_unit(first) in ("samples", "tokens"):
         _count_samples(axes, 4)
     axes.legend(frameon=False, fontsize=8, handlelength=2.8)
 
@@ -126,7 +126,7 @@ def _figure(matplotlib: Any, check: Check, name: str) -> Any:
     if gaps:
         _draw_gaps(axes[1], gaps, words.tolerance(check, name))
     axes[-1].set_xlabel(words.clock_name(check.base.trajectory))
-    if words.clock_unit(check.base.trajectory) in ("samples", "tokens"):
+    if clock_unit(check.base.trajectory) in ("samples", "tokens"):
         _count_samples(axes[-1], 6)
     handles, texts = axes[0].get_legend_handles_labels()
     figure.legend(handles, texts, loc="outside upper center", ncols=columns, frameon=False, handlelength=2.8)
@@ -179,7 +179,7 @@ def _draw_noise(axis: Any, check: Check, styles: list[tuple[str, Any]]) -> None:
 def _curve(axis: Any, trajectory: Trajectory, name: str, colour: str, dash: Any, label: str) -> None:
     """Draw the mean and two standard errors."""
     mean, se = trajectory[name]
-    x = words.clock(trajectory)
+    x = clock(trajectory)
     known = np.isfinite(se)
     axis.fill_between(x, mean - 2 * se, mean + 2 * se, where=known, color=colour, alpha=0.17, linewidth=0)
     axis.plot(x, mean, color=colour, linestyle=dash, linewidth=1.5, label=label)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rootscale.compare.result import Check, clock_unit
 from rootscale.format import listed, show, typeset
-from rootscale.lab import Check
 from rootscale.lab.recommendation import recommend
 from rootscale.report import words
 from rootscale.report.html import Html, fill, icon, swatch
@@ -116,10 +116,10 @@ def setting(check: Check) -> list[Html]:
     seeds = check.base.trajectory.replicas
     facts = [f"base: {typeset(check.base.label)}", f"{seeds} seed{'s' * (seeds != 1)}"]
     places = [show(at) for at, _ in words.switches(check)] if check.switch_at else []
-    if places and words.clock_unit(check.base.trajectory) is None:
+    if places and clock_unit(check.base.trajectory) is None:
         places = [show(check.switch_at)]
     if check.base.plan is None:
-        facts.append(f"read from logs, aligned on {words.clock_unit(check.base.trajectory)}")
+        facts.append(f"read from logs, aligned on {clock_unit(check.base.trajectory)}")
     else:
         facts.append(f"switch after {listed(places)} samples" if places else "runs from scratch")
     if comparison is not None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rootscale._version import __version__
 from rootscale.changes import PROMISE
+from rootscale.compare import Check
 from rootscale.files import whole
-from rootscale.lab import Check
 from rootscale.report import words
 from rootscale.report.cards import card
 from rootscale.report.glossary import list_terms

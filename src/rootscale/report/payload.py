@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from rootscale.lab import Arm, Check
+from rootscale.compare.result import Arm, Check, clock, clock_unit
 from rootscale.noise import scale_curve
 from rootscale.report import words
-from rootscale.report.words import batch_sizes, clock, clock_name, clock_of_gap
+from rootscale.report.words import batch_sizes, clock_name, clock_of_gap
 from rootscale.trajectory import Trajectory
 
 __all__ = ["make_payload", "script_json"]
@@ -35,7 +35,7 @@ def make_payload(check: Check) -> dict[str, Any]:
     arms = (check.base, *check.others)
     return {
         "clock": clock_name(base),
-        "counted": words.clock_unit(base) in ("samples", "tokens"),
+        "counted": clock_unit(base) in ("samples", "tokens"),
         "switches": [{"at": at, "text": text} for at, text in words.switches(check)],
         "functions": names,
         "noise": {"warm": _noise(check.warm), "base": _noise(base), "levels": words.noise_levels(check)}

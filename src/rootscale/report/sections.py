@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rootscale.compare import Arm, Check
 from rootscale.format import listed, ranges, show
-from rootscale.lab import Arm, Check
 from rootscale.report import words
 from rootscale.report.glossary import TERMS
 from rootscale.report.head import first_comparison

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rootscale.compare.result import LOSSES, Arm, Check, clock, clock_unit
 from rootscale.format import few_digits, listed, plus_minus, typeset
 from rootscale.format import percent as format_percent
 from rootscale.gap import Gap, Largest
-from rootscale.lab.result import LOSSES, Arm, Check
 from rootscale.lab.settings import Measure
 from rootscale.noise import NO_GRADIENT, NOISE_SCALE, Dominance, scale_curve
 from rootscale.pairing import Array
@@ -50,17 +50,6 @@ def with_band(largest: Largest) -> str:
     if not math.isfinite(largest.low):
         return with_se(largest)
     return f"{percent(largest.gap)} ({percent(largest.low)} to {percent(largest.high)})"
-
-
-def clock(trajectory: Trajectory) -> Array:
-    """Return the samples seen at each time, where they were recorded; else the time itself."""
-    samples = trajectory.meta.get("samples")
-    return trajectory.times if samples is None else np.asarray(samples, np.float64)
-
-
-def clock_unit(trajectory: Trajectory) -> str | None:
-    """Return what `clock` counts: samples, or what runs that were read from logs were aligned on; None for time."""
-    return None if trajectory.meta.get("samples") is None else str(trajectory.meta.get("clock", "samples"))
 
 
 def clock_name(trajectory: Trajectory) -> str:
@@ -100,36 +89,6 @@ def decide(comparison: Comparison) -> str:
     if not lost and not lost_base:
         return "no number of seeds would decide, if the gap is what it seems: it lies on the tolerance"
     return f"{lost} of {runs} runs diverged, of the base {lost_base} of {runs_base}: too few to tell"
-
-
-def settles(arm: Arm) -> str:
-    """Return from when on the gap stays within the tolerance, for a run that left it and came back; else nothing."""
-    comparison = arm.comparison
-    if comparison is None or comparison.verdict in (None, "same") or comparison.settled_after is None:
-        return ""
-    time = comparison.settled_after
-    if all(time <= gap.times[0] for gap in comparison.decisive):
-        return ""
-    return f"from {place(time, arm.trajectory)} on the gap stays within the tolerance"
-
-
-def parts(arm: Arm) -> str:
-    """Return where a run parts from the base for the first time; nothing where it is not seen to."""
-    if arm.comparison is None or arm.verdict != "different":
-        return ""
-    places = {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}
-    known = [(at, name) for name, at in places.items() if at is not None]
-    if not known:  # the runs that diverged made the difference
-        return ""
-    at, name = min(known)
-    return f"the whole band of {name} leaves the tolerance for the first time at {place(at, arm.trajectory)}"
-
-
-def place(time: float, trajectory: Trajectory) -> str:
-    """Return where on the clock a time is."""
-    at = float(np.interp(time, trajectory.times, clock(trajectory)))
-    unit = clock_unit(trajectory)
-    return f"time {number(at)}" if unit is None else f"{number(at)} {unit}"
 
 
 def diverged(arm: Arm) -> str:

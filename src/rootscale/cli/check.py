@@ -1,4 +1,4 @@
-"""The arguments of `rootscale check` and `rootscale demo`. Torch is imported when one of them runs, not before."""
+"""The arguments of `rootscale check`; what trains and compares is imported when it runs, not before."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.scale import RULE_NAMES, averaging
-from rootscale.looks import LOOKS
-from rootscale.rules import AVERAGINGS
-from rootscale.tolerance import Tolerance, parse_tolerance
+from rootscale.cli.options import add_rule, add_tolerance
 
-__all__ = ["TASKS", "add_parsers", "add_tolerance"]
+__all__ = ["TASKS", "add_parsers"]
 
 #: Tasks that have a name on the command line.
 TASKS = ("digits", "mnist", "cifar10")
@@ -20,15 +17,9 @@ TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add both commands to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs one."""
-    _add_check(subparsers)
-    _add_demo(subparsers)
-
-
-def _add_check(subparsers: Any) -> None:
+    """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     check = subparsers.add_parser(
         "check",
-        help="train a task at several batch sizes and decide whether its training stays the same",
         description="Train a task as it is and at other batch sizes, compare the mean trajectories with simultaneous "
         "confidence bands, and print a verdict: same, different or undecided, and why. The same command resumes a "
         "check that was stopped. Exit code: 0 same, 1 different, 3 undecided.",
@@ -46,14 +37,7 @@ def _add_check(subparsers: Any) -> None:
     )  # fmt: skip
     what = check.add_argument_group("what is compared")
     what.add_argument("--to", type=int, nargs="+", default=[], metavar="B", help="batch sizes to compare with")
-    what.add_argument(
-        "--rule", nargs="+", choices=RULE_NAMES, default=[None], metavar="RULE",
-        help="see `rootscale rules`; several are each tried at each batch size; default: the optimizer's own",
-    )  # fmt: skip
-    what.add_argument(
-        "--averaging", type=averaging, default="floor", metavar="FORM",
-        help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),
-    )  # fmt: skip
+    add_rule(what, several=True)
     what.add_argument(
         "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are not converted"
     )
@@ -145,33 +129,6 @@ def _add_runs(run: Any) -> None:
     )  # fmt: skip
 
 
-def _add_demo(subparsers: Any) -> None:
-    demo = subparsers.add_parser(
-        "demo",
-        help="the check on scikit-learn's digits, in about two minutes",
-        description="Train a small net on digits, switch its batch size 4 -> 16 -> 64 in mid-run with the square root "
-        "rule and with wrong ones, compare them with SVAG, and write report.html. Needs the extras 'lab' and 'report'.",
-        epilog="example: rootscale demo --out demo",
-    )
-    demo.add_argument("--out", type=Path, default=Path("demo"), metavar="FOLDER", help="default: %(default)s")
-    demo.add_argument("--seeds", type=int, default=16, help="default: %(default)s")
-    demo.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core")
-    demo.set_defaults(handler=_demo)
-
-
-def add_tolerance(how: Any) -> None:
-    """Add what makes runs the same: the tolerance, the level, and how often one looks."""
-    how.add_argument(
-        "--tolerance", type=_tolerance, default="0.05", help="share of the base curve's range (0.05, 5%%), or a "
-        "difference in its own units ('0.02 loss', '0.5 points' of an accuracy, '0.02 absolute'); default: %(default)s",
-    )  # fmt: skip
-    how.add_argument("--level", type=float, default=0.95, help="of the verdicts; default: %(default)s")
-    how.add_argument(
-        "--looks", choices=list(LOOKS), default="any", help="how often you will ask with more seeds: at any number of "
-        "them, each time after doubling, or once, which has the narrowest bands; default: %(default)s",
-    )  # fmt: skip
-
-
 def _seeds(text: str) -> int | str:
     if text == "auto":
         return text
@@ -196,13 +153,6 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _tolerance(text: str) -> Tolerance:
-    try:
-        return parse_tolerance(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _check(args: argparse.Namespace) -> int:
     if args.find_largest:
         from rootscale.cli.run_largest import handle_largest
@@ -211,9 +161,3 @@ def _check(args: argparse.Namespace) -> int:
     from rootscale.cli.run_check import handle_check
 
     return handle_check(args)
-
-
-def _demo(args: argparse.Namespace) -> int:
-    from rootscale.cli.run_check import handle_demo
-
-    return handle_demo(args)

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rootscale.compare.columns import Clock, choose_metrics, find_clock
+from rootscale.compare.curve import Curve, common_window, logged_like, read_curve, smooth
+from rootscale.compare.log import Array, Log
 from rootscale.format import show
-from rootscale.logs.clock import Clock, find_clock
-from rootscale.logs.curve import Curve, common_window, logged_like, read_curve, rough_noise
-from rootscale.logs.metrics import choose_metrics
-from rootscale.logs.record import Array, Log
-from rootscale.logs.smoothing import smooth
 from rootscale.trajectory import Trajectory
 
 __all__ = ["NOISY", "Aligned", "Alignment", "align", "reached"]
@@ -79,13 +77,13 @@ class Aligned:
 
 def align(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) -> Aligned:
     """Return the runs of all sides on one grid: the part of the clock that all of them have."""
-    how = alignment or Alignment()
+    settings = alignment or Alignment()
     for number, logs in enumerate(sides):
         if not logs:
             raise ValueError(f"side {number} has no runs" if number else "the base has no runs")
-    clocks = find_clock(sides, how.clock, how.batch_sizes)
+    clocks = find_clock(sides, settings.clock, settings.batch_sizes)
     unit = clocks[0][0].unit
-    metrics = choose_metrics(sides, how.metrics)
+    metrics = choose_metrics(sides, settings.metrics)
     logged = {
         metric: [
             [read_curve(log, metric, clock) for log, clock in zip(logs, side, strict=True)]
@@ -94,11 +92,13 @@ def align(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) ->
         for metric in metrics
     }
     every = [curve for of_metric in logged.values() for side in of_metric for curve in side]
-    low, high = _window(every, how, unit)
+    low, high = _window(every, settings, unit)
     rarest = {metric: _rarest([c for side in logged[metric] for c in side], low, high) for metric in metrics}
-    curves = {metric: _alike(logged[metric], rarest[metric], how, low, high) for metric in metrics}
-    windows = {metric: _smoothing([c for side in curves[metric] for c in side], how, low, high) for metric in metrics}
-    grid = _grid([c for some in curves.values() for side in some for c in side], windows, how, low, high)
+    curves = {metric: _alike(logged[metric], rarest[metric], settings, low, high) for metric in metrics}
+    windows = {
+        metric: _smoothing([c for side in curves[metric] for c in side], settings, low, high) for metric in metrics
+    }
+    grid = _grid([c for some in curves.values() for side in some for c in side], windows, settings, low, high)
     notes = [*_clock_notes(clocks, unit), *_run_notes(every), *_range_notes(every, grid, unit)]
     notes += [note for metric in metrics for note in _smoothing_notes(metric, curves[metric], windows[metric], unit)]
     notes += [_place_note(metric, rarest[metric], unit) for metric in metrics if curves[metric] != logged[metric]]
@@ -106,14 +106,14 @@ def align(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) ->
         _trajectory({metric: curves[metric][i] for metric in metrics}, windows, grid, unit, logs)
         for i, logs in enumerate(sides)
     ]
-    part = "" if how.stop is not None else _part(every, unit)
+    part = "" if settings.stop is not None else _part(every, unit)
     return Aligned(tuple(one for one, _ in made), tuple(se for _, se in made), unit, tuple(dict.fromkeys(notes)), part)
 
 
 def reached(sides: Sequence[Sequence[Log]], alignment: Alignment | None = None) -> list[float]:
     """Return how far the runs of the last side are, on the clock of all: where each was logged last."""
-    how = alignment or Alignment()
-    clocks, metrics = find_clock(sides, how.clock, how.batch_sizes), choose_metrics(sides, how.metrics)
+    settings = alignment or Alignment()
+    clocks, metrics = find_clock(sides, settings.clock, settings.batch_sizes), choose_metrics(sides, settings.metrics)
     pairs = zip(sides[-1], clocks[-1], strict=True)
     return [min(float(read_curve(log, metric, clock).places[-1]) for metric in metrics) for log, clock in pairs]
 
@@ -137,9 +137,9 @@ def _trajectory(
 # -- the grid --------------------------------------------------------------------------------------------------------
 
 
-def _window(curves: Sequence[Curve], how: Alignment, unit: str) -> tuple[float, float]:
+def _window(curves: Sequence[Curve], settings: Alignment, unit: str) -> tuple[float, float]:
     low, high = common_window(curves, unit)
-    first, last = max(low, how.start or low), high if how.stop is None else min(high, how.stop)
+    first, last = max(low, settings.start or low), high if settings.stop is None else min(high, settings.stop)
     if not first < last:
         raise ValueError(
             f"nothing is left between --start and --stop: the runs have {show(low)} to {show(high)} {unit}"
@@ -147,49 +147,47 @@ def _window(curves: Sequence[Curve], how: Alignment, unit: str) -> tuple[float, 
     return first, last
 
 
-def _smoothing(curves: Sequence[Curve], how: Alignment, low: float, high: float) -> float:
+def _smoothing(curves: Sequence[Curve], settings: Alignment, low: float, high: float) -> float:
     """Return the width of the smoothing of one metric, in all runs alike; 0 where it is interpolated.
 
     It is smoothed where the values of a run scatter by more than `NOISY` of the range of its curve. The window is then
     a cell of the grid, or wider where a run would have fewer than `FEWEST_VALUES` values in it.
     """
-    if how.window is not None:
-        return how.window
+    if settings.window is not None:
+        return settings.window
     whole = [curve for curve in curves if curve.diverged_at is None]
     if not any(_noisy(curve, low, high) for curve in whole):
         return 0.0
-    return max((high - low) / how.points, FEWEST_VALUES * max(curve.interval for curve in whole))
+    return max((high - low) / settings.points, FEWEST_VALUES * max(curve.interval for curve in whole))
 
 
 def _noisy(curve: Curve, low: float, high: float) -> bool:
     """Return whether the values scatter by more than a small share of the range of their running median."""
-    inside = curve.values[(curve.places >= low) & (curve.places <= high)]
+    inside = curve.values[curve.between(low, high)]
     if len(inside) < 3 * FEWEST_VALUES:
         return False
     parts = np.array_split(inside, max(3, min(20, len(inside) // FEWEST_VALUES)))
     span = float(np.ptp([np.median(part) for part in parts]))
-    return rough_noise(curve) > NOISY * span
+    return curve.noise > NOISY * span
 
 
-def _grid(curves: Sequence[Curve], windows: Mapping[str, float], how: Alignment, low: float, high: float) -> Array:
+def _grid(curves: Sequence[Curve], windows: Mapping[str, float], settings: Alignment, low: float, high: float) -> Array:
     """Return the places that are compared: those of all runs where they agree, or else evenly spaced ones.
 
     Windows lie wholly inside of what all runs have.
     """
     widest = max(windows.values())
     if not widest:
-        first = curves[0].places[(curves[0].places >= low) & (curves[0].places <= high)]
+        first = curves[0].places[curves[0].between(low, high)]
         whole = [curve for curve in curves if curve.diverged_at is None]
-        if len(first) <= 5 * how.points and all(_has(curve, first, low, high) for curve in whole):
+        if len(first) <= 5 * settings.points and all(_has(curve, first, low, high) for curve in whole):
             return first
     if widest >= (high - low) / 2:
         raise ValueError(
             f"a window of {show(float(f'{widest:.3g}'))} leaves nothing of the {show(float(f'{high - low:.3g}'))} that "
             "the runs have in common: give a smaller --window, or 0 for none"
         )
-    places = [curve.places[(curve.places >= low) & (curve.places <= high)] for curve in curves]
-    densest = max(len(some) for some in places)
-    points = max(2, min(how.points, densest))
+    points = max(2, min(settings.points, max(len(curve.places[curve.between(low, high)]) for curve in curves)))
     if widest:
         return np.linspace(low + widest / 2, high - widest / 2, points)
     return np.linspace(low, high, points)
@@ -198,24 +196,24 @@ def _grid(curves: Sequence[Curve], windows: Mapping[str, float], how: Alignment,
 def _rarest(curves: Sequence[Curve], low: float, high: float) -> Curve:
     """Return the run with the fewest values between two places, of those that did not diverge."""
     whole = [curve for curve in curves if curve.diverged_at is None]
-    return min(whole, key=lambda curve: int(((curve.places >= low) & (curve.places <= high)).sum()))
+    return min(whole, key=lambda curve: len(curve.places[curve.between(low, high)]))
 
 
 def _alike(
-    sides: Sequence[Sequence[Curve]], rarest: Curve, how: Alignment, low: float, high: float
+    sides: Sequence[Sequence[Curve]], rarest: Curve, settings: Alignment, low: float, high: float
 ) -> list[list[Curve]]:
     """Return curves at the places of the one that was logged most rarely, so that all are bent alike.
 
     They stay as they are where they have these places, or where every window of the smoothing has many of its values.
     """
-    width = _smoothing([curve for side in sides for curve in side], how, low, high)
+    width = _smoothing([curve for side in sides for curve in side], settings, low, high)
     if width > (1 + 1e-9) * FEWEST_VALUES * rarest.interval:
         return [list(side) for side in sides]
     return [[_at(curve, rarest, low, high) for curve in side] for side in sides]
 
 
 def _at(curve: Curve, rarest: Curve, low: float, high: float) -> Curve:
-    inside = rarest.places[(rarest.places >= low) & (rarest.places <= high)]
+    inside = rarest.places[rarest.between(low, high)]
     end = np.inf if curve.diverged_at is None else curve.diverged_at
     if _has(curve, inside[inside < end], low, high) or len(inside) < 2 or not len(curve.places):
         return curve
@@ -223,7 +221,7 @@ def _at(curve: Curve, rarest: Curve, low: float, high: float) -> Curve:
 
 
 def _has(curve: Curve, places: Array, low: float, high: float) -> bool:
-    own = curve.places[(curve.places >= low) & (curve.places <= high)]
+    own = curve.places[curve.between(low, high)]
     return len(own) == len(places) >= 2 and bool(np.allclose(own, places, rtol=1e-9, atol=0))
 
 
@@ -248,7 +246,7 @@ def _range_notes(curves: Sequence[Curve], grid: Array, unit: str) -> list[str]:
     notes = [f"compared from {_few(grid[0])} to {_few(grid[-1])} {unit}, at {len(grid)} points"]
     notes += [part] if (part := _part(curves, unit)) else []
     for curve in (one for one in curves if one.diverged_at is None):
-        inside = curve.places[(curve.places >= grid[0]) & (curve.places <= grid[-1])]
+        inside = curve.places[curve.between(grid[0], grid[-1])]
         jumps = np.diff(np.concatenate([[grid[0]], inside, [grid[-1]]]))
         at = int(np.argmax(jumps))
         if jumps[at] > HOLE * (grid[-1] - grid[0]) and jumps[at] > 3 * curve.interval:

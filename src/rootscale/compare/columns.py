@@ -1,19 +1,22 @@
-"""The clock on which runs of different batch sizes can be compared: samples or tokens seen.
+"""What the columns of logs are: the clock on which runs are compared, and the metrics.
 
-A log has a column of them, or steps and a batch size. A fraction of epochs will do as well, on the same data.
+The clock of runs at different batch sizes counts samples or tokens seen. A log has a column of them, or steps and a
+batch size. A fraction of epochs will do as well, on the same data.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rootscale.compare.log import Array, Log, Series
 from rootscale.format import show
-from rootscale.logs.record import Array, Log, Series
 
-__all__ = ["BATCH_SIZES", "CLOCKS", "STEPS", "Clock", "find_clock", "is_clock"]
+__all__ = ["BATCH_SIZES", "CLOCKS", "STEPS", "Clock", "choose_metrics", "find_clock", "is_clock", "is_loss"]
 
 #: What counts the data seen, in the order of preference, with the names that its column has.
 CLOCKS = {
@@ -119,13 +122,13 @@ def _of_unit(unit: str, log: Log, size: float | None) -> Clock | None:
 
 
 def _by_column(log: Log, name: str, unit: str) -> Clock:
-    return Clock(unit, lambda series: log.columns[name].at_rows(series.rows), f"column {name!r}")
+    return Clock(unit, lambda series: log.columns[name].at(series), f"column {name!r}")
 
 
 def _by_steps(log: Log, step: str, size: float | None) -> Clock:
     assert size is not None
     places = log.columns[step]
-    return Clock("samples", lambda series: size * places.at_rows(series.rows), f"column {step!r} x {show(size)}")
+    return Clock("samples", lambda series: size * places.at(series), f"column {step!r} x {show(size)}")
 
 
 def _by_given_size(log: Log, step: str, size: float) -> Clock:
@@ -135,7 +138,7 @@ def _by_given_size(log: Log, step: str, size: float) -> Clock:
     steps were numbered anew. Its samples count then.
     """
     name, clock = _first(log, CLOCKS["samples"]), _by_steps(log, step, size)
-    if name is not None and not _multiple(log.columns[name].at_rows(log.columns[step].rows), log.columns[step].values):
+    if name is not None and not _multiple(log.columns[name].at(log.columns[step]), log.columns[step].values):
         return replace(_by_column(log, name, "samples"), source=f"column {name!r}, which is no multiple of {step!r}")
     logged = _size(log)
     if logged in (None, size):
@@ -155,7 +158,7 @@ def _multiple(samples: Array, steps: Array) -> bool:
 
 def _by_varying_steps(log: Log, step: str, size: str) -> Clock:
     """Return the clock of a log that has the batch size of each step."""
-    steps, sizes = log.columns[step], log.columns[size].at_rows(log.columns[step].rows)
+    steps, sizes = log.columns[step], log.columns[size].at(log.columns[step])
     known = sizes[np.isfinite(sizes)]
     if np.ptp(known) == 0:
         return _by_steps(log, step, float(known[0]))
@@ -167,8 +170,8 @@ def _by_varying_steps(log: Log, step: str, size: str) -> Clock:
     sizes = np.where(np.isfinite(sizes), sizes, known[0])
     seen = np.concatenate([[steps.values[0] * sizes[0]], steps.values[0] * sizes[0] + np.cumsum(
         np.diff(steps.values) * sizes[1:])])  # fmt: skip
-    summed = Series(steps.rows, seen)
-    return Clock("samples", lambda series: summed.at_rows(series.rows), f"columns {step!r} and {size!r}, summed up")
+    summed = Series(seen, steps.index)
+    return Clock("samples", lambda series: summed.at(series), f"columns {step!r} and {size!r}, summed up")
 
 
 def _size(log: Log) -> float | None:
@@ -210,3 +213,60 @@ def _no_clock(pairs: Sequence[Sequence[tuple[Log, float | None]]]) -> str:
         "at equal samples or tokens seen: give the batch sizes, the base first (--batch-size 16 64), or name the "
         "column that counts samples or tokens (--clock NAME)"
     )
+
+
+# -- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def is_loss(name: str) -> bool:
+    """Return whether a metric is a loss by its name: lower is better, and a run that diverges sends it up.
+
+    >>> is_loss("train/loss"), is_loss("eval_nll"), is_loss("accuracy"), is_loss("loss_scale")
+    (True, True, False, False)
+    """
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    return bool({"loss", "nll", "perplexity", "ppl", "bpb", "bpc"} & set(words)) and not {"scale", "scaler"} & set(
+        words
+    )
+
+
+def choose_metrics(sides: Sequence[Sequence[Log]], asked: Sequence[str]) -> list[str]:
+    """Return the metrics that are compared: those asked for, or else the losses, or else the only one there is.
+
+    All runs must have them.
+    """
+    logs = [log for side in sides for log in side]
+    if asked:
+        for name in asked:
+            for log in logs:
+                if name not in log.columns:
+                    raise ValueError(f"{log.name} has no metric {name!r}{_near(name, log)}; it has {_listed(log)}")
+        return list(dict.fromkeys(asked))
+    common = [name for name in _metrics(logs[0]) if all(name in log.columns for log in logs)]
+    losses = [name for name in common if is_loss(name)]
+    if losses:
+        return losses
+    if len(common) == 1:
+        return common
+    if common:
+        raise ValueError(
+            f"none of the metrics that all runs have is called a loss: give those to compare with --metric, of "
+            f"{', '.join(map(repr, common))}"
+        )
+    odd = next((log for log in logs if set(_metrics(log)) != set(_metrics(logs[0]))), logs[-1])
+    raise ValueError(
+        f"the runs have no metric in common: {logs[0].name} has {_listed(logs[0])}, {odd.name} has {_listed(odd)}"
+    )
+
+
+def _metrics(log: Log) -> list[str]:
+    return [name for name in log.columns if not is_clock(name)]
+
+
+def _listed(log: Log) -> str:
+    return ", ".join(map(repr, _metrics(log))) or "none"
+
+
+def _near(name: str, log: Log) -> str:
+    near = difflib.get_close_matches(name, _metrics(log), 1, 0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rootscale.integrations.logs.texts import read_text
-from rootscale.logs import Log, as_logs
+from rootscale.compare.log import Columns, Log, as_logs
+from rootscale.compare.readers.text import Fast, decoded, read_text, text_blocks
 
 __all__ = ["detect", "detect_trainer", "read", "read_trainer"]
 
@@ -26,26 +26,56 @@ def read(path: Path) -> list[Log]:
 
     The last line may be cut off, as a run leaves it that is being written or was killed.
     """
-    text = read_text(path)
-    if path.suffix.lower() == ".json":
-        return _whole(path, text)
-    rows, notes = list[Mapping[str, Any]](), list[str]()
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return _whole(path, read_text(path)) if path.suffix.lower() == ".json" else [_lines(path)]
+
+
+def _lines(path: Path) -> Log:
+    columns, fast, notes, first = Columns(), Fast(path), list[str](), 1
+    for block in text_blocks(path):
+        numbers = fast.json(block, columns.names or _keys(block))
+        if numbers is None:
+            rows = _rows(path, block, first, columns.rows > 0, notes)
+            columns.add_rows(rows)
+        else:
+            columns.add(*numbers)
+        first += block.count(b"\n")
+    return columns.to_log(str(path), notes=tuple(notes))
+
+
+def _keys(block: bytes) -> list[str]:
+    """Return the keys of the first line, if it is an object."""
+    try:
+        return list(json.loads(block.partition(b"\n")[0]))
+    except (ValueError, TypeError):
+        return []
+
+
+def _rows(path: Path, block: bytes, first: int, begun: bool, notes: list[str]) -> list[dict[str, Any]]:
+    """Return the rows of a block, whose first line has this number in the file."""
+    text = decoded(path, block)
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), first) if line.strip()]
+    try:
+        rows: list[dict[str, Any]] = json.loads(f"[{','.join(line for _, line in lines)}]")
+    except ValueError:
+        rows = []
+    if len(rows) == len(lines) and all(type(row) is dict for row in rows):
+        return rows
+    rows = []
     for number, line in lines:
         try:
             row = json.loads(line)
         except ValueError as error:
-            if number == lines[-1][0] and rows and not text.endswith("\n"):
+            if number == lines[-1][0] and (rows or begun) and not text.endswith("\n"):
                 notes.append("its last line is cut off and was left out")
                 break
             raise ValueError(f'{path}, line {number}: expected JSON such as {{"samples": 1000, "loss": 0.9}}: {error}'
             ) from None  # fmt: skip
-        if not isinstance(row, Mapping):
+        if not isinstance(row, dict):
             raise ValueError(
                 f'{path}, line {number}: expected an object such as {{"samples": 1000, "loss": 0.9}}, got {line[:60]}'
             )
         rows.append(row)
-    return [Log.of_rows(str(path), rows, notes=tuple(notes))]
+    return rows
 
 
 def _whole(path: Path, text: str) -> list[Log]:
@@ -53,7 +83,7 @@ def _whole(path: Path, text: str) -> list[Log]:
         data = json.loads(text)
     except ValueError as error:
         if "\n{" in text.strip():  # JSON lines by another name
-            return read_lines(path, text)
+            return [_lines(path)]
         raise ValueError(f"{path} is no JSON: {error}") from None
     if isinstance(data, Mapping) and isinstance(data.get("log_history"), list):
         return _of_state(path, data)
@@ -66,14 +96,6 @@ def _whole(path: Path, text: str) -> list[Log]:
         f'{path} must hold a list of rows such as {{"samples": 1000, "loss": 0.9}}, an object of lists '
         '({"samples": [...], "loss": [...]}), or a log_history'
     )
-
-
-def read_lines(path: Path, text: str) -> list[Log]:
-    """Read JSON lines in a file that is called ``.json``."""
-    try:
-        return [Log.of_rows(str(path), [json.loads(line) for line in text.splitlines() if line.strip()])]
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is no JSON, nor JSON lines: {error}") from None
 
 
 def _numbers(value: Any) -> Any:

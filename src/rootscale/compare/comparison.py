@@ -1,28 +1,65 @@
-"""Runs that were made elsewhere, compared by their logs: the verdict of the check, without its runs."""
+"""Runs that were made anywhere, compared by their logs: the verdict of a check, without its runs.
+
+The spread between seeds cannot be seen in a single run: no verdict. What can be seen is the scatter of the logged
+values around their own smooth curve. It bounds the spread from below: two runs of one setting differ by at least that
+much. So a gap within the scatter shows nothing, and a gap beyond it is a difference of these two runs, whose cause may
+be the setting or the seed.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rootscale._version import __version__
-from rootscale.format import show
-from rootscale.lab.checks import Judge
-from rootscale.lab.divergence import Divergence
-from rootscale.lab.result import Arm, Check
-from rootscale.logs import Aligned, Alignment, Log, align, as_logs
-from rootscale.logs.metrics import is_loss
-from rootscale.logs.one_run import conclusions
-from rootscale.logs.record import Array
-from rootscale.tolerance import Absolute, tolerance_to_json
+from rootscale.compare.alignment import Aligned, Alignment, align
+from rootscale.compare.columns import is_loss
+from rootscale.compare.divergence import Divergence
+from rootscale.compare.log import Array, Log, as_logs
+from rootscale.compare.result import Arm, Check
+from rootscale.format import percent, show
+from rootscale.gap import Gap
+from rootscale.stats import student_quantile
+from rootscale.tolerance import Absolute, Tolerance, tolerance_to_json
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import FEWEST, Comparison, diverged_counts, need_levels
 from rootscale.verdict import compare as compare_trajectories
 
-__all__ = ["compare"]
+__all__ = ["Judge", "compare"]
+
+#: Runs a side from which on a verdict is of use.
+USEFUL = 4
+#: Values of a column that are looked at first.
+_GLANCE = 100
+_ASSUMED = "assuming that values scatter independently around the smooth curve, beyond what neighbours share"
+_CAUSE = "Whether the setting or the seed made the difference cannot be told"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What makes two runs the same.
+
+    Args:
+        tolerance: within which a gap counts as none: a share of the range of the base's mean curve, or an
+            `rootscale.verdict.Absolute` difference.
+        level: the chance that a verdict is right.
+        decide_by: the test functions on which the verdict rests; None is the losses. All others are compared as well,
+            but for the noise scale, and shown with verdicts of their own.
+        looks: at which numbers of seeds the verdict may be asked for, as for `rootscale.verdict.compare`.
+    """
+
+    tolerance: Tolerance = 0.05
+    level: float = 0.95
+    decide_by: Sequence[str] | None = None
+    looks: str = "any"
+
+    def __post_init__(self) -> None:
+        need_levels(self.tolerance, self.level, self.looks)
+
 
 _JUDGE = Judge()
 
@@ -50,7 +87,7 @@ def compare(
 
     Args:
         base: the runs of the base, one or many: dicts of arrays, lists of rows, DataFrames, trajectories, or logs that
-            `rootscale.integrations.logs.read_logs` read; `rootscale.logs.as_logs` has the whole list.
+            `read_logs` read; `rootscale.compare.as_logs` has the whole list.
         others: those they are compared with, each side like the base.
         names: of the base and of the others, for legends.
         alignment: clock, metrics, batch sizes, smoothing and grid.
@@ -114,7 +151,7 @@ def _arm(
         deciding=list(judge.decide_by or ()),
         whole=whole,
     )
-    said = [*comparison.notes, *conclusions(comparison, aligned.scatter[0], aligned.scatter[side])]
+    said = [*comparison.notes, *_conclusions(comparison, aligned.scatter[0], aligned.scatter[side])]
     if aligned.part and comparison.verdict == "same":
         end = show(float(base.times[-1])).replace(",", "")
         said.append(
@@ -134,14 +171,11 @@ def _once(logs: Sequence[Log]) -> list[Log]:
 
 def _is_copy(log: Log, other: Log) -> bool:
     """Return whether two logs hold the same values; runs of two seeds may be equal, where nothing is random."""
-    return (
-        log.seed == other.seed
-        and log.columns.keys() == other.columns.keys()
-        and all(
-            np.array_equal(series.values, other.columns[name].values, equal_nan=True)
-            for name, series in log.columns.items()
-        )
-    )
+    if log.seed != other.seed or log.columns.keys() != other.columns.keys():
+        return False
+    pairs = [(series.values, other.columns[name].values) for name, series in log.columns.items()]
+    starts = [(a[:_GLANCE], b[:_GLANCE]) for a, b in pairs]  # tells nearly all runs apart, without reading all of them
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in (*starts, *pairs))
 
 
 def _copies(label: str, given: Sequence[Log], kept: Sequence[Log]) -> list[str]:
@@ -217,3 +251,48 @@ def _equal(label: str, runs: Trajectory) -> list[str]:
             "bands know nothing of chance"
         ]
     return []
+
+
+# -- what one run a side shows -----------------------------------------------------------------------------------------
+
+
+def _conclusions(comparison: Comparison, base: Mapping[str, Array], other: Mapping[str, Array]) -> tuple[str, ...]:
+    """Return a sentence on each deciding metric of a comparison without a verdict.
+
+    Args:
+        comparison: of too few runs for a verdict.
+        base, other: the standard errors that the scatter of logged values gives the mean curves, ``[T]`` each; they may
+            begin before the window of the comparison.
+    """
+    n = min(comparison.seeds)
+    if comparison.verdict is not None or n >= FEWEST:
+        return ()
+    runs = "one run" if n == 1 else f"{n} runs"
+    found = [f"{runs} on a side cannot show how far seeds differ: no verdict; run at least {USEFUL} of each"]
+    if comparison.divergence != "same":
+        return *found, f"{diverged_counts(comparison)}: these runs differ. {_CAUSE}"
+    for gap in comparison.decisive:
+        length = len(gap.times)
+        scatter = np.sqrt(base[gap.name][-length:] ** 2 + other[gap.name][-length:] ** 2) / gap.range
+        found.append(_conclusion(gap, scatter, comparison.limit(gap), comparison.level))
+    return tuple(found)
+
+
+def _conclusion(gap: Gap, scatter: Array, tolerance: float, level: float) -> str:
+    known = np.isfinite(gap.gap) & np.isfinite(scatter)
+    if not known.any():
+        return f"{gap.name}: no gap could be measured"
+    size, c = np.abs(gap.gap[known]), student_quantile(1000.0, 1 - (1 - level) / (2 * int(known.sum())))
+    half = c * scatter[known]
+    noise = f"the scatter of the logged values alone is ± {percent(float(np.median(half)))} ({_ASSUMED})"
+    if np.any(size - half > tolerance):
+        return f"{gap.name}: these runs differ by more than {percent(tolerance)}; {noise}. {_CAUSE}"
+    if np.all(size + half <= tolerance):
+        return (
+            f"{gap.name}: no difference beyond {percent(tolerance)} is seen between these runs; {noise}. That is not "
+            '"same": another seed may differ by more'
+        )
+    return (
+        f"{gap.name}: nothing can be told at {percent(tolerance)}; {noise}. A wider --window, more runs or a larger "
+        "--tolerance would help"
+    )

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rootscale.files import remove_temporary, write_json
+from rootscale.format import few_digits, typeset
+from rootscale.pairing import Array
 from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import Comparison, Verdict
 
-__all__ = ["LOSSES", "Arm", "Check"]
+__all__ = ["LOSSES", "Arm", "Check", "clock", "clock_unit", "parts", "place", "settles"]
 
 #: What a verdict rests on, if nothing else is asked for.
 LOSSES = ("train loss", "test loss")
@@ -239,3 +243,47 @@ def _remove_old(folder: Path, before: set[str]) -> None:
         with suppress(OSError):
             if path.name not in now and (path.name in before or time.time() - path.stat().st_mtime > ABANDONED):
                 path.unlink()
+
+
+# -- where on the clock the curves separate --------------------------------------------------------------------------
+
+
+def clock(trajectory: Trajectory) -> Array:
+    """Return the samples seen at each time, where they were recorded; else the time itself."""
+    samples = trajectory.meta.get("samples")
+    return trajectory.times if samples is None else np.asarray(samples, np.float64)
+
+
+def clock_unit(trajectory: Trajectory) -> str | None:
+    """Return what `clock` counts: samples, or what runs that were read from logs were aligned on; None for time."""
+    return None if trajectory.meta.get("samples") is None else str(trajectory.meta.get("clock", "samples"))
+
+
+def place(time: float, trajectory: Trajectory) -> str:
+    """Return where on the clock a time is."""
+    at = float(np.interp(time, trajectory.times, clock(trajectory)))
+    unit, number = clock_unit(trajectory), typeset(few_digits(at))
+    return f"time {number}" if unit is None else f"{number} {unit}"
+
+
+def parts(arm: Arm) -> str:
+    """Return where a run parts from the base for the first time; nothing where it is not seen to."""
+    if arm.comparison is None or arm.verdict != "different":
+        return ""
+    places = {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}
+    known = [(at, name) for name, at in places.items() if at is not None]
+    if not known:  # the runs that diverged made the difference
+        return ""
+    at, name = min(known)
+    return f"the whole band of {name} leaves the tolerance for the first time at {place(at, arm.trajectory)}"
+
+
+def settles(arm: Arm) -> str:
+    """Return from when on the gap stays within the tolerance, for a run that left it and came back; else nothing."""
+    comparison = arm.comparison
+    if comparison is None or comparison.verdict in (None, "same") or comparison.settled_after is None:
+        return ""
+    time = comparison.settled_after
+    if all(time <= gap.times[0] for gap in comparison.decisive):
+        return ""
+    return f"from {place(time, arm.trajectory)} on the gap stays within the tolerance"

@@ -8,16 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rootscale.integrations.logs import (
-    event_files,
-    json_rows,
-    mlflow_database,
-    mlflow_runs,
-    own_runs,
-    parquet,
-    text_tables,
-)
-from rootscale.logs import Log
+from rootscale.compare.log import Log, as_logs
+from rootscale.compare.readers import events, json_rows, mlflow, tables
+from rootscale.trajectory import Trajectory
 
 __all__ = ["FORMATS", "LogFormat", "read_logs"]
 
@@ -39,31 +32,39 @@ class LogFormat:
     read: Callable[[Path], list[Log]]
 
 
+def _detect_own(path: Path) -> bool:
+    return path.suffix == ".npz" if path.is_file() else (path / "trajectory.npz").is_file()
+
+
+def _read_own(path: Path) -> list[Log]:
+    return as_logs(str(path), Trajectory.load(path if path.is_file() else path / "trajectory.npz"))
+
+
 #: The formats, in the order in which they are tried.
 FORMATS = (
-    LogFormat("rootscale's own runs", "trajectory.npz, or the folder of a run", own_runs.detect, own_runs.read),
+    LogFormat("rootscale's own runs", "trajectory.npz, or the folder of a run", _detect_own, _read_own),
     LogFormat(
         "TensorBoard event files", "events.out.tfevents.*, or the folder that holds them",
-        event_files.detect, event_files.read,
+        events.detect, events.read,
     ),
     LogFormat(
         "Hugging Face Trainer", "trainer_state.json, or the folder with it or with checkpoint-*",
         json_rows.detect_trainer, json_rows.read_trainer,
     ),
-    LogFormat("MLflow run", "mlruns/EXPERIMENT/RUN, with metrics/ and meta.yaml", mlflow_runs.detect, mlflow_runs.read),
+    LogFormat("MLflow run", "mlruns/EXPERIMENT/RUN, with metrics/ and meta.yaml", mlflow.detect, mlflow.read),
     LogFormat(
-        "MLflow database", "mlflow.db, or mlflow.db/RUN for the runs of that name", mlflow_database.detect,
-        mlflow_database.read,
+        "MLflow database", "mlflow.db, or mlflow.db/RUN for the runs of that name", mlflow.detect_database,
+        mlflow.read_database,
     ),
     LogFormat(
         "Lightning CSVLogger", "metrics.csv, or the folder version_N with it",
-        text_tables.detect_lightning, text_tables.read_lightning,
+        tables.detect_lightning, tables.read_lightning,
     ),
-    LogFormat("W&B, MLflow or plain CSV", "*.csv, *.tsv", text_tables.detect, text_tables.read),
+    LogFormat("W&B, MLflow or plain CSV", "*.csv, *.tsv", tables.detect, tables.read),
     LogFormat(
         "JSON lines (also W&B history)", "*.jsonl, *.ndjson, *.json", json_rows.detect, json_rows.read
     ),
-    LogFormat("Parquet", "*.parquet", parquet.detect, parquet.read),
+    LogFormat("Parquet", "*.parquet", tables.detect_parquet, tables.read_parquet),
 )  # fmt: skip
 
 #: Ends of the names of packed files.
@@ -89,7 +90,7 @@ def read_logs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
 def _expanded(given: Iterable[str | os.PathLike[str]]) -> list[Path]:
     paths: list[Path] = []
     for one in [os.fspath(path) for path in given]:
-        if not Path(one).exists() and glob.has_magic(one) and not mlflow_database.detect(Path(one)):
+        if not Path(one).exists() and glob.has_magic(one) and not mlflow.detect_database(Path(one)):
             matches = sorted(glob.glob(one, recursive=True))
             if not matches:
                 raise ValueError(f"no file matches {one}")
@@ -100,7 +101,7 @@ def _expanded(given: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _read(path: Path) -> list[Log]:
-    if not path.exists() and not mlflow_database.detect(path):
+    if not path.exists() and not mlflow.detect_database(path):
         raise ValueError(f"there is no file or folder {path}")
     if path.is_file() and path.suffix.lower() in _PACKED:
         raise ValueError(f"{path} is packed; unpack it, and give what was in it")

@@ -1,4 +1,4 @@
-"""Tables of text: plain CSV, Lightning's ``metrics.csv``, the exports of W&B's charts and of MLflow's.
+"""Tables: plain CSV, Lightning's ``metrics.csv``, the exports of W&B's charts and of MLflow's, Parquet.
 
 | made by | columns |
 |---|---|
@@ -10,21 +10,27 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from rootscale.integrations.logs.texts import read_text
-from rootscale.logs import Log
+import numpy as np
 
-__all__ = ["detect", "detect_lightning", "names_runs", "read", "read_lightning", "table_logs"]
+from rootscale.compare.log import Columns, Log, as_logs
+from rootscale.compare.readers.text import Fast, decoded, text_blocks
+
+__all__ = ["detect", "detect_lightning", "detect_parquet", "read", "read_lightning", "read_parquet"]
 
 Row = Mapping[str, str]
 #: Columns that say which run a row is of, and which metric.
 _RUN, _KEY, _VALUE = ("run_id", "run", "run_name", "run id"), ("key", "metric", "tag"), ("value",)
 #: The first column of the export of a W&B chart.
 _CHART_CLOCKS = ("step", "global_step", "trainer/global_step", "relative time (process)")
+#: The libraries that read Parquet, with the module and function that do.
+_PARQUET = (("pyarrow.parquet", "read_table"), ("polars", "read_parquet"), ("pandas", "read_parquet"))
 
 
 def detect(path: Path) -> bool:
@@ -34,7 +40,11 @@ def detect(path: Path) -> bool:
 
 def read(path: Path) -> list[Log]:
     """Read a table: one run, or several where its columns or rows name them."""
-    return table_logs(path, *_table(path))
+    head, names, mark = _head(path)
+    if not _names_runs(names):
+        return [_plain(path, head, names, mark)]
+    rows = (zip(names, row, strict=False) for block in _blocks(path, head) for row in _split(path, block, mark))
+    return _logs_of_rows(path, names, [{name: text for name, text in row if name and text} for row in rows])
 
 
 def detect_lightning(path: Path) -> bool:
@@ -59,25 +69,47 @@ def _hparam(path: Path) -> float | None:
     return float(sizes[0]) if len(sizes) == 1 else None
 
 
-def _table(path: Path) -> tuple[list[str], list[Row]]:
-    text = read_text(path)
-    first = text.partition("\n")[0]
+def _head(path: Path) -> tuple[int, list[str], str]:
+    """Return the length of the line of names, the names, and what separates columns."""
+    with path.open("rb") as file:
+        line = file.readline()
+    first = decoded(path, line).rstrip("\r\n")
     mark = max((",", "\t", ";"), key=first.count)
-    reader = csv.DictReader(text.splitlines(), delimiter=mark)
-    columns = [name.strip() for name in reader.fieldnames or ()]
-    if not columns:
+    names = [name.strip() for name in next(csv.reader([first], delimiter=mark), [])]
+    if not names:
         raise ValueError(f"{path} is empty; expected a first line with the names of the columns")
-    reader.fieldnames = columns
-    rows: list[Row] = [{key: value for key, value in row.items() if key and value} for row in reader]
-    if all(_is_number(name) for name in columns):
+    if all(_is_number(name) for name in names):
         raise ValueError(
             f"{path} has no names of columns in its first line, such as samples,loss; it begins: {first[:60]}"
         )
-    return columns, rows
+    return len(line), names, mark
 
 
-def table_logs(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> list[Log]:
-    """Return the runs of a table."""
+def _plain(path: Path, head: int, names: Sequence[str], mark: str) -> Log:
+    """Return the only run of a table."""
+    columns, fast = Columns(), Fast(path)
+    for block in _blocks(path, head):
+        numbers = fast.csv(block, names, mark)
+        if numbers is not None:
+            columns.add(*numbers)
+            continue
+        rows = _split(path, block, mark)
+        cells = zip(*((row + [""] * (len(names) - len(row)))[: len(names)] for row in rows), strict=True)
+        values = {name: [text or None for text in column] for name, column in zip(names, cells, strict=False) if name}
+        columns.add_values(values, len(rows))
+    return columns.to_log(str(path))
+
+
+def _blocks(path: Path, head: int) -> Iterator[bytes]:
+    return text_blocks(path, head, quoted=True)
+
+
+def _split(path: Path, block: bytes, mark: str) -> list[list[str]]:
+    return [row for row in csv.reader(decoded(path, block).splitlines(keepends=True), delimiter=mark) if row]
+
+
+def _logs_of_rows(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> list[Log]:
+    """Return the runs of a table that names them, or that has a row for each value."""
     run, key, value = (_column(columns, names) for names in (_RUN, _KEY, _VALUE))
     by_run: dict[str, list[Row]] = {}
     for row in rows:
@@ -94,7 +126,7 @@ def table_logs(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> list[
     return [Log.of_rows(f"{path}{f' ({name})' if name else ''}", some) for name, some in by_run.items()]
 
 
-def names_runs(columns: Sequence[str]) -> bool:
+def _names_runs(columns: Sequence[str]) -> bool:
     """Return whether a table may hold several runs, or a row for each value."""
     return any(_column(columns, names) for names in (_RUN, _KEY)) or bool(_chart(columns))
 
@@ -133,3 +165,42 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+# -- Parquet ---------------------------------------------------------------------------------------------------------
+
+
+def detect_parquet(path: Path) -> bool:
+    """Return whether it is a Parquet file."""
+    return path.is_file() and path.suffix.lower() in (".parquet", ".pq")
+
+
+def read_parquet(path: Path) -> list[Log]:
+    """Read a table; rows of several runs are told apart as in CSV files."""
+    table = _parquet(path)
+    names = [str(name) for name in getattr(table, "column_names", None) or table.columns]
+    columns = {name: np.asarray(table[name]) for name in names}
+    if not _names_runs(names):
+        return as_logs(str(path), {name: column for name, column in columns.items() if column.dtype.kind in "iuf"})
+    rows = [
+        {name: str(column[i]) for name, column in columns.items() if not _missing(column[i])}
+        for i in range(len(columns[names[0]]) if names else 0)
+    ]
+    return _logs_of_rows(path, names, rows)
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
+
+
+def _parquet(path: Path) -> Any:
+    for module, function in _PARQUET:
+        try:
+            library = importlib.import_module(module)
+        except ImportError:
+            continue
+        try:
+            return getattr(library, function)(path)
+        except Exception as error:  # every library has errors of its own
+            raise ValueError(f"{path} is no Parquet file that {module} can read: {error}") from None
+    raise ValueError(f"{path}: a Parquet file needs pyarrow, polars or pandas; pip install pyarrow, or save it as CSV")

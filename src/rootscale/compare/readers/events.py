@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rootscale.logs import Log
+from rootscale.compare.log import Log
 
 __all__ = ["detect", "read"]
 

@@ -1,0 +1,16 @@
+"""Runs from whatever tool, compared by their logs: on one clock, on one grid, with a verdict. No torch.
+
+A `Log` is the table that a tool wrote: `read_logs` reads files, `as_logs` takes arrays, dicts and frames. `align` puts
+runs on samples or tokens seen, and `compare` says whether they are the same within a tolerance.
+"""
+
+from rootscale.compare.alignment import Aligned, Alignment, align, reached
+from rootscale.compare.comparison import Judge, compare
+from rootscale.compare.log import Log, Series, as_logs
+from rootscale.compare.readers import FORMATS, LogFormat, read_logs
+from rootscale.compare.result import Arm, Check
+
+__all__ = [
+    "FORMATS", "Aligned", "Alignment", "Arm", "Check", "Judge", "Log", "LogFormat", "Series", "align", "as_logs",
+    "compare", "reached", "read_logs",
+]  # fmt: skip
