@@ -18,8 +18,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from rootscale import ScalingWarning
-from rootscale.training import rescale_
+from rootscale import Run, ScalingWarning
 
 torch.set_num_threads(1)  # the net is tiny: threads would only wait for each other
 
@@ -36,7 +35,7 @@ images = torch.tensor(digits.data / 16, dtype=torch.float32)
 labels = torch.tensor(digits.target)
 
 
-class Run:
+class Training:
     def __init__(self, seed):
         torch.manual_seed(seed)
         layers = nn.Linear(64, 32), nn.BatchNorm1d(32, momentum=0.02), nn.ReLU()
@@ -67,32 +66,36 @@ def train(run, samples):
         run.seen += run.batch_size
 
 
-run = Run(seed=0)
+run = Training(seed=0)
 train(run, 8192)
 
 # %% [markdown]
 # ## The switch
 #
-# More memory is there, and the run goes on with batches of 128. `kappa` is the ratio of the
-# batch sizes, here 4. Give `rescale_` everything that belongs to the run, and print what it did:
+# With more memory available, training continues at batch size 128. `kappa` is the ratio of the
+# batch sizes, here 4. Give `Run` everything that belongs to the training. It keeps the numbers of
+# the script, and makes each step in the units of the new batch size; print both:
 
 # %%
-changes = rescale_(run.optimizer, 4, scheduler=run.scheduler, model=run.model, ema=run.ema)
+follow = Run(
+    run.optimizer, tuned_at=32, batch_size=128, scheduler=run.scheduler, model=run.model, ema=run.ema
+)
 run.batch_size = 128
-for change in changes:
+for change in follow.changes:
     print(f"{change.name:22}{change.before:>12.6g} -> {change.after:.6g}")
+print("the learning rate that the script sees:", run.optimizer.param_groups[0]["lr"])
 
 # %% [markdown]
 # The learning rate grew by the square root of 4. But that is one row of many. The betas, BatchNorm's momentum
 # and the EMA's decay are lengths of memories, counted in steps. A step now has four times the samples, so the
 # memories are a fourth as long. `factor of exp_avg_sq` is the optimizer's *state*: Adam's running mean of squared
-# gradients is mostly noise, and the noise of a batch of 128 has a fourth of the variance. `factor of step` and the
-# clock of the scheduler count time: one step now is worth four.
+# gradients is mostly noise, and the noise of a batch of 128 has a fourth of the variance. `factor of step`
+# counts time: one step now is worth four, and the scheduler advances by four.
 #
-# What `rescale_` cannot see, it names:
+# What a `Run` cannot see, it names:
 
 # %%
-for text in changes.remaining:
+for text in follow.changes.remaining:
     print("-", text)
 
 # %% [markdown]
@@ -106,8 +109,15 @@ for text in changes.remaining:
 # %%
 def convert(run, **options):
     all_of_it = dict(scheduler=run.scheduler, model=run.model, ema=run.ema)
-    rescale_(run.optimizer, 4, **(all_of_it | options))
+    Run(run.optimizer, tuned_at=32, batch_size=128, **(all_of_it | options))
     run.batch_size = 128
+
+
+def leave_state(run):
+    state = copy.deepcopy(run.optimizer.state_dict()["state"])
+    convert(run)
+    for live, before in zip(run.optimizer.state.values(), state.values(), strict=True):
+        live.update(before)
 
 
 ways = {
@@ -115,7 +125,7 @@ ways = {
     "kept, other samples": lambda run: run.order.random_(len(images)),
     "everything converted": convert,
     "learning rate only": lambda run: convert(run, rule="sqrt-eta", model=None, ema=None),
-    "state left": lambda run: convert(run, state=False),
+    "state left": leave_state,
     "scheduler left": lambda run: convert(run, scheduler=None),
     "BatchNorm and EMA left": lambda run: convert(run, model=None, ema=None),
 }
@@ -127,7 +137,7 @@ ways = {
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always", ScalingWarning)
     for way in list(ways.values())[3:]:
-        way(Run(seed=0))
+        way(Training(seed=0))
 for warning in caught:
     print("-", warning.message)
 
@@ -158,7 +168,7 @@ def curves(run):
 warnings.simplefilter("ignore", ScalingWarning)
 losses = {name: [] for name in ways}
 for seed in range(4):
-    start = Run(seed)
+    start = Training(seed)
     train(start, 8192)
     for name, way in ways.items():
         twin = copy.deepcopy(start)
@@ -210,12 +220,11 @@ assert size["BatchNorm and EMA left"][1] > 3 * size["BatchNorm and EMA left"][0]
 # %% [markdown]
 # ## What to remember
 #
-# - Convert **everything in one call**: optimizer, scheduler, model (for BatchNorm), average. Then
+# - Give **everything in one call**: optimizer, scheduler, model (for BatchNorm), average. Then
 #   give the loader the new batch size.
 # - The learning rate alone is what most people change. It is off by more than a fourth of the curve's
 #   range, and the average of the weights by half of it.
-# - A scheduler that was not given writes the old learning rate back at its next step, and its
-#   clock runs four times too slowly in samples.
+# - The clock of a scheduler that was not given runs four times too slowly in samples.
 # - A forgotten average shows where you look last: the loss of the model is off by a tenth, and that of the
 #   average, which you ship, by half.
 # - What is left of a gap with everything converted is the price of larger steps. The rule is exact
@@ -226,4 +235,4 @@ assert size["BatchNorm and EMA left"][1] > 3 * size["BatchNorm and EMA left"][0]
 #
 # - [The same from a checkpoint, in a loop of your own](02-resume.md)
 # - [How far may the batch grow?](03-ramp.md)
-# - [Live runs](../live-runs.md): everything that `rescale_` does, and what it refuses
+# - [Live runs](../live-runs.md): everything that a `Run` does, and what it refuses

@@ -2,8 +2,8 @@
 # # A checkpoint resumed at another batch size, in a loop of your own
 #
 # **What you will learn.** How a plain PyTorch script goes on from its checkpoint with four times
-# the batch size. `rescale_` converts what it is given; the loader, the number of steps left and
-# the gradient clip are your half, and this page shows what each of them does if it is forgotten.
+# the batch size. A `Run` makes the steps; the loader, the number of steps left and the gradient
+# clip are your half, and this page shows what each of them does if it is forgotten.
 #
 # You need PyTorch and `pip install -e ".[lab,plot]"`. All runs together take half a minute.
 
@@ -14,7 +14,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from rootscale.training import rescale_, restore_
+from rootscale import Run
 
 torch.set_num_threads(1)  # the net is tiny: threads would only wait for each other
 
@@ -98,14 +98,13 @@ save(parts, "run-0.pt")
 # %% [markdown]
 # ## The script after the change
 #
-# Tomorrow's machine takes batches of 64. The script is the same up to the load. Note that `build`
-# still makes everything for batches of 16: the objects are made as they were, and converted after
-# the load.
+# Tomorrow's machine takes batches of 64. The script is the same: `build` still makes everything for
+# batches of 16. One line is new, before or after the load.
 
 # %%
 model, optimizer, scheduler = parts = load(build(seed=0), "run-0.pt")
-changes = rescale_(optimizer, batch_size=(16, 64), scheduler=scheduler, clip=CLIP)
-print(changes)
+run = Run(optimizer, tuned_at=BATCH, batch_size=64, scheduler=scheduler)
+print(run)
 
 # %% [markdown]
 # Everything under `left to you` is yours. For this script it is three things:
@@ -113,13 +112,13 @@ print(changes)
 # | yours | before | after |
 # |---|---|---|
 # | the loader's batch size | 16 | 64 |
-# | the steps left | 1,440 | 360, by `changes.steps_factor` |
-# | the clip | 0.8 | 0.4, in `changes.clip` |
+# | the steps left | 1,440 | 360, by `run.steps(1440)` |
+# | the clip | 0.8 | 0.4, by `run.clip(0.8)` |
 
 # %%
-steps_left = round((SAMPLES - first) // BATCH * changes.steps_factor)
-after = train(parts, steps_left, 64, changes.clip, seed=1, seen=first)
-print(f"{steps_left} steps at 64, {after[-1][0]:,} samples in all, clip {changes.clip}")
+steps_left = run.steps((SAMPLES - first) // BATCH)
+after = train(parts, steps_left, 64, run.clip(CLIP), seed=1, seen=first)
+print(f"{steps_left} steps at 64, {after[-1][0]:,} samples in all, clip {run.clip(CLIP)}")
 print(f"learning rate at the end {after[-1][2]:.1e}, loss {after[-1][1]:.3f}")
 
 # %% [markdown]
@@ -141,7 +140,7 @@ def resumed(seed, plan):
     _, optimizer, scheduler = parts = load(build(seed), f"run-{seed}.pt")
     batch_size, steps, clip = plan or (16, 1, 1)
     if plan:
-        rescale_(optimizer, 4, scheduler=scheduler)
+        Run(optimizer, tuned_at=BATCH, batch_size=4 * BATCH, scheduler=scheduler)
     steps = round((SAMPLES - first) // BATCH * steps)
     return train(parts, steps, batch_size, CLIP * clip, seed + 100, seen=first)
 
@@ -206,7 +205,7 @@ assert (
 )
 
 # %% [markdown]
-# - **The loader forgotten:** the run is converted for batches of 64 and gets batches of 16. Its
+# - **The loader forgotten:** the run makes steps for batches of 64 and gets batches of 16. Its
 #   learning rate falls to zero after a fourth of the samples, and there it ends.
 # - **The steps forgotten:** the run goes on for four times as long. The cosine has passed its lowest
 #   point, and the learning rate rises again to twice its old peak.
@@ -217,39 +216,31 @@ assert (
 #
 # ## The next checkpoint
 #
-# The converted run saves what it always saves, and its checkpoint knows its units. A fresh process
-# builds the objects for 16, loads, and calls `restore_`, which brings to the checkpoint's units what no
-# `state_dict` holds. If you forget it, the first step says so:
+# A checkpoint is in the units of the script, whatever the batch size was when it was saved. So it has
+# nothing to say about batch sizes, and a fresh process may take any other one:
 
 # %%
 model, optimizer, scheduler = parts = load(build(seed=0), "run-0.pt")
-rescale_(optimizer, batch_size=(16, 64), scheduler=scheduler)
+Run(optimizer, tuned_at=BATCH, batch_size=64, scheduler=scheduler)
 history = train(parts, 100, 64, 0.4, seed=1)
 save(parts, "run-64.pt")
 
 model, optimizer, scheduler = parts = load(build(seed=0), "run-64.pt")
-try:
-    train(parts, 1, 64, 0.4, seed=2)
-except ValueError as error:
-    print(error)
-
-# %%
-model, optimizer, scheduler = parts = load(build(seed=0), "run-64.pt")
-restored = restore_(optimizer, scheduler=scheduler)
-print(f"kappa = {restored.kappa:g}, learning rate {scheduler.get_last_lr()[0]:.6f}")
-history = train(parts, 50, 64, 0.4, seed=2)
+run = Run(optimizer, tuned_at=BATCH, batch_size=32, scheduler=scheduler)
+print(f"kappa = {run.kappa:g}, step {run.clock:g} of the script, {run.samples:,.0f} samples seen")
+print(f"learning rate {scheduler.get_last_lr()[0]:.6f}, and in a step {run.values()['lr']:.6f}")
+history = train(parts, 50, 32, run.clip(CLIP), seed=2)
 
 # %% [markdown]
 # ## What to remember
 #
-# - Build as always, **load first, then `rescale_`**. In the wrong order it is an error that says so.
-# - Your half: the loader's batch size, the steps left (`changes.steps_factor`), the clip
-#   (`changes.clip`), and every interval in steps. `print(changes)` lists it.
-# - Checkpoints of a converted run: load, then `restore_`. It leaves runs alone that were never converted,
-#   so a script may call it after every load.
+# - One line, `Run(optimizer, tuned_at=..., batch_size=..., scheduler=...)`. The numbers of the script stay.
+# - Your half: the loader's batch size, the steps left (`run.steps(n)`), the clip (`run.clip(norm)`), and
+#   every interval in steps. `print(run)` lists it.
+# - Checkpoints are valid at every batch size, also in a script without that line.
 #
 # ## Where to go next
 #
 # - [Convert the checkpoint file itself, or a configuration file](05-convert.md)
 # - [Is it the same? Check it](04-same.md)
-# - [Checkpoints in live runs](../live-runs.md#checkpoints): the table of what is loaded when
+# - [Checkpoints in live runs](../live-runs.md#checkpoints)

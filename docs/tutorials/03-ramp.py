@@ -77,8 +77,8 @@ print(advise(plan, meter.estimate()))
 #
 # `BatchSchedule.from_noise` is a schedule without fixed stages: now and then you show it what the
 # meter found, and it doubles the batch while that stays below a share of the noise scale. Three lines of
-# the loop are new: the sampler, the run, and `run.batches(loader)` instead of `loader`. Before the first batch
-# of another size, the run is converted as in [the first tutorial](01-switch.md).
+# the loop are new: the sampler, the run, and `run.batches(loader)` instead of `loader`. The run
+# sets its batch size before each batch, as in [the first tutorial](01-switch.md).
 
 
 # %%
@@ -124,7 +124,7 @@ def full_loss(model):
 
 
 def after_pass(model, run, meter, steps):
-    row = [run.seen, steps, run.size, full_loss(model)]
+    row = [run.seen, steps, run.batch_size, full_loss(model)]
     if run.sampler.schedule.share is None:  # stages that are fixed: nothing to measure
         return [*row, np.nan, np.nan, np.nan]
     noise = meter.estimate()

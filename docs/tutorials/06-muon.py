@@ -18,10 +18,10 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from rootscale import ScalingWarning
+from rootscale import Run, ScalingWarning
 from rootscale.records import Muon
 from rootscale.theory.toys import Setting, toy_gaps
-from rootscale.training import exact_noise, rescale_
+from rootscale.training import exact_noise
 
 torch.set_num_threads(1)  # the net is tiny: threads would only wait for each other
 warnings.simplefilter("ignore", ScalingWarning)  # some rules are wrong on purpose here
@@ -81,7 +81,7 @@ images = torch.tensor(digits.data / 16, dtype=torch.float32)
 labels = torch.tensor(digits.target)
 
 
-class Run:
+class Training:
     def __init__(self, seed):
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -94,11 +94,11 @@ class Run:
 
 
 # %% [markdown]
-# One call converts both, each by the rule of its kind, all or nothing:
+# One call is for both, each by the rule of its kind:
 
 # %%
-run = Run(seed=0)
-changes = rescale_(run.optimizers, batch_size=(16, 64))
+run = Training(seed=0)
+changes = Run(run.optimizers, tuned_at=16, batch_size=64).changes
 print(changes.rule.name)
 for name in ("lr", "momentum", "weight_decay", "beta1"):
     for number in (0, 1):
@@ -131,7 +131,7 @@ def full_loss(run):
 def go_on(start, rule):
     run = copy.deepcopy(start)
     if rule != "kept":
-        rescale_(run.optimizers, 4, rule={"muon": rule} if rule else None)
+        Run(run.optimizers, tuned_at=16, batch_size=64, rule={"muon": rule} if rule else None)
         run.batch_size = 64
     losses = []
     for _ in range(16):
@@ -143,7 +143,7 @@ def go_on(start, rule):
 # %%
 losses = {name: [] for name in ("batch size kept", *rules)}
 for seed in range(3):
-    start = Run(seed)
+    start = Training(seed)
     train(start, 4096)
     for name, found in losses.items():
         found.append(go_on(start, rules.get(name, "kept")))
@@ -182,7 +182,7 @@ plt.show()
 # 3](03-ramp.md)):
 
 # %%
-start = Run(seed=0)
+start = Training(seed=0)
 train(start, 4096)
 noise = exact_noise(start.model, nn.functional.cross_entropy, images, labels)
 print(f"noise scale at the switch: {noise.scale.value:.0f} samples; momentum averages over 320")
@@ -203,14 +203,14 @@ assert noise.scale.value < 320
 #
 # ## What to remember
 #
-# - Adam's rule is not for Muon, Lion, Signum and LAMB. `rescale_` knows the family of each optimizer and
+# - Adam's rule is not for Muon, Lion, Signum and LAMB. A `Run` knows the family of each optimizer and
 #   picks its rule.
 # - They have a family of rules with a choice `a`. `a = 0` is the default: momentum is kept, and there is no largest
 #   `kappa`. `a = 1/2` is nearer in most runs, where no code of yours sets momentum. `a = 1` keeps momentum's window in
 #   samples, and ends at `kappa = 1 / (1 - momentum)`.
 # - Which `a` is right depends on whether momentum is noise or gradient. These rules are `derived` by counting powers,
 #   not proven. Measure before you rely on one: [is it the same?](04-same.md)
-# - Several optimizers go into one call, and all are converted or none.
+# - Several optimizers go into one call, and all follow or none.
 #
 # ## Where to go next
 #
