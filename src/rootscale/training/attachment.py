@@ -28,20 +28,23 @@ class Attachment:
     ) -> None:
         self.thing = thing
         self._before = {name: vars(thing)[name] for name in methods if name in vars(thing)}
-        self._names = (*methods, "__getstate__")
-        for name, method in methods.items():
-            vars(thing)[name] = _bound(thing, getattr(thing, name), method)
-        vars(thing)["__getstate__"] = state or self.plain
+        self._own: dict[str, Any] = {
+            name: _bound(thing, getattr(thing, name), method) for name, method in methods.items()
+        }
+        self._own["__getstate__"] = state or self.plain
+        vars(thing).update(self._own)
 
     def plain(self) -> dict[str, Any]:
         """Return the attributes of the object as they would be without this attachment."""
-        return {key: value for key, value in vars(self.thing).items() if key not in self._names} | self._before
+        return {key: value for key, value in vars(self.thing).items() if key not in self._own} | self._before
 
     def remove(self) -> None:
-        """Give the object its own methods back."""
-        attributes = self.plain()
-        vars(self.thing).clear()
-        vars(self.thing).update(attributes)
+        """Give the object its own methods back; what somebody else has put around one since stays where it is."""
+        attributes = vars(self.thing)
+        for name, method in self._own.items():
+            if attributes.get(name) is method:
+                del attributes[name]
+                attributes.update({name: self._before[name]} if name in self._before else {})
 
 
 def _bound(thing: Any, original: Callable[..., Any], method: Callable[..., Any]) -> MethodType:

@@ -105,7 +105,7 @@ class ParameterAverage:
 
     def detach(self) -> None:
         """Give the average its own number back."""
-        self._write(self.script)
+        self.write(self.script)
         if self._attachment is not None:
             self._attachment.remove()
 
@@ -116,7 +116,8 @@ class ParameterAverage:
             return float(inspect.getclosurevars(function).nonlocals["decay"])
         return float(getattr(self.average, self.kind.decay))
 
-    def _write(self, decay: float) -> None:
+    def write(self, decay: float) -> None:
+        """Set the decay."""
         if isinstance(self.average, AveragedModel):
             setattr(self.average, self._maker, _MAKERS[self._maker](decay))
         else:
@@ -134,7 +135,7 @@ class ParameterAverage:
         after = self.at(rule, kappa)
         if self._read() != self._set:
             self.script = self._read()
-        self._write(after)
+        self.write(after)
         self._at = rule, kappa
 
     def change(self, rule: Rule, kappa: float) -> Change:
@@ -156,11 +157,11 @@ class ParameterAverage:
 
     def _state_dict(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         now = self._read()
-        self._write(self.script)
+        self.write(self.script)
         try:
             return original(*args, **kwargs)
         finally:
-            self._write(now)
+            self.write(now)
 
     def _load_state_dict(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -220,19 +221,20 @@ class NormLayers:
         for momentum in self._script:
             DOMAINS["batchnorm"]("BatchNorm momentum", momentum)
 
-    def _numbers(self) -> list[float]:
-        """Return the script's momenta; one that was set since is the script's."""
+    @property
+    def script(self) -> list[float]:
+        """The script's momenta; one that was set since counts as the script's."""
         each = zip(self.layers, self._script, self._set, strict=True)
         return [script if layer.momentum == now else float(layer.momentum) for layer, script, now in each]
 
     def at(self, rule: Rule, kappa: float) -> list[float]:
         """Return the momenta for ``kappa`` times the samples of a forward pass."""
-        return [float(rule.convert("batchnorm", p, kappa, "BatchNorm momentum")) for p in self._numbers()]
+        return [float(rule.convert("batchnorm", p, kappa, "BatchNorm momentum")) for p in self.script]
 
     def arrive(self, rule: Rule, kappa: float) -> None:
         """Set the momenta."""
         after = self.at(rule, kappa)
-        self._script = self._numbers()
+        self._script = self.script
         for layer, momentum in zip(self.layers, after, strict=True):
             layer.momentum = momentum
         self._set = after
@@ -240,7 +242,7 @@ class NormLayers:
     def changes(self, rule: Rule, kappa: float) -> list[Change]:
         """Return the rows to report, one for each momentum."""
         counts: dict[tuple[float, float], int] = {}
-        for pair in zip(self._numbers(), self.at(rule, kappa), strict=True):
+        for pair in zip(self.script, self.at(rule, kappa), strict=True):
             counts[pair] = counts.get(pair, 0) + 1
         return [
             Change("BatchNorm momentum", before, after, rule.units.get("batchnorm"), note=f"{n} layer{'s' * (n > 1)}")

@@ -145,14 +145,14 @@ class ProjectedOptimizer:
         if self._script is not None or self.kappa == 1:
             return
         entries: list[tuple[_Entry, Any]] = []
-        tensors: set[int] = set()
+        shared: set[int] = set()
         for _, group, projection in self.groups():
             for key in projection.units:
                 held = group[key]
                 if not isinstance(held, Tensor):
                     entries.append(((group, key, held, None), projection.at(key, held, self.kappa)))
-                elif id(held) not in tensors:
-                    tensors.add(id(held))
+                elif id(held) not in shared:
+                    shared.add(id(held))
                     factor = projection.factor(key, self.kappa)
                     new = projection.at(key, held, self.kappa) if factor is None else held.detach() * factor
                     entries.append(((group, key, held, held.detach().clone()), new))
@@ -161,9 +161,9 @@ class ProjectedOptimizer:
             if isinstance(held, Tensor):
                 _fill(held, new)
             elif isinstance(held, tuple | list) and any(isinstance(item, Tensor) for item in held):
-                self._script.append((group, key, held, [item.clone() for item in held if isinstance(item, Tensor)]))
-                for item, value in zip(held, new, strict=True):
-                    _fill(item, value) if isinstance(item, Tensor) else None
+                tensors = [item for item in held if isinstance(item, Tensor)]
+                self._script.append((group, key, held, [item.detach().clone() for item in tensors]))
+                group[key] = type(held)([_filled(item, value) for item, value in zip(held, new, strict=True)])
             else:
                 group[key] = new
 
@@ -173,11 +173,11 @@ class ProjectedOptimizer:
         for group, key, held, before in entries or ():
             if isinstance(held, Tensor):
                 _fill(held, before)
-            elif before is not None:
-                for item, value in zip((item for item in held if isinstance(item, Tensor)), before, strict=True):
-                    _fill(item, value)
             else:
                 group[key] = held
+            if isinstance(before, list):
+                for item, value in zip((item for item in held if isinstance(item, Tensor)), before, strict=True):
+                    _fill(item, value)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -310,6 +310,10 @@ class ProjectedOptimizer:
             self._skipped = None
         return self._clock
 
+    def set_clock(self, clock: float) -> None:
+        """Let the clock stand at so many steps of the script's batch size."""
+        self._clock, self._skipped = clock, None
+
     # ---- checkpoints and copies
 
     def _packed(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -364,7 +368,8 @@ class ProjectedOptimizer:
         kind = type(self.optimizer.state)
         state: Any = kind(dict) if kind is not dict else {}
         state.update(packed["state"])
-        return {"defaults": self.optimizer.defaults, "state": state, "param_groups": packed["param_groups"]}
+        own: Any = type(self.optimizer).__getstate__(self.optimizer)
+        return {**own, "state": state, "param_groups": packed["param_groups"]}
 
     def _before_load(self, optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
         groups = [dict(group) for group in state_dict["param_groups"]]
@@ -406,9 +411,20 @@ class ProjectedOptimizer:
         return result
 
 
+@torch.no_grad()
 def _fill(tensor: Tensor, value: Any) -> None:
-    with torch.no_grad():
-        tensor.copy_(value) if isinstance(value, Tensor) else tensor.fill_(value)
+    if isinstance(value, Tensor):
+        tensor.copy_(value)
+    else:
+        tensor.fill_(value)
+
+
+def _filled(item: Any, value: Any) -> Any:
+    """Return what a group holds for a value: the tensor that was there, filled, or the value itself."""
+    if not isinstance(item, Tensor):
+        return value
+    _fill(item, value)
+    return item
 
 
 _COMPILED = (

@@ -410,23 +410,27 @@ class Run:
             "model": self._models if self._given["model"] else None,
             "ema": [one.average for one in self._averages] if self._given["ema"] else None,
         }
-        numbers = {"norms": self._norms._numbers(), "averages": [one.script for one in self._averages]}
-        return {**kept, **self._settings, **numbers, "tuned_at": self._tuned, "batch_size": self._size,
+        numbers = {"norms": self._norms.script, "averages": [one.script for one in self._averages]}
+        return {**kept, **self._settings, **numbers, "own": self._own_attributes(), "tuned_at": self._tuned, "batch_size": self._size,
                 "clocks": [one.clock for one in self._optimizers]}  # fmt: skip
+
+    def _own_attributes(self) -> dict[str, Any]:
+        """Return what a subclass holds besides, for copies."""
+        return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         held = dict(state)
         momenta, decays, clocks = held.pop("norms"), held.pop("averages"), held.pop("clocks")
+        vars(self).update(held.pop("own"))
         for layer, momentum in zip(NormLayers(several(held["model"])).layers, momenta, strict=True):
             layer.momentum = momentum
         for average, decay in zip(several(held["ema"]), decays, strict=True):
-            ParameterAverage(average)._write(decay)
-        optimizer = held.pop("optimizer")
+            ParameterAverage(average).write(decay)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ScalingWarning)
-            self.__init__(optimizer, **held)  # type: ignore[misc]
+            warnings.simplefilter("ignore", ScalingWarning)  # they were given where the original was made
+            Run.__init__(self, held.pop("optimizer"), **held)
         for one, clock in zip(self._optimizers, clocks, strict=True):
-            one._clock = clock
+            one.set_clock(clock)
 
 
 def _size(name: str, given: Size) -> BatchSize:

@@ -163,6 +163,10 @@ class ScheduledRun(Run):
             return False
         return True
 
+    def _own_attributes(self) -> dict[str, Any]:
+        names = ("sampler", "_group", "seen", "weight", "complete")
+        return {name: getattr(self, name) for name in names}
+
     def state_dict(self) -> dict[str, Any]:
         """Return where the run is; save it beside the states of the optimizer, the scheduler and the model."""
         schedule = self.sampler.schedule
