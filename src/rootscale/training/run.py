@@ -411,8 +411,13 @@ class Run:
             "ema": [one.average for one in self._averages] if self._given["ema"] else None,
         }
         numbers = {"norms": self._norms.script, "averages": [one.script for one in self._averages]}
-        return {**kept, **self._settings, **numbers, "own": self._own_attributes(), "tuned_at": self._tuned, "batch_size": self._size,
-                "clocks": [one.clock for one in self._optimizers]}  # fmt: skip
+        place = {
+            "own": self._own_attributes(),
+            "tuned_at": self._tuned,
+            "batch_size": self._size,
+            "clocks": [one.clock for one in self._optimizers],
+        }
+        return {**kept, **self._settings, **numbers, **place}
 
     def _own_attributes(self) -> dict[str, Any]:
         """Return what a subclass holds besides, for copies."""
