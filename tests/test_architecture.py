@@ -9,14 +9,14 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "rootscale"
 FILES = sorted(SOURCE.rglob("*.py"))
 #: The rooms, lowest first; an arrow may point from a room to itself and to those before it.
-ROOMS = ("idea", "training", "theory", "lab", "report", "integrations", "paper", "cli")
+ROOMS = ("idea", "configs", "training", "theory", "lab", "report", "integrations", "paper", "cli")
 #: Rooms on one floor know nothing of each other.
 APART = {("integrations", "report"), ("report", "integrations"), ("paper", "integrations"), ("integrations", "paper")}
 #: What comes with rootscale, by the lowest room that may import it.
 REQUIRED = {"numpy": "idea", "torch": "training", "rich": "cli"}
 #: Modules that are programs: they have a command line of their own, and print.
 PROGRAMS = ("paper/experiments/", "paper/results.py")
-OPTIONAL_ROOMS = ("report", "integrations", "paper")
+OPTIONAL_ROOMS = ("configs", "report", "integrations", "paper")
 STANDARD = set(__import__("sys").stdlib_module_names)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rootscale.cli.console import make_console
 from rootscale.cli.render import render_changes
 from rootscale.cli.scale import RULE_NAMES, averaging
-from rootscale.integrations.configs import FORMATS, ConvertedFile, Length, convert_file
+from rootscale.configs import FORMATS, ConvertedFile, Length, convert_file
 from rootscale.rules import AVERAGINGS, rule_text
 
 __all__ = ["add_parsers"]

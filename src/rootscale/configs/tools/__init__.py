@@ -1,8 +1,8 @@
 """The configurations of known tools, as tables: the path of each value, and which quantity it is.
 
 A value that is in no table is not touched. What a tool scales by itself, and what is left alone because its meaning is
-not certain, is in docs/integrations. To add a tool, write the module of its table, add it to `FORMATS`, and say in
-`SIGNS` what only it has.
+not certain, is in docs/integrations. To add a tool, write its `Format` and put it into `FORMATS`, and say in `SIGNS`
+what only it has.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from rootscale.integrations.configs.formats.axolotl import AXOLOTL
-from rootscale.integrations.configs.formats.deepspeed import DEEPSPEED
-from rootscale.integrations.configs.formats.lightning import LIGHTNING
-from rootscale.integrations.configs.formats.litgpt import LITGPT
-from rootscale.integrations.configs.formats.llamafactory import LLAMAFACTORY
-from rootscale.integrations.configs.formats.megatron import MEGATRON
-from rootscale.integrations.configs.formats.nanogpt import NANOGPT
-from rootscale.integrations.configs.formats.nemo import HYDRA, NEMO, NEMO_MEGATRON
-from rootscale.integrations.configs.formats.olmo import OLMO, OLMO_CORE
-from rootscale.integrations.configs.formats.table import Format
-from rootscale.integrations.configs.formats.timm import TIMM
-from rootscale.integrations.configs.formats.torchtitan import TORCHTITAN, TORCHTITAN_PYTHON, TORCHTITAN_TOKENS
-from rootscale.integrations.configs.formats.transformers import TRANSFORMERS
+from rootscale.configs.rows import Format
+from rootscale.configs.tools.classes import HYDRA, LIGHTNING, LITGPT, NEMO, NEMO_MEGATRON
+from rootscale.configs.tools.pretraining import (
+    DEEPSPEED,
+    MEGATRON,
+    NANOGPT,
+    OLMO,
+    OLMO_CORE,
+    TORCHTITAN,
+    TORCHTITAN_PYTHON,
+    TORCHTITAN_TOKENS,
+)
+from rootscale.configs.tools.timm import TIMM
+from rootscale.configs.tools.trainer import AXOLOTL, LLAMAFACTORY, TRANSFORMERS
 
-__all__ = ["FORMATS", "SIGNS", "Format"]
+__all__ = ["FORMATS", "SIGNS"]
 
 #: Every format by its name; the command line and the docs iterate this table.
 FORMATS: Mapping[str, Format] = MappingProxyType(

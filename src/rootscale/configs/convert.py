@@ -11,12 +11,13 @@ from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
-from rootscale.integrations.configs.batch import read_batch_size, write_batch_size
-from rootscale.integrations.configs.document import Document
-from rootscale.integrations.configs.formats import FORMATS, Format
-from rootscale.integrations.configs.reading import Length, Reading, read_configuration
-from rootscale.integrations.configs.syntaxes import guess_syntaxes
-from rootscale.integrations.configs.unknown import check_options, foreign_sign, left_as_they_are
+from rootscale.configs.batch import read_batch_size, write_batch_size
+from rootscale.configs.document import Document
+from rootscale.configs.places import guess_syntaxes
+from rootscale.configs.reading import Length, Reading, read_configuration
+from rootscale.configs.rows import Format
+from rootscale.configs.tools import FORMATS
+from rootscale.configs.unknown import check_options, foreign_sign, left_as_they_are
 from rootscale.plan import Plan
 from rootscale.rules import Rule
 from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number, stops
@@ -136,11 +137,11 @@ def _convert(
     check_options(document, known)
     if reading.row.not_in_files:
         raise ValueError(f"{known.optimizer}={document[known.optimizer]!r}: {reading.row.not_in_files}")
-    old = read_batch_size(document, known.layout, start, world_size)
-    batch = write_batch_size(document, known.layout, old, to)
+    old = read_batch_size(document, known.batch, start, world_size)
+    batch = write_batch_size(document, known.batch, old, to)
     plan = reading.plan(old, length)
     changes = reading.changes(plan.convert(batch.size, rule))
-    used = (*(one.path for one in reading.values), *known.layout.paths())
+    used = (*(one.path for one in reading.values), *known.batch.paths())
     left = left_as_they_are(((path, leaf.value) for path, leaf in document.leaves.items()), known, float(changes.kappa))
     notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes), *left)
     warnings = dict.fromkeys((*changes.warnings, *notes))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
 from rootscale.batch_size import BatchSize
+from rootscale.configs.rows import Batch, Source
 from rootscale.format import show
-from rootscale.integrations.configs.formats.row import Source
-from rootscale.integrations.configs.formats.table import Layout
 from rootscale.units import Number
 
-__all__ = ["AUTO", "BatchChange", "read_batch_size", "write_batch_size"]
+__all__ = ["AUTO", "BatchChange", "read_batch_size", "read_size", "write_batch_size"]
 
 #: What a configuration may have in the place of a number that is filled in elsewhere.
 AUTO = "auto"
+#: Larger numbers of samples or steps are mistakes.
+LARGEST = 10**15
+_FACTOR = re.compile(r"(?P<base>\d+(?:\.\d+)?)(?P<unit>[kmbt]?)(?:\^(?P<power>\d{1,2}))?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 @dataclass(frozen=True)
@@ -34,20 +38,41 @@ class BatchChange:
     warnings: tuple[str, ...] = ()
 
 
+def read_size(text: str) -> int | None:
+    """Return the number of samples or tokens that a text says, such as ``0.5M`` or ``2**19``; None if it is none.
+
+    The letters are powers of 1000.
+
+    >>> [read_size(text) for text in ("0.5M", "2**19", "512 * 1024", "4_096", "2**x")]
+    [500000, 524288, 524288, 4096, None]
+    """
+    size = Fraction(1)
+    for factor in text.replace("_", "").replace(" ", "").replace("**", "^").split("*"):
+        m = _FACTOR.fullmatch(factor)
+        if m is None:
+            return None
+        size *= (Fraction(m["base"]) * _UNITS[m["unit"].lower()]) ** int(m["power"] or 1)
+    return int(size) if size.denominator == 1 and 0 < size <= LARGEST else None
+
+
 def _count(source: Source, path: str, defaults: Mapping[str, int] = MappingProxyType({})) -> int | None:
     """A whole number above 0; the tool's default or None where there is none."""
     value = source[path] if path else None
     value = defaults.get(path) if value is None else value
+    if isinstance(value, str) and value != AUTO:
+        value = read_size(value) or value
     if value in (None, AUTO) or (isinstance(value, int) and not isinstance(value, bool) and value <= 0):
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{path} must be a whole number, got {value!r}")
+        raise ValueError(f'{path} must be a whole number, such as 512, "0.5M" or "2**19", got {value!r}')
+    if value > LARGEST:
+        raise ValueError(f"{path} must be a number of samples, got one of {len(str(value))} digits")
     return value
 
 
 def _given(option: str, value: BatchSize | Number | str) -> BatchSize:
     try:
-        size = BatchSize.of(value)
+        size = BatchSize.of((read_size(value) or value) if isinstance(value, str) else value)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
     if not isinstance(size.total, int):
@@ -56,7 +81,7 @@ def _given(option: str, value: BatchSize | Number | str) -> BatchSize:
 
 
 def read_batch_size(
-    source: Source, layout: Layout, start: BatchSize | Number | str | None, world_size: int | None
+    source: Source, layout: Batch, start: BatchSize | Number | str | None, world_size: int | None
 ) -> BatchSize:
     """Return the batch size of a configuration, with its layout where samples per backward and workers are known.
 
@@ -102,7 +127,7 @@ def read_batch_size(
     return BatchSize(total)
 
 
-def _here(source: Source, layout: Layout, micro: int | None) -> str:
+def _here(source: Source, layout: Batch, micro: int | None) -> str:
     """Return what a configuration has where the batch size is looked for."""
     if micro:
         return f"{layout.micro}={micro} is per worker"
@@ -116,7 +141,7 @@ def _last_stage(source: Source, path: str) -> int | None:
     return _count(source, items[-1]) if items else None
 
 
-def _ramp(source: Source, layout: Layout, kappa: Fraction) -> dict[str, int]:
+def _ramp(source: Source, layout: Batch, kappa: Fraction) -> dict[str, int]:
     """Every batch size of a ramp, converted: each stage keeps its samples and takes kappa times as many a step."""
     paths = [
         path
@@ -137,7 +162,7 @@ def _ramp(source: Source, layout: Layout, kappa: Fraction) -> dict[str, int]:
     return new
 
 
-def write_batch_size(source: Source, layout: Layout, old: BatchSize, to: BatchSize | Number | str) -> BatchChange:
+def write_batch_size(source: Source, layout: Batch, old: BatchSize, to: BatchSize | Number | str) -> BatchChange:
     """Return the new batch size and what to write for it: where only the total is given, the accumulation follows."""
     asked = _given("--to", to)
     new = old.at(asked)

@@ -1,12 +1,12 @@
-"""The table of formats as a page of the docs: every tool with what is converted, refused and left alone."""
+"""Write docs/integrations/formats.md, every tool with what is converted: ``python website/config_formats.py``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from rootscale.integrations.configs.formats import FORMATS, SIGNS, Format
-from rootscale.integrations.configs.formats.row import Field, unit_of
+from rootscale.configs.rows import Field, Format, Refusal, unit_of
+from rootscale.configs.tools import FORMATS, SIGNS
 
 __all__ = ["describe_format", "describe_formats"]
 
@@ -31,14 +31,14 @@ def describe_formats() -> str:
 
 def describe_format(known: Format) -> str:
     """Return the section of one format."""
-    layout = known.layout
-    batch = _names((layout.total, layout.micro, layout.accumulation, *layout.stages))
-    counts = "" if layout.counts == "samples" else f" ({layout.counts})"
+    sizes = known.batch
+    batch = _names((sizes.total, sizes.micro, sizes.accumulation, *sizes.stages))
+    counts = "" if sizes.counts == "samples" else f" ({sizes.counts})"
     rows = [
         ("known by", f"{' or '.join(_names(known.markers))}{''.join(f', and {_any(paths)}' for paths in known.also)}"),
         (
             "batch size",
-            f"{', '.join(batch)}{counts}{'' if layout.total or layout.all_workers else ', with `--world-size`'}",
+            f"{', '.join(batch)}{counts}{'' if sizes.total or sizes.all_workers else ', with `--world-size`'}",
         ),
         (f"optimizers (`{known.optimizer}`)", ", ".join(_names(known.optimizers))),
         ("their values", _values(known, (one for row in known.optimizers.values() for one in row.fields))),
@@ -52,7 +52,7 @@ def describe_format(known: Format) -> str:
         rows.append(("their values", _values(known, (one for row in known.schedules.values() for one in row.fields))))
     rows.append(("others", _values(known, known.fields)))
     if known.refusals:
-        rows.append(("refused", "; ".join(dict.fromkeys(_refused(one.path) for one in known.refusals))))
+        rows.append(("refused", "; ".join(dict.fromkeys(_refused(one) for one in known.refusals))))
     if known.left_alone:
         rows.append(("left alone", known.left_alone))
     table = "\n".join(f"| {name} | {text} |" for name, text in rows)
@@ -63,8 +63,10 @@ def _names(names: Iterable[str]) -> list[str]:
     return [f"`{name}`" for name in names if name]
 
 
-def _refused(path: str) -> str:
-    return "scripts of other programs" if path == "(program)" else f"`{path}`"
+def _refused(refusal: Refusal) -> str:
+    if refusal.path == "(program)":
+        return "scripts of other programs"
+    return f"no `{refusal.path}`" if refusal.missing else f"`{refusal.path}`"
 
 
 def _any(paths: str | tuple[str, ...]) -> str:
@@ -81,3 +83,9 @@ def _values(known: Format, fields: Iterable[Field]) -> str:
         if path not in units.setdefault(unit, []):
             units[unit].append(path)
     return "; ".join(f"{', '.join(paths)} ({unit})" for unit, paths in units.items())
+
+
+if __name__ == "__main__":
+    import places
+
+    (places.ROOT / "docs" / "integrations" / "formats.md").write_text(describe_formats(), encoding="utf-8")

@@ -10,19 +10,11 @@ from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
+from rootscale.configs.batch import AUTO, LARGEST
+from rootscale.configs.rows import PLAN_UNITS, Field, Format, OptimizerRow, ScheduleRow, Source, unit_of
 from rootscale.conversion import Conversion
 from rootscale.format import show
 from rootscale.hparams import DOMAINS, Optimizer
-from rootscale.integrations.configs.batch import AUTO
-from rootscale.integrations.configs.formats.row import (
-    PLAN_UNITS,
-    Field,
-    OptimizerRow,
-    ScheduleRow,
-    Source,
-    unit_of,
-)
-from rootscale.integrations.configs.formats.table import Format
 from rootscale.optimizers import FAMILIES
 from rootscale.plan import Plan
 from rootscale.rules import Rule
@@ -91,6 +83,7 @@ class Reading:
             raise ValueError(f"the run has {show(data['steps'])} steps, and --steps says {show(length.steps)}")
         epochs = self.source[self.format.epochs] if self.format.epochs else None
         if length.dataset_size is not None and "steps" not in data and isinstance(epochs, int | float) and epochs > 0:
+            _check_finite(self.format.epochs, epochs)
             data |= {"epochs": Fraction(epochs), "dataset_size": length.dataset_size}
         return Plan(self.record(), size, **data)
 
@@ -180,9 +173,7 @@ def _optimizer(source: Source, known: Format) -> OptimizerRow:
             f"{known.optimizer}={name!r}: there is no rule for this optimizer; "
             f"there is one for {', '.join(known.optimizers)}"
         )
-    if row.switch is not None and source[row.switch[0]] is row.switch[1]:
-        return replace(row, family=row.switch[2])
-    return row
+    return row if row.variant is None else replace(row, family=row.variant(source))
 
 
 def _schedule(source: Source, known: Format) -> ScheduleRow:
@@ -223,17 +214,18 @@ def _value(source: Source, one: Field, family: str, null: bool) -> int | float |
     if _auto(source, one) or not all(condition.holds(source) for condition in one.when):
         return None
     value, unit = source[one.path], unit_of(one, family)
-    if value is None and one.needed:
-        raise ValueError(f"{one.path} is not in the file, and {one.needed}; write it there")
-    if value is None and one.default is None:
-        return None
     if value is None:
-        _check_parents(source, one)
-        return None if any(source[path] for path in one.unless) else one.default
-    if one.text_is_other and isinstance(value, str):
+        default = one.default(source) if callable(one.default) else one.default
+        if default is not None:
+            _check_parents(source, one)
+        return default
+    if one.or_text and isinstance(value, str):
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{one.path} must be a number, got {value!r}")
+    _check_finite(one.path, value)
+    if unit in _COUNTS and value > LARGEST:
+        raise ValueError(f"{one.path} must be a number of steps, got {value!r}")
     if unit in _COUNTS and 0 < value < 1:
         return None  # a share of the run
     if value <= 0 and (unit in (*_COUNTS, "clip") or one.scaled is not None):
@@ -241,6 +233,15 @@ def _value(source: Source, one: Field, family: str, null: bool) -> int | float |
     if unit in DOMAINS:
         DOMAINS[unit](one.path, value)
     return value
+
+
+def _check_finite(path: str, value: float) -> None:
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        raise ValueError(f"{path} must be a finite number, got one of {len(str(value))} digits") from None
+    if not finite:
+        raise ValueError(f"{path} must be a finite number, got {value!r}")
 
 
 def _check_parents(source: Source, one: Field) -> None:

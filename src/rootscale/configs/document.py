@@ -1,6 +1,6 @@
 """A configuration file as text with known places: values are replaced where they stand, and nothing else moves.
 
-A syntax finds the values and their places (`rootscale.integrations.configs.syntaxes`). Writing is the same for all: put
+A syntax finds the values and their places (`rootscale.configs.places`). Writing is the same for all: put
 new text at the places, read the result again, and check that only those values have changed.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from rootscale.integrations.configs.syntaxes import SYNTAXES, Leaf, Path
+from rootscale.configs.places import SYNTAXES, Leaf, Path
 
 __all__ = ["Document"]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rootscale.integrations.configs.formats.row import (
+from rootscale.configs.rows import (
+    Batch,
     Field,
+    Format,
     OptimizerRow,
     Refusal,
     ScheduleRow,
@@ -11,7 +13,6 @@ from rootscale.integrations.configs.formats.row import (
     When,
     optimizer,
 )
-from rootscale.integrations.configs.formats.table import Format, Layout
 
 __all__ = ["TIMM"]
 
@@ -46,7 +47,7 @@ TIMM = Format(
     "args.yaml of timm's train.py, a file for its --config, or a script that starts it",
     ("YAML", "arguments"),
     ("opt", "lr_base"),
-    Layout("", "batch_size", "grad_accum_steps"),
+    Batch("", "batch_size", "grad_accum_steps"),
     also=("batch_size",),
     optimizer="opt",
     optimizers={"adam": _row("adam", _ADAM), "adamw": _row("adamw", _ADAM), "sgd": _SGD, "momentum": _SGD},

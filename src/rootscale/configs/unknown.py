@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from rootscale.configs.document import Document
+from rootscale.configs.places import UNNAMED
+from rootscale.configs.rows import Format
+from rootscale.configs.tools import SIGNS
 from rootscale.format import show
-from rootscale.integrations.configs.document import Document
-from rootscale.integrations.configs.formats import SIGNS, Format
-from rootscale.integrations.configs.syntaxes.python_text import UNNAMED
 
 __all__ = ["check_options", "foreign_sign", "left_as_they_are"]
 
