@@ -128,3 +128,22 @@ def test_no_function_has_the_name_of_its_module(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assert path.stem not in names, f"{relative(path)} defines {path.stem}"
+
+
+#: What a JAX user may be left without; the modules that only people with torch load.
+WITHOUT_TORCH = ("configs", "integrations/optax")
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH)
+def test_a_room_without_torch_loads_nothing_that_needs_it(room):
+    """As a graph, so that it is known where optax or jax is not installed too."""
+    start = {name for name, path in MODULES.items() if relative(path).startswith(room)}
+    loaded, waiting = set(start), list(start)
+    while waiting:
+        for name, line in imports(MODULES[waiting.pop()], lazy=False, types=False):
+            assert name.partition(".")[0] != "torch", f"{name} in line {line}"
+            parts = name.split(".")
+            for inner in (".".join(parts[:i]) for i in range(1, len(parts) + 1)):
+                if inner in MODULES and inner not in loaded:
+                    loaded.add(inner)
+                    waiting.append(inner)
