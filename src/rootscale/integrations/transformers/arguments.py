@@ -12,11 +12,11 @@ from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
+from rootscale.checkpoints.huggingface import layout_at
 from rootscale.configs.places import number
 from rootscale.configs.reading import Length, Reading, read_configuration
 from rootscale.configs.tools.trainer import LIVE_REFUSALS, TRANSFORMERS
 from rootscale.configs.unknown import left_as_they_are
-from rootscale.integrations.checkpoints.trainer_steps import layout_at
 from rootscale.rules import Rule
 from rootscale.units import Number
 

@@ -1,23 +1,25 @@
 """Checkpoint files of Lightning.
 
-The policy is that of `rootscale.integrations.lightning`: the Trainer's count of steps goes on, and the checkpoint keeps
-a record of every change of batch size. The callback there makes the same changes of what no checkpoint holds.
+A run at the new batch size looks as if it had always had it: the Trainer's count of steps is converted too, and the
+place in the present epoch.
 """
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rootscale.changes import Change
+from rootscale.checkpoints.contents import Keys, has_norms
+from rootscale.checkpoints.optimizers import SavedOptimizer, is_optimizer
+from rootscale.checkpoints.rebase import Contents, Request
+from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
+from rootscale.checkpoints.sources import TorchFile
 from rootscale.format import show
 from rootscale.rules import Rule
-from rootscale.training.checkpoints import Contents, Keys, Request, TorchFile
-from rootscale.training.checkpoints.finding import has_norms
-from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
-from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 from rootscale.units import UNITS
 
 __all__ = ["LightningFile", "is_lightning_file"]
@@ -76,9 +78,18 @@ class LightningFile(TorchFile):
             averages=averaged,
         )  # fmt: skip
 
-    def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
-        """Write the record of the change, and convert the place in the present epoch."""
+    def marked_kappa(self) -> Fraction:
+        """Return how far version 0.1 has converted the run; its callback kept a record of every change."""
         record = self.root.get(_RECORD)
+        frames = record["frames"] if isinstance(record, dict) else []
+        noted = math.prod((Fraction(one["kappa"]).limit_denominator(10**6) for one in frames), start=Fraction(1))
+        return noted if noted != 1 else super().marked_kappa()
+
+    def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
+        """Convert the counts of steps, and the place in the present epoch."""
+        record = self.root.pop(_RECORD, None)
+        if request.script_units:  # the callback of version 0.1 let the counts go on
+            return []
         if record is not None and int(record["batch_size"]) != request.before.total:
             raise ValueError(
                 f"{self.path.name} says that it was written at batch size {record['batch_size']}, but --from is "
@@ -86,16 +97,21 @@ class LightningFile(TorchFile):
             )
         before = request.before.accumulation if record is None else int(record["accumulation"])
         after = request.after.accumulation if request.after.laid_out else before
-        text = request.rule.name if isinstance(request.rule, Rule) else request.rule
-        frame = {
-            "kappa": float(request.kappa),
-            "rule": text or None,
-            "step": int(self.root["global_step"]),
-            "every": (before, after),
-        }
-        frames = [*(record["frames"] if record else []), frame]
-        self.root[_RECORD] = {"batch_size": int(request.after.total), "accumulation": after, "frames": frames}
-        return list(self._move(request, before, after))
+        return [*self._count_steps(request.kappa), *self._move(request, before, after)]
+
+    def _count_steps(self, kappa: Fraction) -> list[Change]:
+        """Convert the numbers of optimizer steps that the Trainer goes by."""
+        steps = int(self.root["global_step"])
+        used = int(Fraction(steps) / kappa)
+        self.root["global_step"] = used
+        loop = self.root.get("loops", {}).get("fit_loop", {})
+        if "_batches_that_stepped" in loop.get("epoch_loop.state_dict", {}):
+            loop["epoch_loop.state_dict"]["_batches_that_stepped"] = used
+        for name in ("automatic_optimization.optim_progress", "manual_optimization.optim_step_progress"):
+            progress = loop.get(f"epoch_loop.{name}", {})
+            for counts in _counts(progress):
+                counts |= {key: int(Fraction(value) / kappa) for key, value in counts.items()}
+        return [Change("global_step", steps, Fraction(steps) / kappa, UNITS["steps"], used)]
 
     def _move(self, request: Request, before: int, after: int) -> list[Change]:
         """Convert the number of batches that were taken in the present epoch, where it is not over."""
@@ -112,10 +128,11 @@ class LightningFile(TorchFile):
         now |= {stage: batches - (done - number) for stage, number in now.items()}
         return [Change("batches of this epoch", done, steps * after, UNITS["steps"], batches, note)]
 
-    def remaining(self, request: Request, rule: Rule) -> list[str]:
-        """Return what is left to the user; the callback of the integration does it."""
-        return [
-            "rootscale.integrations.lightning.RescaleCallback in the Trainer's callbacks reads the record in the "
-            "checkpoint and converts all that follows by itself; without it:",
-            *super().remaining(request, rule),
-        ]
+
+def _counts(progress: Any) -> list[dict[str, int]]:
+    """Return the dictionaries of counts within the state of a loop."""
+    if not isinstance(progress, dict):
+        return []
+    if progress and all(isinstance(value, int) and not isinstance(value, bool) for value in progress.values()):
+        return [progress]
+    return [counts for value in progress.values() for counts in _counts(value)]

@@ -1,7 +1,7 @@
 """The files that `torch.save` writes: read without executing anything, written again record by record.
 
 Such a file is an uncompressed zip. ``data.pkl`` has the objects, and ``data/0``, ``data/1``, ... the bytes of the
-tensors. A conversion reads the objects (`rootscale.training.checkpoints.pickled`) and maps the tensors into memory
+tensors. A conversion reads the objects (`rootscale.checkpoints.pickled`) and maps the tensors into memory
 without reading them. It writes new objects, and copies the records: those of tensors that are to be multiplied chunk by
 chunk, all others byte for byte.
 """
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from rootscale.training.checkpoints.pickled import Kept, Reference, dump, load, name_of
+from rootscale.checkpoints.pickled import Kept, Reference, callables_in, dump, load, name_of
 
 __all__ = ["Archive", "MappedFile", "Tell", "bytes_of"]
 
@@ -157,6 +157,11 @@ class Archive:
             raise ValueError(f"{file.path.name} is compressed; unpack it, or save it again with torch.save")
         self._folder = pickles[0].filename.removesuffix("data.pkl")
         self.root = load(self._pickle)
+
+    @cached_property
+    def callables(self) -> set[str]:
+        """The names that a program would call when it loads the file."""
+        return callables_in(self._pickle)
 
     @property
     def size(self) -> int:

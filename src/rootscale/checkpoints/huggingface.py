@@ -1,12 +1,14 @@
-"""Checkpoint folders of the Hugging Face `Trainer`.
+"""Checkpoint folders of Hugging Face: of the `Trainer`, and of Accelerate's ``save_state``.
 
-The policy is that of `rootscale.integrations.transformers`: the run at the new batch size looks as if it had always had
-it. Its steps are counted in the new unit, and its scheduler is at the new step of the new arguments' schedule.
+A Trainer's run at the new batch size looks as if it had always had it: its steps are counted in the new unit, and its
+scheduler is at the new step of the new arguments' schedule. `rootscale.integrations.transformers` counts them alike.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -14,25 +16,34 @@ from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change
+from rootscale.checkpoints.archive import Archive, MappedFile
+from rootscale.checkpoints.contents import Keys, has_norms
+from rootscale.checkpoints.dcp import DcpFolder, is_dcp_folder
+from rootscale.checkpoints.optimizers import SavedOptimizer, is_optimizer
+from rootscale.checkpoints.pickled import Kept
+from rootscale.checkpoints.rebase import Contents, Request
+from rootscale.checkpoints.safetensors import SafetensorsFile
+from rootscale.checkpoints.schedulers import SavedScheduler, frames_of, is_scheduler
+from rootscale.checkpoints.sources import Folder
 from rootscale.format import show
-from rootscale.integrations.checkpoints.trainer_steps import (
-    INTERVALS,
-    Epochs,
-    counted,
-    interval_at,
-    layout_at,
-    seen_again,
-    updates,
-)
 from rootscale.rules import Rule
-from rootscale.training.checkpoints import Contents, Folder, Keys, Request
-from rootscale.training.checkpoints.archive import Archive, MappedFile
-from rootscale.training.checkpoints.dcp import DcpFolder, is_dcp_folder
-from rootscale.training.checkpoints.pickled import Kept
-from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
 from rootscale.units import UNITS
 
-__all__ = ["TrainerFolder", "is_trainer_folder"]
+__all__ = [
+    "INTERVALS",
+    "AccelerateFolder",
+    "Epochs",
+    "TrainerFolder",
+    "counted",
+    "interval_at",
+    "is_accelerate_folder",
+    "is_trainer_folder",
+    "layout_at",
+    "seen_again",
+    "updates",
+]
+
+# ---- the Trainer
 
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"
 _OPTIMIZERS, _SCHEDULER = ("optimizer.pt", "optimizer.bin"), "scheduler.pt"
@@ -108,11 +119,7 @@ class TrainerFolder(Folder):
                 rows.append(Change(name, before, Fraction(before) / kappa, UNITS["steps"], self.state[name]))
         if self.state.get("train_batch_size") and new.laid_out:
             self.state["train_batch_size"] = int(new.micro)
-        entry = self.state.get("stateful_callbacks", {}).get(_CALLBACK)
-        if entry is not None:
-            held = entry["attributes"]
-            started = held.get("started_at", held.get("begun_at")) or held.get("batch_size") or old.to_json()
-            held |= {"batch_size": new.to_json(), "steps_at": new.to_json(), "started_at": started, "resumed": True}
+        self.state.get("stateful_callbacks", {}).pop(_CALLBACK, None)  # of version 0.1, which noted batch sizes there
         return rows
 
     def _laid_out(self, size: BatchSize) -> BatchSize:
@@ -167,7 +174,7 @@ class TrainerFolder(Folder):
         def convert(value: float) -> float:
             return float(rule.convert("eta", value, kappa))
 
-        if "_rootscale_frames" in held or not ("lr_lambdas" in held or "num_bad_epochs" in held):
+        if frames_of(held) or not ("lr_lambdas" in held or "num_bad_epochs" in held):
             raise ValueError(
                 f"{_SCHEDULER} is not of a scheduler that the Trainer makes (lr_scheduler_type): its clock is not known"
             )
@@ -180,16 +187,169 @@ class TrainerFolder(Folder):
 
     def remaining(self, request: Request, rule: Rule) -> list[str]:
         """Return what is left to the user: the arguments."""
+        kappa, forward = float(request.kappa), float(request.before.forward_kappa(request.after))
         return [
             "the training arguments: rootscale.integrations.transformers.scale_training_arguments(args, "
             f"to={request.after.to_json()!r}); clip, steps, warm-up and intervals are in them",
             "resume with trainer.train(resume_from_checkpoint=...) and an output_dir of its own, as steps are numbered "
             f"anew ({self.steps:,} is {self.new_steps:,} now)",
-            "BatchNorm's momentum and the decay of a parameter average, if there are any, are in no checkpoint: give "
-            "the Trainer RescaleCallback(batchnorm=True, ema=...)",
+            "BatchNorm's momentum and the decay of a parameter average are in no checkpoint: change them in your "
+            f"program (.1 becomes {show(float(rule.convert('batchnorm', 0.1, forward, 'BatchNorm momentum')))}, .999 "
+            f"becomes {show(float(rule.convert('ema', 0.999, kappa, 'EMA decay')))})",
         ]
 
 
 def _steps_row(name: str, before: int, kappa: Fraction) -> Change:
     after = Fraction(before) / kappa
     return Change(name, before, after, UNITS["steps"], math.ceil(after))
+
+
+# ---- the steps of a Trainer in another batch size
+
+#: Entries of ``trainer_state.json`` that are intervals in steps.
+INTERVALS = ("logging_steps", "eval_steps", "save_steps")
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The optimizer steps of one epoch, at the old and at the new batch size."""
+
+    old: int
+    new: int
+
+
+def updates(number: int, size: BatchSize, drop_last: bool) -> int:
+    """Return the optimizer steps in an epoch, as the Trainer counts them.
+
+    Args:
+        number: of samples in the data.
+        size: the batch size.
+        drop_last: whether a last batch that is not full is left out.
+    """
+    batch = int(size.forward)
+    batches = number // batch if drop_last else math.ceil(number / batch)
+    return max(1, math.ceil(batches / size.accumulation))
+
+
+def counted(step: int, old: BatchSize, new: BatchSize, epochs: Epochs | None) -> tuple[int, int]:
+    """Return a number of steps in steps of the new batch size, and how many samples are seen again.
+
+    Args:
+        step: steps of the old batch size.
+        old: that batch size.
+        new: the new one.
+        epochs: the steps in an epoch; None is one long epoch, as of a stream.
+    """
+    if epochs is None:
+        return divmod(step * int(old.total), int(new.total))
+    epoch, within = divmod(step, epochs.old)
+    steps, again = divmod(within * int(old.total), int(new.total))
+    return steps + epoch * epochs.new, again
+
+
+def seen_again(step: int, again: int, old: BatchSize, new: BatchSize) -> str:
+    """Return the warning that a new run starts in the middle of one of its steps."""
+    return (
+        f"{again} samples are seen again: after {step} steps of batch size {show(old.total)} the new run would be in "
+        f"the middle of a step of {show(new.total)}"
+    )
+
+
+def layout_at(old: BatchSize, new: BatchSize) -> BatchSize:
+    """Return a layout of another total: the workers stay, and the micro-batch too, or the largest below that divides.
+
+    Raises:
+        ValueError: the total does not divide among the workers.
+    """
+    if new.laid_out:
+        return new
+    each = Fraction(new.total) / old.workers
+    if each.denominator != 1:
+        below = int(each) * old.workers
+        near = f"{below} or {below + old.workers}" if below else f"{old.workers}"
+        raise ValueError(f"to={show(new.total)} does not divide among {old.workers} workers; {near} would")
+    micro = next(size for size in range(int(old.micro), 0, -1) if each % size == 0)
+    return BatchSize(micro, int(each) // micro, old.workers)
+
+
+def interval_at(value: Any, kappa: Fraction) -> Any:
+    """Return an interval in steps at the new batch size; a share of the run stays what it is."""
+    return value if not value or value < 1 else max(1, round(value / kappa))
+
+
+# ---- Accelerate
+
+
+def is_accelerate_folder(path: Path) -> bool:
+    """Return whether a folder is one of ``save_state``."""
+    return path.is_dir() and any(path.glob("random_states_*.pkl"))
+
+
+class AccelerateFolder(Folder):
+    """A folder of ``accelerator.save_state``."""
+
+    def __init__(self, path: Path, keys: Keys) -> None:
+        super().__init__(path, keys)
+        if any(path.glob("pytorch_model/*")) or any(path.glob("global_step*")):
+            raise ValueError(
+                f"{path.name} was written under DeepSpeed, in a layout of its own: make a universal checkpoint of it "
+                "(DeepSpeed's ds_to_universal.py) and convert that"
+            )
+        self.inner = {
+            one.parent.name: DcpFolder(one.parent, keys) for one in sorted(path.glob("optimizer_*/.metadata"))
+        }
+        self.optimizers = {name: self.open_archive(name) for name in _numbered(path, "optimizer")}
+        self.schedulers = {name: self.open_archive(name) for name in _numbered(path, "scheduler")}
+
+    @cached_property
+    def contents(self) -> Contents:
+        """What the folder holds."""
+        for name, archive in self.optimizers.items():
+            if not is_optimizer(archive.root):
+                raise ValueError(f"{name} of {self.path.name} is not the state_dict of a torch optimizer")
+        if not self.optimizers and not self.inner:
+            raise ValueError(f"{self.path.name} has no optimizer.bin, so that there is no run to convert")
+        for name, archive in self.schedulers.items():
+            if not is_scheduler(archive.root):
+                raise ValueError(
+                    f"{name} of {self.path.name} is of a scheduler that is not known (without last_epoch): make it "
+                    "anew for the new batch size (rootscale.Plan.at gives its steps and learning rates)"
+                )
+        sharded = [one for folder in self.inner.values() for one in folder.contents.optimizers]
+        return Contents(
+            [
+                *sharded,
+                *(
+                    SavedOptimizer(name, one.root["param_groups"], one.root["state"], one.tensor, self.keys.kind)
+                    for name, one in self.optimizers.items()
+                ),
+            ],
+            [
+                SavedScheduler(name.partition(".")[0], one.root, one.tensor, self.keys.interval)
+                for name, one in self.schedulers.items()
+            ],
+            batchnorm=has_norms(self._weights()),
+            averages=any("n_averaged" in one for one in self._objects()),
+        )
+
+    def _weights(self) -> list[str]:
+        """Return the names of the models' weights."""
+        names = [key for file in self.path.glob("model*.safetensors") for key in SafetensorsFile(file).keys()]  # noqa: SIM118
+        for file in self.path.glob("pytorch_model*.bin"):
+            names += list(Archive(MappedFile(file)).root)
+        return names
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
+        """Yield the states of objects that were registered for checkpointing."""
+        for file in sorted(self.path.glob("custom_checkpoint_*.pkl")):
+            root = Archive(MappedFile(file)).root
+            if isinstance(root, dict):
+                yield root
+
+
+def _numbered(path: Path, name: str) -> list[str]:
+    """Return the files ``name.bin``, ``name_1.bin``, ... of a folder."""
+    found: list[str] = []
+    while (path / (one := f"{name}_{len(found)}.bin" if found else f"{name}.bin")).is_file():
+        found.append(one)
+    return found

@@ -3,28 +3,27 @@
 ``.metadata`` says what there is and where. A key such as ``optimizer.state.layers.0.weight.exp_avg`` is of the state,
 ``optimizer.param_groups.0.lr`` of a group, and ``optimizer.param_groups.layers.0.weight.lr`` of the group of one
 parameter, where the optimizer's ``state_dict`` was flattened. Items that change are written anew, all others are copied
-byte for byte, and the metadata gets their new places.
+byte for byte, and the metadata gets their new places. torch's planners would do the same with all tensors of the
+checkpoint in memory at once (`benchmarks/dcp_memory.py` measures both).
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
 from torch import Tensor
 
-from rootscale.training.checkpoints.archive import Tell
-from rootscale.training.checkpoints.contents import Contents
-from rootscale.training.checkpoints.finding import Keys, check_schedulers, has_norms
-from rootscale.training.checkpoints.items import Items, nest, unnest
-from rootscale.training.checkpoints.saved import SavedOptimizer
-from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
-from rootscale.training.checkpoints.sources import Folder
+from rootscale.checkpoints.archive import Archive, MappedFile, Tell
+from rootscale.checkpoints.contents import Keys, check_schedulers, has_norms
+from rootscale.checkpoints.optimizers import SavedOptimizer
+from rootscale.checkpoints.pickled import Kept, dump, load
+from rootscale.checkpoints.rebase import Contents
+from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
+from rootscale.checkpoints.sources import Folder
 
 __all__ = ["DcpFolder", "is_dcp_folder"]
 
@@ -46,6 +45,7 @@ class DcpFolder(Folder):
         self._groups: dict[str, list[tuple[dict[str, Any], list[str]]]] = {}  # of each optimizer, with their owners
         self._held: dict[str, dict[str, Any]] = {}  # the attributes of each scheduler
         self._values: dict[str, Any] = {}  # of the items that are no tensors, as they were read
+        self._counts: dict[str, int] = {}  # the counters that the user named
 
     def _value(self, key: str) -> Any:
         """Return the value of an item: a mapped tensor, for a tensor, or what was saved."""
@@ -84,7 +84,15 @@ class DcpFolder(Folder):
         if not self.keys.scheduler:
             check_schedulers({key.partition(".")[0]: {"a": key} for key in names}, self._held)
         averaged = any(key.rpartition(".")[2] == "n_averaged" for key in names)
-        return Contents(optimizers, schedulers, batchnorm=has_norms(names), averages=averaged)
+        named = {key: (self._counts, key) for key in self.keys.counters}
+        for key in named:
+            value = self._value(key) if key in self.items else None
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(
+                    f"--counter {key} must be a whole number in the checkpoint; there are {', '.join(names)[:200]}"
+                )
+            self._counts[key] = value
+        return Contents(optimizers, schedulers, batchnorm=has_norms(names), averages=averaged, named=named)
 
     def _state(self, prefix: str) -> dict[Any, dict[str, Any]]:
         """Return the state of each parameter; of a tensor in pieces the first one stands for all."""
@@ -116,14 +124,6 @@ class DcpFolder(Folder):
         for name in self.items.files():
             with open(target / name, "wb") as file:
                 self._write_items(file, name, changed, scaled, tell)
-        first = self.items.files()[0]
-        with open(target / first, "ab") as file:
-            for key, value in changed.items():
-                if key not in self.items:
-                    start = file.tell()
-                    torch.save(value, data := io.BytesIO())
-                    file.write(data.getvalue())
-                    self.items.add(key, self._path(key), first, start, file.tell() - start)
         known = {*self.items.files(), ".metadata"}
         for path in self.files():
             if path.as_posix() not in known:
@@ -175,6 +175,7 @@ class DcpFolder(Folder):
         for prefix, held in self._held.items():
             start = f"{prefix}." if prefix else ""
             now |= {f"{start}{'.'.join(map(str, path))}": value for path, value in unnest(held)}
+        now |= self._counts
         params = {key for key in self._values if key.endswith(".params")}
         for key in self._values.keys() - now.keys() - params:
             self.items.drop(key)
@@ -183,14 +184,6 @@ class DcpFolder(Folder):
             for key, value in now.items()
             if not isinstance(value, Tensor) and (key not in self._values or self._values[key] != value)
         }
-
-    def _path(self, key: str) -> tuple[Any, ...]:
-        """Return the path of a new key, in the form of those beside it."""
-        stem, _, name = key.rpartition(".")
-        beside = next(one for one in self.items.keys() if one.rpartition(".")[0] == stem)  # noqa: SIM118
-        path = self.items.path_of(beside)
-        last = str(path[-1])
-        return (*path[:-1], f"{last.rpartition('.')[0]}.{name}" if "." in last else name)
 
 
 def _tensor(value: Any) -> Tensor | None:
@@ -210,3 +203,138 @@ def _merged(owners: Mapping[str, dict[str, Any]]) -> Iterator[tuple[dict[str, An
         merged["params"].append(owner)
         same.append(owner)
     yield from found.values()
+
+
+# ---- the items and their places
+
+
+class Item:
+    """One thing that was saved: a tensor, a piece of a tensor, or a value.
+
+    Args:
+        file: that it is in.
+        info: its place there, as the metadata has it.
+    """
+
+    def __init__(self, file: MappedFile, info: Kept) -> None:
+        self.file, self._info = file, info
+        self.start, self.size = int(info.attributes()["offset"]), int(info.attributes()["length"])
+
+    @cached_property
+    def archive(self) -> Archive:
+        """What was saved; each item is a file of `torch.save` by itself."""
+        if self._info.attributes().get("transform_descriptors"):
+            raise ValueError(
+                f"{self.file.path.name} was written with transforms (compression); load it and save it without them"
+            )
+        return Archive(self.file, self.start, self.size)
+
+    def place(self, start: int, size: int) -> None:
+        """Change the place in the metadata."""
+        self._info.attributes().update(offset=start, length=size)
+
+
+class Items:
+    """All items of a folder.
+
+    Args:
+        folder: of DCP.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._raw = (folder / ".metadata").read_bytes()
+        self._root: Kept = load(self._raw)
+        held = self._root.attributes()
+        if "storage_data" not in held or not isinstance(held["storage_data"], dict):
+            raise ValueError(f"{folder.name} has a .metadata file that is not one of torch.distributed.checkpoint")
+        self._storage, self._described = held["storage_data"], held["state_dict_metadata"]
+        self._paths = held.get("planner_data") or {}
+        files: dict[str, MappedFile] = {}
+        self._items: dict[str, list[Item]] = {}
+        for index, info in self._storage.items():
+            name = info.attributes()["relative_path"]
+            if name not in files:
+                files[name] = MappedFile(folder / name)
+            self._items.setdefault(index.attributes()["fqn"], []).append(Item(files[name], info))
+        self._files = sorted(files)
+        self._mapped = files
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._items
+
+    def __getitem__(self, key: str) -> Item:
+        return self._items[key][0]
+
+    def pieces(self, key: str) -> int:
+        """Return how many pieces a key was saved in."""
+        return len(self._items[key])
+
+    def keys(self) -> list[str]:
+        """Return the keys of all items."""
+        return list(self._items)
+
+    def files(self) -> list[str]:
+        """Return the names of the files that the items are in."""
+        return self._files
+
+    def path_of(self, key: str) -> tuple[Any, ...]:
+        """Return the path of a key in what was saved."""
+        path: tuple[Any, ...] = self._paths.get(key) or tuple(
+            int(part) if part.isdigit() else part for part in key.split(".")
+        )
+        return path
+
+    def opened(self) -> Iterator[tuple[str, Item]]:
+        """Yield the items whose value has been read, by key."""
+        for key, pieces in self._items.items():
+            if "archive" in vars(pieces[0]):
+                yield key, pieces[0]
+
+    def of_file(self, name: str) -> list[tuple[str, Item]]:
+        """Return the items of a file, in their order, by key."""
+        held = [(key, one) for key, pieces in self._items.items() for one in pieces if one.file is self._mapped[name]]
+        return sorted(held, key=lambda one: one[1].start)
+
+    def drop(self, key: str) -> None:
+        """Leave out an item."""
+        del self._items[key], self._described[key]
+        for index in [one for one in self._storage if one.attributes()["fqn"] == key]:
+            del self._storage[index]
+        self._paths.pop(key, None)
+
+    def metadata(self) -> bytes:
+        """Return the bytes of the metadata as they are now."""
+        return dump(self._root, self._raw)
+
+
+def nest(flat: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:
+    """Return values by path as nested dictionaries, and lists where a path has numbers.
+
+    >>> nest({("a", "b"): 1, ("c", 0, "d"): 2})
+    {'a': {'b': 1}, 'c': [{'d': 2}]}
+    """
+    made: dict[Any, Any] = {}
+    for path, value in flat.items():
+        place = made
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = value
+
+    def lists(thing: Any) -> Any:
+        if not isinstance(thing, dict):
+            return thing
+        held = {key: lists(value) for key, value in thing.items()}
+        return list(held.values()) if held and all(isinstance(key, int) for key in held) else held
+
+    result: dict[str, Any] = lists(made)
+    return result
+
+
+def unnest(held: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the values of nested dictionaries, and of lists of them, by path, as `nest` takes them."""
+    inner = isinstance(held, list) and held and all(isinstance(one, dict) for one in held)
+    if isinstance(held, dict) or inner:
+        for key, value in held.items() if isinstance(held, dict) else enumerate(held):
+            yield from unnest(value, (*path, key))
+    else:
+        yield path, held

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from rootscale.training.checkpoints.contents import Contents
-from rootscale.training.checkpoints.pickled import Kept, name_of
-from rootscale.training.checkpoints.saved import SavedOptimizer, is_optimizer
-from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
+from rootscale.checkpoints.optimizers import SavedOptimizer, is_optimizer
+from rootscale.checkpoints.pickled import Kept, name_of
+from rootscale.checkpoints.rebase import Contents
+from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
 
 __all__ = ["Keys", "check_schedulers", "find_contents", "has_norms"]
 
@@ -34,12 +34,14 @@ class Keys:
         scheduler: keys of the schedulers; none are found.
         kind: the family of the optimizers; None is found.
         interval: of the schedulers, ``step`` or ``epoch``; None is found.
+        counters: keys of numbers that count steps, such as ``iter_num``.
     """
 
     optimizer: Sequence[str] = ()
     scheduler: Sequence[str] = ()
     kind: str | None = None
     interval: str | None = None
+    counters: Sequence[str] = ()
 
 
 def _walk(thing: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -91,7 +93,21 @@ def find_contents(root: Any, tensor: Callable[[Any], Tensor | None], keys: Keys,
         any(has_norms(one) for one in found.values()),
         any(_is_average(path, one) for path, one in found.items()),
         _counters({path: one for path, one in found.items() if not (is_optimizer(one) or is_scheduler(one))}),
+        named={path: _counter(root, path) for path in keys.counters},
     )
+
+
+def _counter(root: Any, path: str) -> tuple[Any, Any]:
+    """Return the dictionary that a counter is in, and its key there."""
+    above, _, name = path.rpartition(".")
+    holder = _follow(root, above, "--counter") if above else root
+    if not isinstance(holder, dict) or name not in holder:
+        there = ", ".join(map(str, holder)) if isinstance(holder, dict) else name_of(holder)
+        raise ValueError(f"--counter {path}: there is no {name!r}; there are {there[:200]}")
+    value = holder[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"--counter {path} must be a whole number of steps, got {name_of(value)} {str(value)[:50]}")
+    return holder, name
 
 
 def _counters(found: Mapping[str, Any]) -> dict[str, int]:
@@ -106,7 +122,8 @@ def _counters(found: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _at(root: Any, path: str, fits: Callable[[Any], bool], option: str) -> Any:
+def _follow(root: Any, path: str, option: str) -> Any:
+    """Return what is at a dotted path."""
     thing = root
     for part in path.split("."):
         if isinstance(thing, dict) and part in thing:
@@ -115,7 +132,12 @@ def _at(root: Any, path: str, fits: Callable[[Any], bool], option: str) -> Any:
             thing = thing[int(part)]
         else:
             there = ", ".join(map(str, thing)) if isinstance(thing, dict) else type(thing).__name__
-            raise ValueError(f"{option} {path}: there is no {part!r}; there are {there}")
+            raise ValueError(f"{option} {path}: there is no {part!r}; there are {there[:200]}")
+    return thing
+
+
+def _at(root: Any, path: str, fits: Callable[[Any], bool], option: str) -> Any:
+    thing = _follow(root, path, option)
     if not fits(thing):
         what = "an optimizer's" if option == "--optimizer-key" else "a scheduler's"
         raise ValueError(f"{option} {path} is not {what} state_dict, but a {name_of(thing)}")

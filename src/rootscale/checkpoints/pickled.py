@@ -12,11 +12,13 @@ import collections
 import copyreg
 import io
 import pickle
+import pickletools
+import re
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
-__all__ = ["Kept", "Reference", "dump", "load", "name_of", "number_of"]
+__all__ = ["Kept", "Reference", "callables_in", "dump", "load", "name_of", "number_of"]
 
 _NOTHING = object()
 
@@ -138,12 +140,52 @@ class _Pickler(_Python):  # type: ignore[misc]
     dispatch: ClassVar[dict[Any, Any]] = {**_Python.dispatch, type: save_type}
 
 
+#: Names that make tensors, numbers and containers again.
+_TRUSTED = re.compile(
+    r"torch\.(?:_utils\._rebuild\w+|_tensor\._rebuild\w+|\w*Storage|storage\.\w+|Size|device|dtype|nn\.parameter\.\w+"
+    r"|u?int\d+|b?float\d\w*|complex\d+|bool|serialization\._get_layout|distributed\.checkpoint\.metadata\.\w+)"
+    r"|numpy\.(?:dtype|ndarray|_?core\.(?:multiarray|numeric)\.\w+)|collections\.\w+|_codecs\.encode|copyreg\.\w+"
+    r"|(?:builtins|__builtin__)\.(?:set|frozenset|dict|list|tuple|complex|bytearray|slice|range|int|float|str|bytes)"
+)
+#: Operations that put something into the pickle's memory, with the place as their argument.
+_PUTS = {"PUT", "BINPUT", "LONG_BINPUT"}
+
+
 def load(data: bytes) -> Any:
     """Return what a pickle holds, with `Kept` objects for all that it would have called."""
     try:
+        _check(data)
         return _Unpickler(io.BytesIO(data)).load()
+    except (RecursionError, MemoryError, OverflowError):
+        raise ValueError("the pickle in it cannot be read (it asks for more memory than there is)") from None
     except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, TypeError, KeyError) as error:
         raise ValueError(f"the pickle in it cannot be read ({error})") from None
+
+
+def _check(data: bytes) -> None:
+    """Refuse a pickle that would take much more memory than it has bytes, before Python reserves it.
+
+    Python reserves as many places as the largest number of one, and the bytes of a text or an array before it reads
+    them; a pickle of a few hundred bytes can ask for all memory.
+    """
+    try:
+        for operation, argument, position in pickletools.genops(data):
+            if operation.name in _PUTS and isinstance(argument, int) and argument > len(data):
+                raise ValueError(
+                    f"the pickle in it cannot be read (byte {position} asks for {argument:,} places in memory, and the "
+                    f"pickle has {len(data):,} bytes)"
+                )
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if "cannot be read" in text else f"the pickle in it cannot be read ({text})") from None
+
+
+def callables_in(data: bytes) -> set[str]:
+    """Return the names that a pickle has a program call, but for those of tensors, numbers and containers."""
+    unpickler = _Unpickler(io.BytesIO(data))
+    unpickler.load()
+    names = {f"{module}.{name}" for module, name in unpickler.names}
+    return {name for name in names if not _TRUSTED.fullmatch(name)}
 
 
 def dump(thing: Any, like: bytes) -> bytes:

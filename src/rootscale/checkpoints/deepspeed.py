@@ -15,13 +15,14 @@ from typing import Any
 
 from torch import Tensor
 
-from rootscale.changes import Change, key_of
+from rootscale.changes import Change
+from rootscale.checkpoints.contents import Keys, has_norms
+from rootscale.checkpoints.optimizers import SavedOptimizer
+from rootscale.checkpoints.rebase import Contents, Request
+from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
+from rootscale.checkpoints.sources import Folder
 from rootscale.format import show
 from rootscale.rules import Rule
-from rootscale.training.checkpoints import Contents, Folder, Keys, Request
-from rootscale.training.checkpoints.finding import has_norms
-from rootscale.training.checkpoints.saved import SavedOptimizer
-from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 from rootscale.units import UNITS
 
 __all__ = ["UniversalFolder", "is_deepspeed_folder"]
@@ -114,7 +115,7 @@ class UniversalFolder(Folder):
         return [
             f"the configuration: rootscale convert ds_config.json --to {show(request.after.total)} -o ...; it has the "
             "batch size, the scheduler and the clip",
-            *(line for line in self.contents.remaining(request, rule) if key_of(line) == "restore"),
+            *(line for line in self.contents.remaining(request, rule) if line.startswith(("BatchNorm", "the decay"))),
         ]
 
 

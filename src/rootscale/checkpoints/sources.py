@@ -7,15 +7,17 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rootscale.changes import Change
+from rootscale.checkpoints.archive import CHUNK, Archive, MappedFile, Tell
+from rootscale.checkpoints.contents import Keys, find_contents
+from rootscale.checkpoints.rebase import Contents, Request, marked_kappa
+from rootscale.checkpoints.schedulers import frames_of
 from rootscale.rules import Rule
-from rootscale.training.checkpoints.archive import CHUNK, Archive, MappedFile, Tell
-from rootscale.training.checkpoints.contents import Contents, Request
-from rootscale.training.checkpoints.finding import Keys, find_contents
 
 __all__ = ["Folder", "Source", "TorchFile"]
 
@@ -39,6 +41,21 @@ class Source(ABC):
     def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
         """Convert what the tool itself counts, and return the rows to report; called before all else is converted."""
         return []
+
+    def marked_kappa(self) -> Fraction:
+        """Return how far version 0.1 has converted the run beyond its script; 1 where it has not."""
+        kappa = marked_kappa(self.contents)[0]
+        frames = [frame for one in self.contents.schedulers for frame in frames_of(one.attributes)]
+        if kappa == 1 and frames:
+            raise ValueError(
+                "the scheduler is in other units than the optimizer's state; resume both with rootscale 0.1 and save"
+            )
+        return kappa
+
+    @property
+    def callables(self) -> set[str]:
+        """The names in its pickles that a program would call when it loads them, but for those of known libraries."""
+        return set()
 
     def finish(self, request: Request, rule: Rule) -> None:  # noqa: B027
         """Do what has to wait until all else is converted, and before it is written."""
@@ -76,6 +93,11 @@ class TorchFile(Source):
         return find_contents(self.archive.root, self.archive.tensor, self.keys, self.path.name)
 
     @property
+    def callables(self) -> set[str]:
+        """The names that a program would call when it loads the file."""
+        return self.archive.callables
+
+    @property
     def size(self) -> int:
         """The bytes to be written."""
         return self.archive.size
@@ -110,6 +132,12 @@ class Folder(Source):
         """Return what a JSON file in the folder holds, which will be written anew."""
         self.documents[name] = json.loads((self.path / name).read_text(encoding="utf-8"))
         return self.documents[name]
+
+    @property
+    def callables(self) -> set[str]:
+        """The names that a program would call when it loads the files that change."""
+        inner = (one.callables for one in self.inner.values())
+        return set().union(*(one.callables for one in self.archives.values()), *inner)
 
     def files(self) -> list[Path]:
         """Return the paths of all files in the folder."""

@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rootscale.checkpoints.archive import MappedFile, Tell, bytes_of
+from rootscale.checkpoints.contents import Keys
+from rootscale.checkpoints.optimizers import SavedOptimizer
+from rootscale.checkpoints.rebase import Contents, Request
+from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
+from rootscale.checkpoints.sources import Folder
 from rootscale.rules import Rule
-from rootscale.training.checkpoints import Contents, Folder, Keys, Request
-from rootscale.training.checkpoints.archive import MappedFile, Tell, bytes_of
-from rootscale.training.checkpoints.saved import SavedOptimizer
-from rootscale.training.checkpoints.saved_scheduler import SavedScheduler, is_scheduler
 
 __all__ = ["SafetensorsFile", "SafetensorsFolder", "is_safetensors_folder"]
 
@@ -122,7 +124,8 @@ class SafetensorsFolder(Folder):
         self.in_header = not beside
         self.scheduler = self.open_document(schedulers[0].relative_to(path).as_posix()) if schedulers else None
         counter = found.parent / "training_step.json"
-        self.step = json.loads(counter.read_text())["step"] if counter.is_file() else None
+        self.step_name = counter.relative_to(path).as_posix()
+        self.step = json.loads(counter.read_text()) if counter.is_file() else None
 
     @cached_property
     def contents(self) -> Contents:
@@ -145,7 +148,14 @@ class SafetensorsFolder(Folder):
         if held is not None and not is_scheduler(held):
             raise ValueError(f"{self.path.name} has a scheduler that is not known (without last_epoch)")
         schedulers = [SavedScheduler("scheduler", held, _tensor, self.keys.interval)] if held is not None else []
-        return Contents([saved], schedulers, counters={} if self.step is None else {"step": self.step})
+        named: dict[str, tuple[Any, Any]] = {}
+        if self.step is not None and "step" in self.keys.counters:
+            self.step = self.open_document(self.step_name)
+            named = {"step": (self.step, "step")}
+        if unknown := set(self.keys.counters) - set(named):
+            raise ValueError(f"--counter {min(unknown)}: a folder in safetensors has no counter but step")
+        counters = {"step": self.step["step"]} if self.step is not None else {}
+        return Contents([saved], schedulers, counters=counters, named=named)
 
     def finish(self, request: Request, rule: Rule) -> None:
         """Put the groups back into the header, where they are there."""

@@ -11,7 +11,7 @@ import time
 
 import pytest
 import torch
-from live import net, train
+from saved_runs import net, train
 
 from rootscale.cli import main
 
@@ -36,14 +36,15 @@ def test_the_command_shows_every_change_and_what_is_left_and_writes(checkpoint, 
     for words in (
         "batch size 16 -> 64, kappa = 4, rule sqrt",
         "keeps sigma0 = sigma * eta",
-        "scheduler clock",
-        "restore_(optimizer, scheduler=scheduler, model=model)",
-        "step = 8 is kept",
+        "scheduler.T_max 100 25",
+        "step = 8 is kept: if it counts steps, --counter step makes it 2",
         ".1 becomes 0.3439",
         f"written to {out}",
     ):
         assert words in text
-    assert torch.load(out, weights_only=True)["optimizer"]["param_groups"][0]["rootscale_batch_size"] == 64
+    held = torch.load(out, weights_only=True)
+    assert (held["scheduler"]["T_max"], held["step"]) == (25, 8)
+    assert not any(str(key).startswith("rootscale") for key in held["optimizer"]["param_groups"][0])
 
 
 def test_every_counter_of_steps_is_named_and_settings_are_not(checkpoint, capsys):
@@ -53,8 +54,19 @@ def test_every_counter_of_steps_is_named_and_settings_are_not(checkpoint, capsys
     assert main(["checkpoint", str(checkpoint), "--from", "16", "--to", "64"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for name, value in (("iter_num", 32), ("step_count", 8), ("train_state.step", 8)):
-        assert f"{name} = {value} is kept: if it counts steps, as many samples are {value // 4} of them now" in text
+        assert f"{name} = {value} is kept: if it counts steps, --counter {name} makes it {value // 4}" in text
     assert "max_iters" not in text
+
+
+def test_counters_are_converted_by_their_names(checkpoint, capsys):
+    held = torch.load(checkpoint, weights_only=True)
+    torch.save(held | {"iter_num": 32}, checkpoint)
+    out = checkpoint.with_name("out.pt")
+    words = ["checkpoint", str(checkpoint), "--from", "16", "--to", "64", "--counter", "iter_num", "--counter", "step"]
+    assert main([*words, "-o", str(out)]) == 0
+    found = torch.load(out, weights_only=True)
+    assert (found["iter_num"], found["step"]) == (8, 2)
+    assert "is kept" not in capsys.readouterr().out
 
 
 def test_nothing_is_written_without_an_output(checkpoint, capsys):
@@ -79,6 +91,9 @@ def test_changes_are_printed_as_json(checkpoint, capsys):
         (["--from", "16", "--to", "64", "--optimizer-key", "opt"], "there is no 'opt'; there are model, optimizer"),
         (["--from", "16", "--to", "64", "--format", "tape"], "format must be one of dcp"),
         (["--from", "0", "--to", "64"], "batch_size"),
+        (["--to", "64"], "give the batch size that it was written at (--from)"),
+        (["--script-units"], "last.pt has no marks of version 0.1"),
+        (["--from", "16", "--to", "64", "--counter", "iter"], "--counter iter: there is no 'iter'; there are model"),
     ],
 )
 def test_mistakes_end_in_one_line_and_exit_code_2(checkpoint, capsys, options, text):
@@ -107,7 +122,7 @@ def test_what_a_killed_conversion_left_is_removed(checkpoint):
 def test_a_killed_conversion_leaves_no_checkpoint_and_the_next_one_cleans_up(checkpoint):
     out = checkpoint.with_name("out.pt")
     program = (
-        "import sys, time, rootscale.integrations.checkpoints as c\n"
+        "import sys, time, rootscale.checkpoints as c\n"
         "def slow(what, share):\n"
         "    print(share, flush=True)\n"
         "    time.sleep(60)\n"
