@@ -9,14 +9,14 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "rootscale"
 FILES = sorted(SOURCE.rglob("*.py"))
 #: The rooms, lowest first; an arrow may point from a room to itself and to those before it.
-ROOMS = ("idea", "compare", "training", "theory", "lab", "report", "integrations", "paper", "cli")
+ROOMS = ("idea", "compare", "configs", "training", "checkpoints", "theory", "lab", "report", "integrations", "paper", "cli")
 #: Rooms on one floor know nothing of each other.
 APART = {("integrations", "report"), ("report", "integrations"), ("paper", "integrations"), ("integrations", "paper")}
 #: What comes with rootscale, by the lowest room that may import it.
 REQUIRED = {"numpy": "idea", "torch": "training", "rich": "cli"}
 #: Modules that are programs: they have a command line of their own, and print.
 PROGRAMS = ("paper/experiments/", "paper/results.py")
-OPTIONAL_ROOMS = ("compare", "report", "integrations", "paper", "cli")
+OPTIONAL_ROOMS = ("compare", "configs", "report", "integrations", "paper", "cli")
 STANDARD = set(__import__("sys").stdlib_module_names)
 
 
@@ -129,3 +129,22 @@ def test_no_function_has_the_name_of_its_module(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assert path.stem not in names, f"{relative(path)} defines {path.stem}"
+
+
+#: What a JAX user may be left without; the modules that only people with torch load.
+WITHOUT_TORCH = ("configs", "integrations/optax")
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH)
+def test_a_room_without_torch_loads_nothing_that_needs_it(room):
+    """As a graph, so that it is known where optax or jax is not installed too."""
+    start = {name for name, path in MODULES.items() if relative(path).startswith(room)}
+    loaded, waiting = set(start), list(start)
+    while waiting:
+        for name, line in imports(MODULES[waiting.pop()], lazy=False, types=False):
+            assert name.partition(".")[0] != "torch", f"{name} in line {line}"
+            parts = name.split(".")
+            for inner in (".".join(parts[:i]) for i in range(1, len(parts) + 1)):
+                if inner in MODULES and inner not in loaded:
+                    loaded.add(inner)
+                    waiting.append(inner)

@@ -10,7 +10,7 @@ from typing import Any
 from rootscale.hparams import Optimizer
 from rootscale.units import Status
 
-__all__ = ["Family", "Fields", "Spelling"]
+__all__ = ["Family", "Fields", "Spelling", "kind_of_rmsprop"]
 
 #: One or several fields of a record that a tool keeps under one name, such as torch's ``betas``.
 Fields = str | tuple[str, ...]
@@ -159,6 +159,11 @@ class Family:
         known = {*(name.partition("[")[0] for name in spelling.state), *spelling.codes.values(), *spelling.kept}
         held = {str(name) for state in states for name, value in state.items() if _has_numbers(value)}
         return sorted(held - known)
+
+
+def kind_of_rmsprop(optimizer: Any, group: Mapping[str, Any]) -> str:
+    """Return the family of a group of RMSprop, as torch and optax have it: centered, with momentum or neither."""
+    return "rmsprop-centered" if group.get("centered") else "rmsprop-momentum" if group.get("momentum") else "rmsprop"
 
 
 def _has_numbers(value: object) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import registry
 
 from rootscale import __version__, cli
-from rootscale.integrations.configs import FORMATS
+from rootscale.configs import FORMATS
 from rootscale.optimizers import FAMILIES
 from rootscale.paper.stored import finals_of
 

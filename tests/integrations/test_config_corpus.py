@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rootscale.integrations.configs import FORMATS, convert_text
-from rootscale.integrations.configs.batch import read_batch_size
-from rootscale.integrations.configs.converter import read_document
+from rootscale.configs import FORMATS, convert_text
+from rootscale.configs.batch import read_batch_size
+from rootscale.configs.convert import read_document
 from rootscale.rules import RULES
 
 CORPUS = yaml.safe_load(Path(__file__).with_name("config_corpus.yaml").read_text())
@@ -30,11 +30,11 @@ def expected_value(value):
 
 def outcome(tool, case):
     """Return ``right`` or ``refused``, or what is wrong."""
-    text, world_size = case["text"], None if FORMATS[tool].layout.total else 8
+    text, world_size = case["text"], None if FORMATS[tool].batch.total else 8
     try:
         document, known = read_document(text)
         try:
-            total = int(read_batch_size(document, known.layout, None, world_size).total)
+            total = int(read_batch_size(document, known.batch, None, world_size).total)
         except ValueError:
             total = 64  # it is refused for another reason
         result = convert_text(text, KAPPA * total, world_size=world_size)

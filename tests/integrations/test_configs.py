@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from config_formats import describe_format, describe_formats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rootscale import AdamW, BatchSize, Plan
 from rootscale.cli import main
-from rootscale.integrations.configs import FORMATS, Length, convert_file
-from rootscale.integrations.configs import convert_text as convert
-from rootscale.integrations.configs.catalog import describe_format, describe_formats
-from rootscale.integrations.configs.converter import read_document
-from rootscale.integrations.configs.document import Document
-from rootscale.integrations.configs.formats.row import PLAN_UNITS, UNIT_KEYS, unit_of
+from rootscale.configs import FORMATS, Length, convert_file
+from rootscale.configs import convert_text as convert
+from rootscale.configs.convert import read_document
+from rootscale.configs.document import Document
+from rootscale.configs.rows import PLAN_UNITS, UNIT_KEYS, unit_of
 from rootscale.rules import rule_text
 from rootscale.units import UNITS
 
@@ -934,6 +934,109 @@ def test_a_value_outside_its_domain_is_named_by_its_path():
         convert(deepspeed().replace("0.001", "-0.001"), 1024)
     with pytest.raises(ValueError, match=r"optimizer\.params\.betas\.0 must be in \[0, 1\), got 1\.5"):
         convert(deepspeed().replace("0.98", "1.5"), 1024)
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("lr-warmup-iters", "inf", r"lr_warmup_iters must be a finite number, got inf"),
+        ("lr-decay-iters", "1e400", r"lr_decay_iters must be a finite number, got inf"),
+        ("lr-decay-iters", HUGE, r"lr_decay_iters must be a finite number, got one of 400 digits"),
+        ("train-iters", "1e18", r"train_iters must be a number of steps, got 1e\+18"),
+        ("min-lr", "inf", r"min_lr must be a finite number, got inf"),
+        ("clip-grad", "nan", r"clip_grad must be a finite number, got nan"),
+        ("global-batch-size", HUGE, r"global_batch_size must be a number of samples, got one of 400 digits"),
+        ("global-batch-size", "inf", r"global_batch_size must be a whole number, such as 512, .*, got inf"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_refused_by_its_name(option, value, message, tmp_path, capsys):
+    words = {"lr": "1e-3", "train-iters": "100", "global-batch-size": "64", option: value}
+    path = tmp_path / "run.sh"
+    path.write_text(f"pretrain_gpt.py {' '.join(f'--{name} {word}' for name, word in words.items())}\n")
+    assert main(["convert", str(path), "--to", "256"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_length_in_epochs_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match=r"num_train_epochs must be a finite number, got inf"):
+        convert(
+            '{"per_device_train_batch_size": 8, "num_train_epochs": Infinity}', 32, world_size=1,
+            length=Length(dataset_size=1000),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("to", "total"), [("2**21", 2**21), ("512 * 4096", 2**21), ("1M", 10**6), ("0.5m", 500_000)])
+def test_a_batch_size_may_be_an_expression(to, total):
+    text = example("olmo-core.yaml").replace("global_batch_size: 524288", "global_batch_size: 2**19")
+    text = re.sub(r"rank_microbatch_size: \d+", "rank_microbatch_size: 1000" if total % 2**19 else r"\g<0>", text)
+    result = convert(text, to)
+    assert result.values["data_loader.global_batch_size"] == total
+    assert result.changes.kappa == pytest.approx(total / 2**19, rel=1e-12)
+    assert f"global_batch_size: {total}\n" in result.after
+
+
+def test_a_python_configuration_may_have_powers():
+    text = example("nanogpt.py")
+    power = re.sub(r"(?m)^max_iters = .*$", "max_iters = 10**5", text)
+    assert convert(power, 512).values["max_iters"] == 25_000
+    huge = re.sub(r"(?m)^max_iters = .*$", "max_iters = 10**10**10", text)
+    with pytest.raises(ValueError, match=r"max_iters must be a number, got '10 \*\* 10 \*\* 10'"):
+        convert(huge, 512)
+
+
+TOML = """\
+# a run
+"optimizer" = {name = "AdamW", lr = 8e-4, "eps" = 1e-8, beta1 = 0.98, beta2 = 0.99, weight_decay = 0.1} # all in one
+"training".'local_batch_size' = 4
+training.global_batch_size = 64   # samples
+training."max_norm" = 1.0
+lr_scheduler.warmup_steps = 200
+note = '''
+steps = 3
+'''
+[training.more]
+list = [
+  1, # one
+  2,
+]
+"""
+
+
+def test_toml_with_tables_in_a_line_and_quoted_keys_is_edited_in_place():
+    result = convert(TOML, 256)
+    expected = {"training.global_batch_size": 256, "optimizer.lr": 1.6e-3, "optimizer.eps": 5e-9,
+                "optimizer.beta1": 0.92, "optimizer.beta2": 0.96, "optimizer.weight_decay": 0.2,
+                "training.max_norm": 0.5, "training.steps": 2500, "lr_scheduler.warmup_steps": 50}  # fmt: skip
+    assert dict(result.values) == pytest.approx(expected, rel=1e-12)
+    before, after = TOML.splitlines(), result.after.splitlines()
+    changed = [line for line in after if line not in before]
+    assert changed == [
+        '"optimizer" = {name = "AdamW", lr = 0.0016, "eps" = 5e-09, beta1 = 0.92, beta2 = 0.96, weight_decay = 0.2} '
+        "# all in one",
+        "training.global_batch_size = 256   # samples",
+        'training."max_norm" = 0.5',
+        "training.steps = 2500",
+        "lr_scheduler.warmup_steps = 50",
+    ]
+    assert tomllib.loads(result.after)["optimizer"]["lr"] == 1.6e-3
+
+
+def test_an_entry_that_is_new_in_a_table_in_a_line_stands_in_it():
+    text = TOML.replace(', "eps" = 1e-8', "").replace("lr_scheduler.warmup_steps = 200\n", "[lr_scheduler]\n")
+    after = convert(text, 256).after
+    assert "lr = 0.0016, eps = 5e-09, beta1" in after
+    assert tomllib.loads(after)["lr_scheduler"]["warmup_steps"] == 50
+
+
+def test_without_tomlkit_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tomlkit", None)
+    with pytest.raises(ValueError, match=r"pip install 'rootscale\[toml\]'"):
+        convert(example("torchtitan.toml"), 256)
 
 
 def test_a_warmup_that_would_vanish_is_refused_and_an_interval_is_at_least_a_step():

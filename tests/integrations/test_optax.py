@@ -2,6 +2,9 @@
 
 import importlib.util
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +53,20 @@ def start():
 def leaves_equal(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
     return all(bool(jnp.array_equal(x, y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_it_is_imported_and_used_without_torch():
+    code = """
+import sys
+sys.modules["torch"] = None  # importing it fails
+import optax, jax.numpy as jnp
+from rootscale.integrations.optax import rescale, scale, scale_schedule
+state = optax.adam(1e-3).init(jnp.ones(2))
+print(scale(optax.adamw, 4, learning_rate=1e-3)["learning_rate"], rescale(state, 4, b1=0.98)[0].nu)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
+    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert found.stdout.split() == ["0.002", "[0.", "0.]"], found.stderr
 
 
 # Arguments.

@@ -28,8 +28,8 @@ from transformers.trainer_utils import SchedulerType  # noqa: E402
 from transformers.training_args import OptimizerNames  # noqa: E402
 
 from rootscale import AdamW, Plan, RMSprop, ScalingWarning, Schedule  # noqa: E402
-from rootscale.integrations.configs import convert_text  # noqa: E402
-from rootscale.integrations.configs.formats.transformers import TRANSFORMERS  # noqa: E402
+from rootscale.configs import convert_text  # noqa: E402
+from rootscale.configs.tools.trainer import TRANSFORMERS  # noqa: E402
 from rootscale.integrations.transformers import (  # noqa: E402
     RescaleCallback,
     SampleClockMixin,

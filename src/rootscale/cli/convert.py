@@ -9,7 +9,7 @@ from typing import Any
 
 from rootscale.cli.console import make_console, render_changes
 from rootscale.cli.options import add_rule
-from rootscale.integrations.configs import FORMATS, ConvertedFile, Length, convert_file
+from rootscale.configs import FORMATS, ConvertedFile, Length, convert_file
 from rootscale.rules import rule_text
 
 __all__ = ["add_parsers"]

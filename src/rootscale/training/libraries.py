@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rootscale.optimizers import FAMILIES, Family, Spelling
-from rootscale.spelling import Fields
+from rootscale.spelling import Fields, kind_of_rmsprop
 
 __all__ = ["LIBRARIES", "REFUSED", "Adapter", "kind_of_adam", "kind_of_group", "kind_of_rmsprop"]
 
@@ -92,11 +92,6 @@ def kind_of_group(optimizer: Any, group: Group) -> str:
                 raise ValueError(f"{type(optimizer).__name__} has a group with {key}={group[key]!r}; known are {known}")
             return families[group[key]]
     return "muon"
-
-
-def kind_of_rmsprop(optimizer: Any, group: Group) -> str:
-    """Return the family of a group of torch's RMSprop: centered, with momentum or neither."""
-    return "rmsprop-centered" if group.get("centered") else "rmsprop-momentum" if group.get("momentum") else "rmsprop"
 
 
 def kind_of_adam(optimizer: Any, group: Group) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rootscale.optimizers import FAMILIES, Spelling
 from rootscale.rules import Rule, get_rule
-from rootscale.training.libraries import kind_of_rmsprop
+from rootscale.spelling import kind_of_rmsprop
 from rootscale.units import UNITS
 
 __all__ = ["MAKERS", "Maker", "Quantity", "Rules", "find_maker", "rule_of"]

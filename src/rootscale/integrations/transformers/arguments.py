@@ -1,6 +1,6 @@
 """`TrainingArguments` of the same run at another batch size.
 
-The table of arguments is `rootscale.integrations.configs.formats.transformers`, which files are converted by too.
+The table of arguments is `rootscale.configs.tools.trainer.TRANSFORMERS`, which files are converted by too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
-from rootscale.integrations.checkpoints.trainer_steps import layout_at
-from rootscale.integrations.configs.formats.transformers import LIVE_REFUSALS, TRANSFORMERS
-from rootscale.integrations.configs.reading import Length, Reading, read_configuration
-from rootscale.integrations.configs.syntaxes.leaf import number
-from rootscale.integrations.configs.unknown import left_as_they_are
+from rootscale.checkpoints.huggingface import layout_at
+from rootscale.configs.places import number
+from rootscale.configs.reading import Length, Reading, read_configuration
+from rootscale.configs.tools.trainer import LIVE_REFUSALS, TRANSFORMERS
+from rootscale.configs.unknown import left_as_they_are
 from rootscale.rules import Rule
 from rootscale.units import Number
 

@@ -14,8 +14,8 @@ import torch
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
+from rootscale.configs.reading import Reading
 from rootscale.format import show
-from rootscale.integrations.configs.reading import Reading
 from rootscale.integrations.transformers.arguments import global_batch_size, read_arguments
 from rootscale.integrations.transformers.noise import NoiseLog
 from rootscale.integrations.transformers.scheduler import scheduler_at

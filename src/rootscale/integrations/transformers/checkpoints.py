@@ -12,7 +12,7 @@ from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import ScalingWarning
-from rootscale.integrations.checkpoints.trainer_steps import (
+from rootscale.checkpoints.huggingface import (
     INTERVALS,
     Epochs,
     counted,

@@ -1,0 +1,331 @@
+"""The rows that describe a tool's configuration: its batch size, values, optimizers, schedules and refusals.
+
+All a row knows is names: of the tool's options, of the fields of a plan, of families in `rootscale.optimizers` and of
+rows of `rootscale.units`. What the quantities become is said there. What one tool alone needs is a function on its row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rootscale.changes import Change
+from rootscale.optimizers import FAMILIES
+
+__all__ = [
+    "PLAN_UNITS",
+    "UNIT_KEYS",
+    "Batch",
+    "Field",
+    "Format",
+    "OptimizerRow",
+    "Refusal",
+    "ScheduleRow",
+    "Source",
+    "When",
+    "each",
+    "optimizer",
+    "unit_of",
+]
+
+#: The fields of a plan that a configuration may hold, besides those of its optimizer, with their units. ``intervals``
+#: is anything done every so many steps.
+PLAN_UNITS: Mapping[str, str] = {
+    "steps": "steps",
+    "intervals": "steps",
+    "clip": "clip",
+    "ema": "ema",
+    "batchnorm_momentum": "batchnorm",
+}
+#: Rows of `rootscale.units` for what is no field of a plan, or may stand in a configuration several times.
+UNIT_KEYS = ("eta", "min_eta", "decoupled_decay", "warmup", "schedule")
+
+
+class Source(Protocol):
+    """Something that holds values by dotted paths: a file, or live arguments."""
+
+    def __getitem__(self, path: str) -> Any:
+        """Return the value, or None where there is none."""
+
+    def __contains__(self, path: str) -> bool:
+        """Whether there is such a path."""
+
+    def under(self, path: str) -> list[str]:
+        """Return the paths of what a table holds."""
+
+
+@dataclass(frozen=True)
+class When:
+    """A condition on a value.
+
+    Args:
+        path: of the value.
+        values: one of which it must be, in lower case if text; empty: anything but None, False, 0 and the empty text.
+        default: what the tool takes where there is none.
+        negate: whether the value must be none of them instead.
+    """
+
+    path: str
+    values: tuple[Any, ...] = ()
+    default: Any = None
+    negate: bool = False
+
+    def holds(self, source: Source) -> bool:
+        """Whether a configuration meets the condition."""
+        value = source[self.path]
+        value = self.default if value is None else value
+        value = value.lower() if isinstance(value, str) else value
+        return self.negate != (value in self.values if self.values else bool(value))
+
+
+@dataclass(frozen=True)
+class Field:
+    """A value that is converted.
+
+    Args:
+        path: dotted; a number leads into a list.
+        what: the field of a plan that it is (``optimizer.eta``, or a key of `PLAN_UNITS`), or one of `UNIT_KEYS`.
+        default: what the tool takes where there is none, or a function that returns it; written down where the rule
+            changes it.
+        when: all must hold, or the value is not used.
+        scaled: where the tool itself multiplies the value with a power of the batch size: returns the name and the
+            exponent of that scaling.
+        or_text: whether a text there is something that is not counted in steps, such as ``"2e12T"`` (tokens).
+    """
+
+    path: str
+    what: str
+    default: float | Callable[[Source], float | None] | None = None
+    when: tuple[When, ...] = ()
+    scaled: Callable[[Source], tuple[str, float]] | None = None
+    or_text: bool = False
+
+
+def each(what: str, *paths: str, **columns: Any) -> tuple[Field, ...]:
+    """Return the fields of several values that are the same quantity and have no default.
+
+    >>> [one.path for one in each("intervals", "eval_steps", "save_steps")]
+    ['eval_steps', 'save_steps']
+    """
+    return tuple(Field(path, what, **columns) for path in paths)
+
+
+@dataclass(frozen=True)
+class OptimizerRow:
+    """An optimizer of the tool.
+
+    Args:
+        family: its name in `rootscale.optimizers.FAMILIES`.
+        fields: its hyperparameters.
+        variant: returns the family where an option of the tool decides it.
+        not_in_files: why it cannot be converted in a file, though live arguments can be; empty if it can.
+        live: whether the state of a live run can be converted: it is known to `rootscale.training`.
+    """
+
+    family: str
+    fields: tuple[Field, ...]
+    variant: Callable[[Source], str] | None = None
+    not_in_files: str = ""
+    live: bool = True
+
+
+def optimizer(family: str, values: Mapping[str, str | tuple[str, float | None]], **columns: Any) -> OptimizerRow:
+    """Return the row of an optimizer from the paths of its hyperparameters, by the fields of the family's record.
+
+    A path alone has no default; with one it is ``(path, default)``.
+
+    >>> [(one.path, one.what) for one in optimizer("sgd", {"eta": ("lr", 0.1), "momentum": "momentum"}).fields]
+    [('lr', 'optimizer.eta'), ('momentum', 'optimizer.momentum')]
+    """
+    pairs = ((name, (path, None) if isinstance(path, str) else path) for name, path in values.items())
+    return OptimizerRow(
+        family, tuple(Field(path, f"optimizer.{name}", default) for name, (path, default) in pairs), **columns
+    )
+
+
+@dataclass(frozen=True)
+class ScheduleRow:
+    """A schedule of the tool.
+
+    Args:
+        fields: its own numbers that are converted.
+        others: names of its options that have no unit; known by name only where the format has ``schedule_values``.
+        refused: why it cannot be converted; empty if it can.
+    """
+
+    fields: tuple[Field, ...] = ()
+    others: tuple[str, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A value with which nothing can be converted.
+
+    Args:
+        path: of the value, or of a table that must be empty.
+        reason: why, and what to do.
+        allowed: the values with which it can, in lower case if text.
+        when: it matters only if this holds.
+        matching: a pattern that is searched in the values of a list instead of ``allowed``.
+        missing: whether it is the missing value that is refused.
+    """
+
+    path: str
+    reason: str
+    allowed: tuple[Any, ...] = (None, False)
+    when: When | None = None
+    matching: str = ""
+    missing: bool = False
+
+    def check(self, source: Source) -> None:
+        """Raise a `ValueError` if the configuration has such a value."""
+        if self.when is not None and not self.when.holds(source):
+            return
+        if self.matching:
+            for path in source.under(self.path):
+                if re.search(self.matching, str(source[path])):
+                    raise ValueError(f"{source[path]}: {self.reason}")
+            return
+        inner, value = source.under(self.path), source[self.path]
+        if self.missing:
+            if value is None:
+                raise ValueError(f"{self.path} is not in the file, and {self.reason}")
+            return
+        if inner or (value.lower() if isinstance(value, str) else value) not in self.allowed:
+            raise ValueError(f"{inner[0] if inner else f'{self.path}={value!r}'}: {self.reason}")
+
+
+def unit_of(one: Field, family: str) -> str:
+    """Return the row of `rootscale.units` that a field of a configuration is measured by."""
+    name = one.what.removeprefix("optimizer.")
+    return FAMILIES[family].unit(name) if name != one.what else PLAN_UNITS.get(name, name)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Where the batch size is.
+
+    Args:
+        total: samples per step.
+        micro: samples per backward of a worker.
+        accumulation: backwards per step.
+        defaults: what the tool takes where one of these is not given.
+        all_workers: whether ``accumulation`` counts the backwards of all workers together.
+        stages: the batch sizes of a ramp, each converted; ``*`` stands for every item of a list.
+        last_stage: the list whose last item is the batch size, where ``total`` is not given.
+        counts: what the numbers count.
+    """
+
+    total: str = ""
+    micro: str = ""
+    accumulation: str = ""
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    all_workers: bool = False
+    stages: tuple[str, ...] = ()
+    last_stage: str = ""
+    counts: str = "samples"
+
+    def paths(self) -> tuple[str, ...]:
+        """Return every path that a batch size may be at."""
+        return tuple(filter(None, (self.total, self.micro, self.accumulation, *self.stages)))
+
+
+#: One path, or several of which one is enough.
+Paths = str | tuple[str, ...]
+
+
+def _is_there(source: Source, paths: Paths) -> bool:
+    """Return whether one of the paths, or a table of that name, is in a configuration."""
+    return any(path in source or source.under(path) for path in ([paths] if isinstance(paths, str) else paths))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A tool's configuration.
+
+    Args:
+        name: as on the command line.
+        summary: what it is.
+        syntaxes: what a file is written in; names of `rootscale.configs.places.SYNTAXES`.
+        markers: paths that only this tool has; a file is of this format if one is there, and all of ``also``.
+        also: see ``markers``.
+        batch: where the batch size is.
+        optimizer: the path of the optimizer's name.
+        optimizers: by name in lower case.
+        default_optimizer: where none is named; empty if one must be.
+        schedule: the path of the schedule's name.
+        schedules: by name in lower case; empty if nothing depends on the schedule.
+        default_schedule: where none is named.
+        schedule_values: the table that holds the schedule's own options, where all of them must be known.
+        fields: of every configuration of this format.
+        epochs: the path of the length of the run in passes over the data, which does not change.
+        refusals: what cannot be converted.
+        remarks: each returns what else to know about a configuration at this kappa, or nothing.
+        adjust: returns the rows, by path, with what has to fit together made to fit.
+        tables: where an unknown option that sounds like the optimizer's is refused; empty text: the top of the file.
+        strict: tables in which every unknown option is refused.
+        others: options that are known to have no unit, as full paths.
+        flat: whether values are known by bare names, with ``_`` for ``-``.
+        null: whether a null switches off what it stands for; else the tool takes its default.
+        aliases: other names of options, with the path of each.
+        sections: whether a file may have several configurations, each in a table of its name.
+        left_alone: what is not converted and why, for the docs.
+    """
+
+    name: str
+    summary: str
+    syntaxes: tuple[str, ...]
+    markers: tuple[str, ...]
+    batch: Batch
+    optimizer: str
+    optimizers: Mapping[str, OptimizerRow]
+    also: tuple[Paths, ...] = ()
+    default_optimizer: str = ""
+    schedule: str = ""
+    schedules: Mapping[str, ScheduleRow] = field(default_factory=dict)
+    default_schedule: str = ""
+    schedule_values: str = ""
+    fields: tuple[Field, ...] = ()
+    epochs: str = ""
+    refusals: tuple[Refusal, ...] = ()
+    remarks: tuple[Callable[[Source, float], str], ...] = ()
+    adjust: Callable[[Source, dict[str, Change]], dict[str, Change]] = lambda source, rows: rows
+    tables: tuple[str, ...] = ()
+    strict: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    flat: bool = False
+    null: bool = False
+    aliases: tuple[tuple[str, str], ...] = ()
+    sections: bool = False
+    left_alone: str = ""
+
+    def matches(self, source: Source) -> bool:
+        """Whether a configuration is of this format."""
+        return _is_there(source, self.markers) and all(_is_there(source, paths) for paths in self.also)
+
+    @property
+    def looked_for(self) -> str:
+        """What makes a file of this format, in words."""
+        also = [paths if isinstance(paths, str) else " or ".join(paths) for paths in self.also]
+        with_also = f" and {', '.join(also)}" if also else ""
+        return f"{self.name} ({' or '.join(self.syntaxes)} with {' or '.join(self.markers)}{with_also})"
+
+    def all_fields(self) -> Iterator[Field]:
+        """Yield every field of the format, whatever the optimizer and the schedule."""
+        rows: tuple[OptimizerRow | ScheduleRow, ...] = (*self.optimizers.values(), *self.schedules.values())
+        for row in rows:
+            yield from row.fields
+        yield from self.fields
+
+    def known_paths(self) -> frozenset[str]:
+        """Return every path that the table says something about."""
+        conditions = (when.path for one in self.all_fields() for when in one.when)
+        named = (self.optimizer, self.schedule, self.schedule_values, self.epochs)
+        refused = (refusal.path for refusal in self.refusals)
+        fields = [one.path for one in self.all_fields()]
+        lists = (path.rpartition(".")[0] for path in fields if path.rpartition(".")[2].isdigit())
+        known = (*fields, *lists, *conditions, *named, *refused, *self.batch.paths(), *self.others)
+        return frozenset(filter(None, known))
