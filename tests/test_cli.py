@@ -10,6 +10,7 @@ import pytest
 from rootscale import Plan, cli
 from rootscale.cli import main
 from rootscale.cli.options import USES
+from rootscale.compare import Check
 from rootscale.rules import RULES
 from rootscale.units import TABLE
 
@@ -269,6 +270,52 @@ def test_an_option_that_would_do_nothing_is_refused(words, message, tmp_path, mo
     assert message in error
     assert error.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix) == ["loop.py"], "nothing is run"
+
+
+WRITER = """
+import pathlib, sys, time
+folder, size, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+place = folder / f"run_{time.time_ns()}"
+place.mkdir(parents=True)
+rows = [f"{k * size},{1 / k + 1e-3 * seed}" for k in range(1, 41)]
+(place / "metrics.csv").write_text("\\n".join(["samples,loss", *rows, ""]))
+"""
+
+
+def test_the_log_of_a_command_may_be_a_pattern_for_folders_with_a_time_in_their_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "writer.py").write_text(WRITER)
+    (tmp_path / "out[1]" / "run_1").mkdir(parents=True)
+    (tmp_path / "out[1]" / "run_1" / "metrics.csv").write_text("samples,loss\n1,1\n")  # left by an older run
+    command = f"{sys.executable} -S {tmp_path / 'writer.py'} {{place}} {{batch_size}} {{seed}}"
+    words = ["check", "--batch-size", "16", "--to", "32", "--seeds", "2", "--workers", "1"]
+    inside = command.replace("{place}", "{folder}")
+    assert main([*words, "--command", inside, "--log", "{folder}/run_*/metrics.csv", "--out", "a"]) in (0, 1, 3)
+    assert "each compared with B = 16 (2 seeds each)" in capsys.readouterr().out
+    one = command.replace("{place}", "'out[1]'")
+    assert main([*words, "--command", one, "--log", "out[[]1]/run_*/metrics.csv", "--out", "b"]) in (0, 1, 3)
+    twice = f"sh -c '{command} && {command}'".replace("{place}", "{folder}")
+    assert main([*words, "--command", twice, "--log", "{folder}/run_*/metrics.csv", "--out", "c"]) == 2
+    assert "leads to 2 logs that were written in this run" in capsys.readouterr().err
+    nothing = f"{sys.executable} -S -c pass {{batch_size}} {{seed}}"
+    assert main([*words, "--command", nothing, "--log", "{folder}/run_*/metrics.csv", "--out", "d"]) == 2
+    assert "ended without a log at" in capsys.readouterr().err
+    assert main([*words, "--command", nothing, "--log", "out[[]1]/run_*/metrics.csv", "--out", "e"]) == 2
+    assert "whose log is older" in capsys.readouterr().err
+
+
+def test_values_take_an_interval_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "import sys; open(sys.argv[1], 'w').write(''.join(f'{{k}},{{1 / k}}\\n' if k else 'samples,loss\\n' "
+    code += "for k in range(9)) + f'{{100 + int(sys.argv[2])}},.1\\n')"
+    command = f'{sys.executable} -S -c "{code}" {{log}} {{every_eval}} {{batch_size}} {{seed}}'
+    words = ["check", "--command", command.replace("{log}", "{folder}/a.csv"), "--log", "{folder}/a.csv"]
+    words += "--batch-size 16 --to 32 --seeds 2 --workers 1 --out kept --values optimizer=sgd lr=1 steps=400".split()
+    assert main([*words, "every_eval=40", "every=save=80"]) in (0, 1, 3)
+    found = Check.load("kept")
+    assert [arm.plan.intervals for arm in (found.base, *found.others)] == [
+        {"eval": 40, "save": 80}, {"eval": 20, "save": 40},
+    ]  # fmt: skip
 
 
 def test_points_are_those_of_a_loop_too(tmp_path, monkeypatch, capsys):

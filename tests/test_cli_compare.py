@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +61,32 @@ def test_several_sides_and_names(logs, capsys):
     assert "linear  different" in out
     assert main(words) == 1  # named by their folders, where batch sizes do not tell them apart
     assert "same   same" in capsys.readouterr().out
+
+
+def test_several_sides_have_names_of_their_own_wherever_their_files_lie(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("base", "lr-only", "rule")):
+        for number, path in enumerate(write_side(tmp_path / name, 2, seed=seed)):
+            (tmp_path / f"{name}-{number}.jsonl").write_text(Path(path).read_text())
+            (tmp_path / f"{'xyz'[seed]}{'ab'[number]}.jsonl").write_text(Path(path).read_text())
+    sizes = ["--batch-size", "16", "16", "16"]
+
+    def named(*sides):
+        base, *others = sides
+        words = ["compare", *base, *(word for other in others for word in ("--to", *other)), *sizes, "--json"]
+        assert main(words) in (0, 1, 3)
+        found = json.loads(capsys.readouterr().out)
+        return [found["base"], *(other["label"] for other in found["others"])]
+
+    both = ["base", "lr-only", "rule"]
+    assert named(*([f"{name}-0.jsonl", f"{name}-1.jsonl"] for name in both)) == both
+    assert named(*([f"{name}-*.jsonl"] for name in both)) == both
+    assert named(*([name] for name in both)) == both
+    assert named(*([f"{name}/*.jsonl"] for name in both)) == both
+    assert named(["xa.jsonl", "xb.jsonl"], ["ya.jsonl", "yb.jsonl"], ["za.jsonl", "zb.jsonl"]) == ["x", "y", "z"]
+    assert named(["xa.jsonl", "yb.jsonl"], ["ya.jsonl", "xb.jsonl"], ["za.jsonl", "zb.jsonl"]) == [
+        "xa.jsonl and 1 more", "ya.jsonl and 1 more", "z",
+    ]  # fmt: skip
 
 
 def test_the_result_is_json_on_request(logs, capsys):

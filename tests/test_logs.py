@@ -441,3 +441,21 @@ def test_a_comparison_is_saved_and_read_as_a_check(tmp_path):
         page = render_page(again)
         assert "read from logs, aligned on samples" in page
         assert "leaves the tolerance for the first time at" in page
+
+
+def test_a_comparison_is_a_table_in_notebooks_and_as_a_frame(monkeypatch):
+    import sys
+    import types
+
+    library = types.ModuleType("pandas")
+    library.DataFrame = dict
+    monkeypatch.setitem(sys.modules, "pandas", library)
+    found = compare(side(), side(seed=1, shift=0.3), side(seed=2), names=("B = 4", "B < 16", "B = 64"))
+    frame = found.to_frame()
+    assert frame["arm"] == ["B < 16", "B = 64"]
+    assert frame["verdict"] == frame["verdict of the arm"] == ["different", "same"]
+    assert frame["gap"] == [arm.comparison.gaps["loss"].largest.gap for arm in found.others]
+    assert frame["at"] == [arm.comparison.gaps["loss"].largest.time for arm in found.others]
+    text = found._repr_html_()
+    assert "different, compared with B = 4</caption>" in text
+    assert "<td>B &lt; 16</td><td>loss</td><td>different</td>" in text

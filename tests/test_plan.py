@@ -1,5 +1,7 @@
 import json
 import math
+import sys
+import types
 from dataclasses import fields, replace
 from fractions import Fraction
 
@@ -8,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rootscale import RULES, SGD, Adam, AdamW, BatchSize, Plan, RMSprop, ScalingWarning, Schedule
+from rootscale.optimizers import OPTIMIZERS
 from rootscale.rules import rule_text
 from rootscale.schedule import SHAPES
 
@@ -456,3 +459,75 @@ def test_a_conversion_has_its_plan_changes_and_warnings_and_issues_none(recwarn)
     assert (conversion.before, conversion.plan.batch_size.total) == (plan, 24)
     assert conversion.warnings == conversion.changes.warnings != ()
     assert not recwarn.list
+
+
+# -- in notebooks and frames
+
+
+PLAN = Plan(
+    AdamW(3e-4), batch_size=256, steps=100_000, schedule=Schedule("cosine", warmup=2_000), ema=0.9999, clip=1.0,
+    intervals={"save": 5_000, "eval": 1_000},
+)  # fmt: skip
+
+
+def test_equal_plans_have_one_hash():
+    again = Plan.from_json(PLAN.to_json())
+    turned = replace(PLAN, intervals={"eval": 1_000, "save": 5_000})
+    assert PLAN == again == turned
+    assert hash(PLAN) == hash(again) == hash(turned)
+    assert len({PLAN, again, turned, PLAN.at(512)}) == 2
+    assert {PLAN: "a"}[turned] == "a"
+
+
+def test_the_short_form_of_changes_fits_a_screen_and_names_what_changed():
+    changes = PLAN.convert(1024).changes
+    assert repr(changes) == (
+        "Changes(batch size 256 -> 1,024, kappa = 4, 25,600,000 samples in both, rule sqrt: lr 0.0003 -> 0.0006, beta2 "
+        "0.999 -> 0.996, eps 1e-08 -> 5e-09, weight_decay 0.01 -> 0.02, steps 100,000 -> 25,000, warm-up steps 2,000 "
+        "-> 500; 4 more; 1 unchanged)"
+    )
+    plain = Plan(SGD(0.1), batch_size=8).convert(8).changes
+    assert "nothing" in repr(plain)
+    assert max(len(repr(Plan(cls(0.01), batch_size=8, steps=100).convert(16).changes)) for cls in OPTIMIZERS.values()
+               ) < 500  # fmt: skip
+
+
+def test_plans_and_changes_are_tables_in_notebooks_and_nothing_in_them_is_markup():
+    plan = replace(PLAN, intervals={"<script>": 1_000})
+    for text in (plan._repr_html_(), plan.convert(1024).changes._repr_html_()):
+        assert text.startswith("<table><caption>")
+        assert text.count("<tr>") == text.count("</tr>") > 8
+        assert "<script>" not in text
+        assert "&lt;script&gt;" in text
+    assert "<td>optimizer.eta</td><td>0.0003</td>" in plan._repr_html_()
+    assert "<td>lr</td><td>0.0003</td><td>0.0006</td><td>theorem</td>" in plan.convert(1024).changes._repr_html_()
+
+
+class Frames(types.ModuleType):
+    """Stands in for a library of frames: a frame is its columns."""
+
+    DataFrame = dict
+
+
+def test_changes_are_a_frame_of_pandas_or_else_of_polars(monkeypatch):
+    changes = PLAN.convert(1024).changes
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        changes.to_frame()
+    for name in ("polars", "pandas"):
+        monkeypatch.setitem(sys.modules, name, Frames(name))
+        frame = changes.to_frame()
+        assert frame["name"] == [row.name for row in changes]
+        assert frame["used"][0] == 6e-4
+        assert {len(column) for column in frame.values()} == {len(changes)}
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_changes_are_a_frame_of_the_real_libraries(library, monkeypatch):
+    frames = pytest.importorskip(library)
+    if library == "polars":
+        monkeypatch.setitem(sys.modules, "pandas", None)
+    frame = PLAN.convert(1024).changes.to_frame()
+    assert isinstance(frame, frames.DataFrame)
+    assert list(frame["field"])[:2] == ["optimizer.eta", "optimizer.beta1"]

@@ -156,3 +156,26 @@ def test_runs_of_ones_own_are_paired_by_their_seeds() -> None:
         Trajectory.of_runs([10, 20], {"loss": [[1.0, 0.5], [0.8, 0.4]]}, seeds=[1, 2, 3])
     with pytest.raises(ValueError, match=r"values\['loss'\] must have 2 dimensions"):
         Trajectory.of_runs([10, 20], {"loss": [1.0, 0.5]})
+
+
+def test_a_trajectory_is_a_table_in_notebooks_and_as_a_frame(monkeypatch):
+    import sys
+    import types
+
+    library = types.ModuleType("pandas")
+    library.DataFrame = dict
+    monkeypatch.setitem(sys.modules, "pandas", library)
+    runs = Trajectory.of_runs([100, 200], {"loss": [[0.9, 0.7], [0.8, np.nan]]}, seeds=[3, 5])
+    frame = runs.to_frame()
+    assert {name: column.tolist() for name, column in frame.items() if name != "loss"} == {
+        "run": [3, 3, 5, 5], "time": [100.0, 200.0] * 2, "samples": [100, 200] * 2,
+    }  # fmt: skip
+    np.testing.assert_array_equal(frame["loss"], [0.9, 0.7, 0.8, np.nan])
+    text = runs._repr_html_()
+    assert "<caption>2 runs at 2 times, means and standard errors</caption>" in text
+    assert "<td>loss</td><td>0.850 ± 0.050</td><td>0.7</td>" in text
+    assert "1 of 2 runs diverged" in text
+    means = Trajectory([0.0, 1.0], estimates={"x": Estimate([1.0, 2.0], [0.1, 0.2])}, replicas=9).to_frame()
+    assert {name: list(column) for name, column in means.items()} == {
+        "time": [0.0, 1.0], "x": [1.0, 2.0], "x se": [0.1, 0.2],
+    }  # fmt: skip

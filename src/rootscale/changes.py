@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rootscale.format import format_table, show
+from rootscale.format import format_table, frame_of, html_table, show
 from rootscale.messages import say
 from rootscale.rules import Rule
 from rootscale.units import Number, Unit
@@ -15,6 +15,10 @@ from rootscale.units import Number, Unit
 __all__ = ["PROMISE", "Change", "Changes", "Reminder", "ScalingWarning", "key_of"]
 
 PROMISE = "The rule keeps the training trajectory at equal samples seen; it does not promise a better one."
+
+_COLUMNS = ("quantity", "before", "after", "status", "why")
+#: Changes that the short form has.
+_SHOWN = 6
 
 
 class ScalingWarning(UserWarning):
@@ -107,7 +111,7 @@ def key_of(text: str) -> str:
     return text.key if isinstance(text, Reminder) else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Changes:
     """Every change that a rule made at ``kappa``; print it, or iterate it for the single `Change` records.
 
@@ -176,9 +180,38 @@ class Changes:
         """What was changed, in one line."""
         return say("rule", title=self.title or f"kappa = {show(self.kappa)}", rule=self.rule.name)
 
-    def __str__(self) -> str:
-        rows = [[row.name, show(row.before), show(row.value), row.status, row.why] for row in self.rows]
-        table = format_table(("quantity", "before", "after", "status", "why"), rows, right=("before", "after"))
+    def to_frame(self) -> Any:
+        """Return a row for each change as a DataFrame of pandas, or of polars where only that is installed."""
+        rows = [row.to_dict() for row in self.rows]
+        return frame_of({key: [row[key] for row in rows] for key in (rows[0] if rows else ())})
+
+    def __repr__(self) -> str:
+        """Return what was changed in one line; `str` has the whole table.
+
+        >>> from rootscale import Adam, Plan
+        >>> Plan(Adam(1e-3, beta1=0.98), batch_size=16, steps=1000).convert(64).changes
+        Changes(batch size 16 -> 64, kappa = 4, 16,000 samples in both, rule sqrt: lr 0.001 -> 0.002, beta1 0.98 -> ...
+        """
+        rows = [row for row in self.rows if row.before != row.value]
+        changed = [f"{row.name} {show(row.before)} -> {show(row.value)}" for row in rows]
+        counts = (
+            (len(changed) - _SHOWN, "more"), (len(self.rows) - len(changed), "unchanged"),
+            (len(self.warnings), "warnings"), (len(self.remaining), "left to you"),
+        )  # fmt: skip
+        rest = [f"{count} {what}" for count, what in counts if count > 0]
+        return f"Changes({self.heading}: {'; '.join([', '.join(changed[:_SHOWN]) or 'nothing', *rest])})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.heading, _COLUMNS, self._cells(), self._notes())
+
+    def _cells(self) -> list[list[str]]:
+        return [[row.name, show(row.before), show(row.value), row.status, row.why] for row in self.rows]
+
+    def _notes(self) -> list[str]:
         promise = [PROMISE] if self.rule.holds_for else []
-        lines = [*(f"warning: {text}" for text in self.warnings), *(f"left to you: {text}" for text in self.remaining)]
-        return "\n".join([self.heading, "", table, *lines, *promise])
+        left = [f"left to you: {text}" for text in self.remaining]
+        return [*(f"warning: {text}" for text in self.warnings), *left, *promise]
+
+    def __str__(self) -> str:
+        table = format_table(_COLUMNS, self._cells(), right=("before", "after"))
+        return "\n".join([self.heading, "", table, *self._notes()])

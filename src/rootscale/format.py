@@ -1,15 +1,20 @@
-"""Numbers as people write them: plain text, with ``-`` and ordinary spaces; `typeset` is for HTML."""
+"""Numbers and tables as people write them: plain text, with ``-`` and ordinary spaces; HTML; frames of pandas."""
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from html import escape
 from typing import Any
 
-__all__ = ["few_digits", "format_table", "listed", "percent", "plus_minus", "ranges", "show", "typeset"]
+__all__ = [
+    "few_digits", "format_table", "frame_of", "html_table", "listed", "percent", "plus_minus", "ranges", "show",
+    "typeset",
+]  # fmt: skip
 
 
 def show(value: int | float | Fraction | None) -> str:
@@ -159,3 +164,33 @@ def format_table(
 
     body = [line for row in rows for line in lines(row)]
     return "\n".join([*lines(columns), "-" * (start + widths[-1]), *body])
+
+
+def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:
+    """Return rows under their columns as HTML, for notebooks; everything is escaped.
+
+    >>> html_table("a < b", ["name"], [["lr"]])
+    '<table><caption>a &lt; b</caption><thead><tr><th>name</th></tr></thead><tbody><tr><td>lr</td></tr></tbody></table>'
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    head, body = line(columns, "th"), "".join(line(row, "td") for row in rows)
+    table = f"<table><caption>{escape(title)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
+    return table + "".join(f"<p>{escape(note)}</p>" for note in notes)
+
+
+#: The libraries that have frames, in the order of preference.
+_FRAMES = ("pandas", "polars")
+
+
+def frame_of(columns: Mapping[str, Any]) -> Any:
+    """Return columns as a DataFrame of pandas, or of polars where only that is installed."""
+    for name in _FRAMES:
+        try:
+            library = importlib.import_module(name)
+        except ImportError:
+            continue
+        return library.DataFrame(dict(columns))
+    raise ImportError("a frame needs pandas or polars: pip install pandas")

@@ -13,7 +13,7 @@ from typing import Any
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
 from rootscale.conversion import Conversion, convert_plan, converted_parts, explain_change
-from rootscale.format import show
+from rootscale.format import html_table, show
 from rootscale.hparams import Optimizer, positive, quantity, validate
 from rootscale.messages import say
 from rootscale.optimizers import OPTIMIZERS
@@ -193,6 +193,18 @@ class Plan:
             "schedule": schedule,
         }
 
+    def __hash__(self) -> int:
+        """Return the hash of all fields; those of equal plans are equal."""
+        parts = (getattr(self, f.name) for f in fields(self) if f.name != "intervals")
+        return hash((*parts, frozenset(self.intervals.items())))
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for key, value in self.to_dict().items():
+            parts = value if isinstance(value, dict) else {"": value}
+            rows += [[f"{key}.{name}" if name else key, _cell(part)] for name, part in parts.items()]
+        return html_table(f"{self.optimizer.name} at batch size {self.batch_size}", ("field", "value"), rows)
+
     def to_json(self) -> str:
         """Return the plan as JSON text; `from_json` gives an equal plan."""
         return json.dumps(self.to_dict(), indent=2)
@@ -259,3 +271,7 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}
     return value
+
+
+def _cell(value: Any) -> str:
+    return show(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

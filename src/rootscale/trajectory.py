@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rootscale.files import whole
+from rootscale.format import frame_of, html_table, plus_minus
 
 __all__ = ["Estimate", "Trajectory", "need_keys"]
 
@@ -138,6 +139,36 @@ class Trajectory:
             mean = np.where(count > 0, kept.sum(0) / count, np.nan)
             squares = np.where(lost, 0.0, (kept - mean) ** 2).sum(0)
             return Estimate(mean, np.where(count > 1, np.sqrt(squares / (count - 1) / count), np.nan))
+
+    def to_frame(self) -> Any:
+        """Return a row for each replica and time (or each time, for estimates) as a DataFrame.
+
+        It is one of pandas, or of polars where only that is installed. ``run`` is the seed, where seeds are known.
+        """
+        samples = {"samples": self.meta["samples"]} if "samples" in self.meta else {}
+        if self.estimates:
+            errors = {f"{name} se": one.se for name, one in self.estimates.items()}
+            means = {name: one.mean for name, one in self.estimates.items()}
+            return frame_of({"time": self.times, **samples, **means, **errors})
+        runs = np.asarray(self.meta.get("seeds") or range(self.replicas))
+        clocks = {"time": self.times, **samples}
+        return frame_of({
+            "run": np.repeat(runs, len(self.times)),
+            **{name: np.tile(np.asarray(clock), self.replicas) for name, clock in clocks.items()},
+            **{name: values.ravel() for name, values in self.values.items()},
+        })  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        columns = ("function", "at the start", "at the end", "smallest", "largest")
+        rows = []
+        for name in self.names:
+            mean, se = self[name]
+            low, high = np.nan_to_num(mean, nan=np.inf).argmin(), np.nan_to_num(mean, nan=-np.inf).argmax()
+            places = (0, -1, int(low), int(high))
+            rows.append([name, *(plus_minus(float(mean[i]), float(se[i])) for i in places)])
+        lost = int(self.diverged[-1])
+        title = f"{self.replicas} runs at {len(self.times)} times, means and standard errors"
+        return html_table(title, columns, rows, [f"{lost} of {self.replicas} runs diverged"] if lost else [])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the trajectory to ``path`` (ending in ``.npz``): all of it or, on any failure, nothing.

@@ -501,3 +501,64 @@ def test_paths_that_hold_no_log_are_refused_with_the_formats_there_are(tmp_path)
     write_lines(tmp_path / "b.jsonl", [{"note": "a"}])
     with pytest.raises(ValueError, match="has no numbers in it"):
         read_logs(str(tmp_path / "*.jsonl"))
+
+
+# -- what scripts print
+
+NANOGPT = """\
+tokens per iteration will be: 16,384
+found vocab_size = 65 (inside data/shakespeare_char/meta.pkl)
+number of parameters: 10.65M
+num decayed parameter tensors: 26, with 10,740,096 parameters
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2654, time 31225.51ms, mfu -100.00%
+iter 10: loss 3.1462, time 27.73ms, mfu 13.44%
+step 20: train loss 2.4976, val loss 2.5075
+saving checkpoint to out-shakespeare-char
+iter 20: loss 2.7306, time 5038.44ms, mfu 12.10%
+iter 30: loss nan, time 27.73ms, mfu 13.44%
+"""
+
+
+def test_what_nanogpt_prints_is_a_log_on_tokens(tmp_path):
+    (tmp_path / "out.log").write_text(NANOGPT)
+    (log,) = read_logs(tmp_path / "out.log")
+    assert {name: values(log, name)[:3] for name in log.columns} == {
+        "step": [0.0, 0.0, 10.0], "train loss": [4.2874, 2.4976], "val loss": [4.2823, 2.5075],
+        "loss": [4.2654, 3.1462, 2.7306], "tokens": [0.0, 0.0, 163840.0],
+    }  # fmt: skip
+    assert math.isnan(values(log, "loss")[3])
+    found = align([[log], [log]], Alignment(["val loss"], window=0))
+    assert (found.unit, found.trajectories[0].times.tolist()) == ("tokens", [0.0, 20 * 16384])
+    (tmp_path / "out.log").write_text(NANOGPT.partition("\n")[2])
+    (log,) = read_logs(tmp_path / "out.log")
+    assert align([[log], [log]], Alignment(["val loss"], batch_sizes=(12, 12))).trajectories[0].times[-1] == 240
+    with pytest.raises(ValueError, match="has steps but no batch size"):
+        align([[log], [log]])
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ("step:125/5960 val_loss:5.2 train_time:11ms step_avg:88.2ms", {"step": 125, "val_loss": 5.2}),
+        ("Epoch 3 | loss = 0.4 | acc: 0.91", {"Epoch": 3, "loss": 0.4, "acc": 0.91}),
+        ("[step 2,000] loss=1e-3 lr=3.0e-04", {"step": 2000, "loss": 1e-3, "lr": 3e-4}),
+        ("samples 4096, loss -.5.", {"samples": 4096, "loss": -0.5}),
+        ("iter 5 step 7 loss 3.0", {"step": 5, "loss": 3.0}),
+    ],
+)
+def test_lines_of_other_scripts_are_rows(line, row, tmp_path):
+    (tmp_path / "a.txt").write_text(f"starting\n{line}\n")
+    (log,) = read_logs(tmp_path / "a.txt")
+    assert {name: values(log, name)[0] for name in log.columns} == row
+
+
+def test_texts_that_are_no_logs_are_not_read_and_printed_ones_give_way_to_others(tmp_path):
+    for text in ("loss 3\n", "lr = 3\nstep 5\n", "numpy==2.0\n", "see step 3 of the page\n"):
+        (tmp_path / "a.txt").write_text(text)
+        with pytest.raises(ValueError, match="is no log that is known"):
+            read_logs(tmp_path / "a.txt")
+    (tmp_path / "output.txt").write_text("step 1 loss 2.0\nstep 2 loss 1.0\n")
+    assert [log.name for log in read_logs(tmp_path)] == [str(tmp_path / "output.txt")]
+    write_lines(tmp_path / "log.jsonl", [{"samples": 1, "loss": 2.0}])
+    assert [log.name for log in read_logs(tmp_path)] == [str(tmp_path / "log.jsonl")]

@@ -69,17 +69,26 @@ def add_plan(run: Any) -> None:
 def plan_of_values(plan: Path | None, values: Sequence[str], batch_size: int | None) -> Plan:
     """Return the plan of a file and of texts such as ``lr=3e-4`` and ``betas=0.9,0.95``: the options of `scale`.
 
-    >>> plan_of_values(None, ["optimizer=adamw", "lr=1e-3", "betas=0.9,0.95", "steps=100"], 16).optimizer.beta2
-    0.95
+    >>> plan = plan_of_values(None, ["optimizer=adamw", "lr=1e-3", "betas=0.9,0.95", "every_eval=40"], 16)
+    >>> plan.optimizer.beta2, plan.intervals
+    (0.95, {'eval': 40})
     """
     flags = {flag[2:].replace("-", "_"): flag for flag, _, _ in _PLAN_OPTIONS}
-    words = [] if plan is None else ["--plan", str(plan)]
+    words, intervals = [] if plan is None else ["--plan", str(plan)], list[str]()
     for text in [*values, *([] if batch_size is None else [f"batch_size={batch_size}"])]:
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
+        if equals and name.startswith("every_"):
+            intervals.append(f"{name.removeprefix('every_')}={value}")
+            continue
+        if equals and name == "every":
+            intervals += value.split(",")
+            continue
         if not equals or name not in flags:
-            raise ValueError(f"--values takes NAME=VALUE, where NAME is one of {', '.join(flags)}; got {text!r}")
+            names = ", ".join(name for name in flags if name != "every")
+            raise ValueError(f"--values takes NAME=VALUE, where NAME is one of {names} or every_NAME; got {text!r}")
         words += [flags[name], *value.split(",")]
+    words += ["--every", *intervals] if intervals else []
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
     add_plan(parser)
     try:

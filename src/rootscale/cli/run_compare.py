@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from rich.console import Console
@@ -50,27 +51,41 @@ def handle_compare(args: argparse.Namespace) -> int:
 
 
 def _names(paths: Sequence[Sequence[str]], sides: Sequence[Sequence[Log]], sizes: Sequence[float]) -> list[str]:
-    """Return a name for each side: its batch size, or the folder or file that its logs have in common."""
+    """Return a name for each side: its batch size, or what the names of its logs or their folders have in common."""
     known: list[float | None] = [*sizes] or [logs[0].batch_size for logs in sides]
     if None not in known and len(set(known)) == len(sides):
         return [f"B = {show(size)}" for size in known]
     names = [_common(some) for some in paths]
-    return names if len(set(names)) == len(names) and all(names) else []
+    if all(name and names.count(name) == 1 for name in names):
+        return names
+    return [_few(some) if not name or names.count(name) > 1 else name for name, some in zip(names, paths, strict=True)]
 
 
 def _common(paths: Sequence[str]) -> str:
-    """Return the name of the folder that several paths share, or of the only one.
+    """Return what several names have in common, up to a number, or else the folder that they share; empty for nothing.
 
     >>> _common(["runs/base/a.jsonl", "runs/base/b.jsonl"]), _common(["runs/base"]), _common(["a.csv", "b.csv"])
     ('base', 'base', '')
+    >>> _common(["lr-only-0.csv", "lr-only-1.csv"]), _common(["rule_*.csv"])
+    ('lr-only', 'rule')
     """
-    if len(paths) == 1:
-        return Path(paths[0]).stem
-    return (
-        Path(os.path.commonpath([os.path.abspath(path) for path in paths])).name
-        if all(os.path.dirname(path) for path in paths)
-        else ""
-    )
+    stems = [Path(path).stem.partition("*")[0] for path in paths]
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
+    name = "".join(letters[0] for letters in alike)
+    if len(paths) > 1 or "*" in paths[0]:  # what numbers the runs is no part of their name
+        name = name.rstrip("0123456789")
+    folder = os.path.commonpath([os.path.abspath(os.path.dirname(path)) for path in paths])
+    in_folders = all(os.path.dirname(path) for path in paths)
+    return name.rstrip("-_. ") or (Path(folder).name if in_folders else "")
+
+
+def _few(paths: Sequence[str]) -> str:
+    """Return the first of some paths, and how many more there are.
+
+    >>> _few(["a.csv"]), _few(["a.csv", "b.csv", "c.csv"])
+    ('a.csv', 'a.csv and 2 more')
+    """
+    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def _show(found: Check, sides: Sequence[Sequence[Log]], console: Console) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import remove_temporary, write_json
-from rootscale.format import few_digits, typeset
+from rootscale.format import few_digits, frame_of, html_table, percent, typeset
 from rootscale.pairing import Array
 from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
@@ -127,6 +127,33 @@ class Check:
                 return arm
         labels = ", ".join(repr(arm.label) for arm in (self.base, *self.others))
         raise KeyError(f"no arm {label!r}; there are {labels}")
+
+    def to_frame(self) -> Any:
+        """Return a row for each arm and test function as a DataFrame of pandas, or of polars where only that is there.
+
+        Gaps are shares of the range of the base's mean curve, where they are largest, with their bands.
+        """
+        pairs = [(arm, gap) for arm in self.others if arm.comparison for gap in arm.comparison.gaps.values()]
+        largest = [(arm, gap, gap.largest) for arm, gap in pairs]
+        return frame_of({
+            "arm": [arm.label for arm, _, _ in largest],
+            "function": [gap.name for _, gap, _ in largest],
+            "verdict": [gap.verdict for _, gap, _ in largest],
+            "verdict of the arm": [arm.verdict for arm, _, _ in largest],
+            **{key: [getattr(far, key) for _, _, far in largest] for key in ("gap", "se", "low", "high")},
+            "at": [place_of(far.time, arm.trajectory) for arm, _, far in largest],
+        })  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for arm in self.others:
+            for gap in arm.comparison.gaps.values() if arm.comparison else ():
+                far = gap.largest
+                band = f"{percent(far.low, sign='+')} to {percent(far.high, sign='+')}"
+                rows.append([arm.label, gap.name, gap.verdict or "not judged", percent(far.gap, sign="+"), band,
+                             place(far.time, arm.trajectory)])  # fmt: skip
+        columns = ("", "function", "verdict", "largest gap, of the base's range", "its band", "at")
+        return html_table(f"{self.task}: {self.verdict}, compared with {self.base.label}", columns, rows)
 
     def save(self, folder: str | Path) -> Path:
         """Write it to a folder: ``check.json`` and one ``.npz`` for each arm.
@@ -259,9 +286,14 @@ def clock_unit(trajectory: Trajectory) -> str | None:
     return None if trajectory.meta.get("samples") is None else str(trajectory.meta.get("clock", "samples"))
 
 
+def place_of(time: float, trajectory: Trajectory) -> float:
+    """Return what the clock says at a time."""
+    return float(np.interp(time, trajectory.times, clock(trajectory)))
+
+
 def place(time: float, trajectory: Trajectory) -> str:
     """Return where on the clock a time is."""
-    at = float(np.interp(time, trajectory.times, clock(trajectory)))
+    at = place_of(time, trajectory)
     unit, number = clock_unit(trajectory), typeset(few_digits(at))
     return f"time {number}" if unit is None else f"{number} {unit}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import math
 import os
 import shlex
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from rootscale.plan import Plan
 
 __all__ = ["PLACES", "Command", "values_of"]
 
+#: The files of a log, with when each was written and how long it is.
+Stamp = list[tuple[str, int, int]]
 #: What can stand in a command besides the values of its plan.
 PLACES = ("batch_size", "seed", "kappa", "log", "folder", "checkpoint")
 #: Names of values as options spell them, where they are others than those of a plan.
@@ -54,7 +57,8 @@ class Command:
         text: the command.
         plan: of the base.
         read: reads what the script logged, given a path: `rootscale.compare.read_logs`.
-        log: the path of what it logs, in which the same names are replaced; None is ``{log}``.
+        log: the path of what it logs, in which the same names are replaced; None is ``{log}``. A pattern such as
+            ``{folder}/run_*/metrics.csv`` is for folders with a time in their name: the one that the run wrote to.
     """
 
     text: str
@@ -99,27 +103,33 @@ class Command:
             "checkpoint": "" if convert.checkpoint is None else convert.checkpoint.absolute(),
         }
         words = [_filled(word, values) for word in shlex.split(self.text)]
-        path = Path(_filled(self.log or "{log}", values))
-        before = _stamp(path)
-        _finish(words, log, self._following(path, log))
-        if not path.exists():
-            raise ValueError(f"the command ended without a log at {path}: {shlex.join(words)}")
-        if self.log is not None and _stamp(path) == before:
-            raise ValueError(f"the command did not write to {path}, whose log is older: {shlex.join(words)}")
-        log.show(self._rows(path))
+        place = _Place.of(self.log or "{log}", values)
+        _finish(words, log, self._following(place, log))
+        paths = place.paths()
+        written = paths if self.log is None else place.written()
+        if not paths:
+            raise ValueError(f"the command ended without a log at {place.text}: {shlex.join(words)}")
+        if not written:
+            raise ValueError(f"the command did not write to {place.text}, whose log is older: {shlex.join(words)}")
+        if len(written) > 1:
+            raise ValueError(
+                f"{place.text} leads to {len(written)} logs that were written in this run, {written[0]} and "
+                f"{written[1]} among them; a run has one: have the command log below {{folder}}, and give that in --log"
+            )
+        log.show(self._rows(written[0]))
 
-    def _following(self, path: Path, log: RunLog) -> Callable[[], None]:
+    def _following(self, place: _Place, log: RunLog) -> Callable[[], None]:
         """Return what hands on the log of a command that runs, if anyone looks at it and it has grown."""
-        seen, due = _stamp(path), 0.0
+        seen, due = place.stamps(), 0.0
 
         def follow() -> None:
             nonlocal seen, due
             began = time.monotonic()
-            if not log.followed or began < due or (now := _stamp(path)) == seen:
+            if not log.followed or began < due or (now := place.stamps()) == seen:
                 return
-            seen = now
+            seen, written = now, place.written()
             try:
-                rows = self._rows(path)[:-1]  # the last may be under way
+                rows = self._rows(written[0])[:-1] if len(written) == 1 else []  # the last may be under way
             except (OSError, ValueError):  # as all of it may
                 rows = []
             due = time.monotonic() + (time.monotonic() - began) / _READING
@@ -138,6 +148,40 @@ class Command:
             for row, value in zip(series.rows.tolist(), series.values.tolist(), strict=True):
                 rows.setdefault(row, {})[name] = value if math.isfinite(value) else math.nan
         return [rows[row] for row in sorted(rows)]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a command logs: a path, or a pattern for one that has a time or a number in its name.
+
+    Args:
+        text: with all values filled in.
+        pattern: the same for `glob`; None for a path.
+        before: when what is there was written, before the command ran.
+    """
+
+    text: str
+    pattern: str | None
+    before: Mapping[Path, Stamp]
+
+    @classmethod
+    def of(cls, text: str, values: Mapping[str, Any]) -> _Place:
+        plain = _filled(text, values)
+        escaped = {name: glob.escape(str(value)) for name, value in values.items()}
+        made = cls(plain, _filled(text, escaped) if glob.has_magic(text) and not Path(plain).exists() else None, {})
+        return replace(made, before=made.stamps())
+
+    def paths(self) -> list[Path]:
+        if self.pattern is None:
+            return [Path(self.text)] if Path(self.text).exists() else []
+        return [Path(path) for path in sorted(glob.glob(self.pattern, recursive=True))]
+
+    def stamps(self) -> dict[Path, Stamp]:
+        return {path: _stamp(path) for path in self.paths()}
+
+    def written(self) -> list[Path]:
+        """Return what was written since."""
+        return [path for path, stamp in self.stamps().items() if stamp != self.before.get(path)]
 
 
 def values_of(plan: Plan) -> dict[str, float]:
@@ -189,7 +233,7 @@ def _content(file: Path) -> str:
     return parsed_source(text) if file.suffix == ".py" else text
 
 
-def _stamp(path: Path) -> list[tuple[str, int, int]]:
+def _stamp(path: Path) -> Stamp:
     """Return when what a path leads to was written, and how much of it there is."""
     files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
     found = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rootscale.compare.log import Log, as_logs
-from rootscale.compare.readers import events, json_rows, mlflow, tables
+from rootscale.compare.readers import events, json_rows, mlflow, printed, tables
 from rootscale.trajectory import Trajectory
 
 __all__ = ["FORMATS", "LogFormat", "read_logs"]
@@ -65,6 +65,7 @@ FORMATS = (
         "JSON lines (also W&B history)", "*.jsonl, *.ndjson, *.json", json_rows.detect, json_rows.read
     ),
     LogFormat("Parquet", "*.parquet", tables.detect_parquet, tables.read_parquet),
+    LogFormat("what nanoGPT and others print", "*.log, *.txt, *.out", printed.detect, printed.read),
 )  # fmt: skip
 
 #: Ends of the names of packed files.
@@ -114,17 +115,21 @@ def _read(path: Path) -> list[Log]:
                 f"{path} is a whole check: `rootscale report {path}` shows it; to compare its runs, give the folder of "
                 f"one of its variants, such as {path}/runs/NAME"
             )
-        inner = [one for one in sorted(path.iterdir()) if one.is_dir() or any(row.detect(one) for row in FORMATS)]
-        found = [log for one in inner if not one.name.startswith(".") and _holds_log(one) for log in _read(one)]
+        found = [log for one in _logs_in(path) for log in _read(one)]
         if found:
             return found
     raise ValueError(f"{path} is no log that is known; known are {_known()}")
 
 
+def _logs_in(folder: Path) -> list[Path]:
+    """Return the logs and folders with logs in a folder; what was printed counts where there is nothing else."""
+    inner = [one for one in sorted(folder.iterdir()) if not one.name.startswith(".") and _holds_log(one)]
+    written = [one for one in inner if not printed.detect(one)]
+    return written or inner
+
+
 def _holds_log(path: Path) -> bool:
-    if any(row.detect(path) for row in FORMATS):
-        return True
-    return path.is_dir() and any(_holds_log(one) for one in path.iterdir() if not one.name.startswith("."))
+    return any(row.detect(path) for row in FORMATS) or (path.is_dir() and bool(_logs_in(path)))
 
 
 def _need_columns(logs: list[Log], path: Path, row: LogFormat) -> list[Log]:
