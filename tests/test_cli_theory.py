@@ -14,9 +14,8 @@ from rootscale.cli import theory as theory_cli
 from rootscale.report import orders as figures
 from rootscale.report import plotting
 from rootscale.theory import Paths, cases, quadratic
-from rootscale.theory.cases import Setting
+from rootscale.theory.cases import Against, Setting, measure_orders, run_processes
 from rootscale.theory.families import FAMILIES
-from rootscale.theory.study import Against, measure_orders, run_processes
 from rootscale.trajectory import Trajectory
 
 PNG = b"\x89PNG\r\n\x1a\n"
