@@ -242,10 +242,11 @@ def page(found: list[Cell]) -> Iterator[str]:
     """The table, and what it says of the hypothesis."""
     yield "# Beyond the noise scale: two predictions\n"
     yield (
-        f"`python benchmarks/beyond_noise.py --out results/theory`; {processor()}, torch {torch.__version__}. Claim, hypothesis, seeds and protocol are in the script, written before the run. "
-        "Gaps are those of the mean loss, kappa B less B, at equal samples: at the time of the largest measured "
-        f"gap, and at the end; ± one standard error. *x* is prediction over measurement, shown where the measured gap "
-        f"is at least {SURE:g} standard errors. All times are in beyond-noise.json.\n"
+        f"`python benchmarks/beyond_noise.py --out results/theory`; {processor()}, torch {torch.__version__}. "
+        "Claim, hypothesis, seeds and protocol are in the script, written before the run. Gaps are those of the mean "
+        "loss, kappa B less B, at equal samples: at the time of the largest measured gap, and at the end; ± one "
+        f"standard error. *x* is prediction over measurement, shown where the measured gap is at least {SURE:g} "
+        "standard errors. All times are in beyond-noise.json.\n"
     )
     yield "| run | kappa | kappa B / B_noise | when | loss at B | measured | equation (x) | time (x) |"
     yield "|---" * 8 + "|"
