@@ -22,8 +22,7 @@ from rich.progress import track
 from rootscale.files import write_json
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import get_rule
-from rootscale.theory.toy_records import TOY_RECORDS
-from rootscale.theory.toys import TOYS, Setting, toy_gaps
+from rootscale.theory.toys import TOY_RECORDS, TOYS, Setting, toy_gaps
 
 KAPPAS = (4, 16)
 

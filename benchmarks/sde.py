@@ -40,18 +40,13 @@ from rich.table import Table
 from torch import Tensor
 
 from rootscale.lab.provenance import processor
-from rootscale.theory.cases import Setting
-from rootscale.theory.discrete import discretise
-from rootscale.theory.engine import Paths, SaveAt, State
-from rootscale.theory.equations import SDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState
-from rootscale.theory.functions import tests_of
-from rootscale.theory.oracle import NGOS
-from rootscale.theory.orders import Order
-from rootscale.theory.problems import cosine, quadratic
-from rootscale.theory.simulate import run_chain
-from rootscale.theory.solver import SCHEMES, Scheme, solve
-from rootscale.theory.study import measure_orders
-from rootscale.theory.weak import weak_error
+from rootscale.theory.cases import Setting, measure_orders
+from rootscale.theory.discrete import SDE, discretise
+from rootscale.theory.engine import Paths, SaveAt, State, tests_of
+from rootscale.theory.equations import AdamSDE, AdamState, RMSpropSDE, RMSpropState
+from rootscale.theory.oracle import NGOS, cosine, quadratic
+from rootscale.theory.solver import SCHEMES, Scheme, run_chain, solve
+from rootscale.theory.weak import Order, weak_error
 
 PATHS, D, STEPS = 20_000, 10, 200
 SIGMA0, C1, C2, EPS0, T0 = 1.0, 2.0, 1.0, 0.1, 0.1

@@ -14,9 +14,8 @@ from rootscale.cli import theory as theory_cli
 from rootscale.report import orders as figures
 from rootscale.report import plotting
 from rootscale.theory import Paths, cases, quadratic
-from rootscale.theory.cases import Setting
+from rootscale.theory.cases import Against, Setting, measure_orders, run_processes
 from rootscale.theory.families import FAMILIES
-from rootscale.theory.study import Against, measure_orders, run_processes
 from rootscale.trajectory import Trajectory
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -92,6 +91,27 @@ def test_order_finds_order_one_for_the_default_problem():
     assert errors.h == (1 / 16, 1 / 64)
     assert {name for name, fit in found.fits.items() if abs(fit.slope - 1) <= 0.15} == set(errors.names)
     assert errors.diverged == (0, 0)
+
+
+def test_order_and_simulate_with_decay_momentum_and_schedules(capsys):
+    assert run("order", "--optimizer", "adamw", "--schedule", "cosine", "--etas", 0.25, 0.125, "--paths", 200) == 0
+    assert "adamw on cosine with gaussian noise, cosine schedule: weak error" in capsys.readouterr().out
+    arguments = ("--optimizer", "sgd-momentum", "--eta", 0.01, "--ells", 2, "--paths", 50, "--points", 4)
+    assert run("simulate", *arguments) == 0
+    out = capsys.readouterr().out
+    assert "discrete sgd-momentum" in out
+    assert "steps of eta/(1-momentum)/8" in out
+    assert run("simulate", "--optimizer", "rmspropw", "--schedule", "step", "--ells", 2, "--paths", 50) == 0
+    assert "rmspropw on cosine with gaussian noise, step schedule, eta=0.25: 16 steps" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="a schedule is for SDEs whose theta is moved in proportion to eta; SignSDE"):
+        run("order", "--optimizer", "lion", "--schedule", "linear")
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmspropw", "sgd-momentum", "signum-time"])
+def test_two_batch_sizes_agree_under_the_rule_with_a_schedule_too(optimizer):
+    found = measure_orders(Setting(optimizer, schedule="cosine"), [], against=Against(4), paths=Paths(500))
+    error, se = found.errors.at("theta")
+    assert abs(error[-1]) < max(abs(error[0]) / 4, 5 * se[-1])  # 8 times smaller steps: an error of order 1
 
 
 def test_order_of_svag_and_of_two_batch_sizes(capsys):

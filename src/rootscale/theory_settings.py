@@ -29,7 +29,7 @@ class Scale:
     """A problem, and what the constants of an SDE on it are measured in.
 
     Args:
-        arguments: of the function of `rootscale.theory.problems` that has the problem's name.
+        arguments: of the function of `rootscale.theory.oracle` that has the problem's name.
         noise: its own noise family, one of `NOISES`.
         sigma0: the noise constant of the SDE.
         size: of the noise of a sample's gradient.

@@ -1,11 +1,14 @@
 """What `check_oracle` says of oracles whose assumptions are known to hold or to fail."""
 
+import functools
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
-from rootscale.theory import FAMILIES, NGOS, Minibatch, check_oracle, cosine, linear, logistic, quadratic
+from rootscale.theory import FAMILIES, NGOS, Minibatch, NetworkOracle, check_oracle, cosine, linear, logistic, quadratic
 from rootscale.theory.families import StudentT
 from rootscale.theory.oracle import svag
 
@@ -102,6 +105,19 @@ def test_whether_noise_dominates_is_the_ratio_of_traces(sigma, verdict):
     report = check_oracle(NGOS(linear([1.0, 0.0]), sigma), POINTS[:1], draws=2000)
     assert report["noise dominates"].verdict == verdict
     assert f"at least {2 * sigma**2:.3g}" in report["noise dominates"].measured
+
+
+def test_a_network_in_single_precision_is_checked_like_any_other():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    data = torch.randn(40, 6), torch.randint(3, (40,))
+    oracle = NetworkOracle(net, functools.partial(cross_entropy, reduction="none"), data, batch_size=4)
+    report = check_oracle(oracle, oracle.start(2), draws=4000)
+    assert report.holds, str(report)
+    assert report["noise dominates"].verdict == "undecided"
+    # a sum over the batch is not the mean that sigma and Sigma are of
+    summed = check_oracle(Changed(oracle, size=4.0), oracle.start(2), draws=4000)
+    assert summed["variance"].verdict == "fails"
 
 
 def test_a_gradient_that_is_not_finite_ends_the_check():

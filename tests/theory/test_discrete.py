@@ -20,8 +20,8 @@ from rootscale.theory import (
     quadratic,
     sde,
 )
-from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
-from rootscale.theory.equations import SCHEDULES, SGDSDE
+from rootscale.theory.discrete import FORMS, SCHEDULES, Chain, discretise, rescaled, svag_chain
+from rootscale.theory.equations import SGDSDE
 from rootscale.theory.oracle import svag
 
 TORCH = {

@@ -7,8 +7,7 @@ from reference import standard_errors
 
 from rootscale.rules import svag_weights
 from rootscale.theory.families import FAMILIES, Family, Minibatch, StudentT
-from rootscale.theory.oracle import NGOS, Oracle, penalised, svag
-from rootscale.theory.problems import cosine, linear, logistic, quadratic
+from rootscale.theory.oracle import NGOS, Oracle, cosine, linear, logistic, penalised, quadratic, svag
 
 FULL = torch.tensor([[2.0, 0.6], [0.6, 1.0]], dtype=torch.double)
 

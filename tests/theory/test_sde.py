@@ -9,21 +9,18 @@ from reference import euler_maruyama, ornstein_uhlenbeck, standard_errors
 from rootscale import theory_settings
 from rootscale.hparams import Adam
 from rootscale.theory import NGOS, case, cosine, linear, quadratic
+from rootscale.theory.discrete import SCHEDULES, RateSchedule, Scheduled, sde
 from rootscale.theory.equations import (
-    SCHEDULES,
     SGDSDE,
     AdamSDE,
     AdamState,
-    RateSchedule,
     RMSpropSDE,
     RMSpropState,
-    Scheduled,
     SGDState,
     auxiliary,
     gamma,
     lowest_u,
     mu,
-    sde,
     tau,
 )
 

@@ -34,10 +34,8 @@ from rootscale.theory import (
     svag_chain,
     weak_error,
 )
-from rootscale.theory.equations import SaturatedSignSDE, SignFlowSDE, SignSDE
-from rootscale.theory.memory import Memory, memory_of
-from rootscale.theory.oracle import svag
-from rootscale.theory.problems import Problem
+from rootscale.theory.oracle import Problem, svag
+from rootscale.theory.signs import Memory, SaturatedSignSDE, SignFlowSDE, SignSDE, memory_of
 from rootscale.theory.updates import UPDATES
 
 D = torch.double

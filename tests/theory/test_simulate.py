@@ -25,8 +25,7 @@ from rootscale.theory import (
     quadratic,
     svag_chain,
 )
-from rootscale.theory.oracle import svag
-from rootscale.theory.problems import Problem
+from rootscale.theory.oracle import Problem, svag
 from rootscale.theory.random import normal
 
 

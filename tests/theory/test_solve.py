@@ -11,11 +11,10 @@ import pytest
 import torch
 from calls import solved
 
-from rootscale.theory import stepping
+from rootscale.theory import engine
 from rootscale.theory.engine import Paths, SaveAt, System, drive
 from rootscale.theory.equations import SGDSDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
-from rootscale.theory.oracle import NGOS
-from rootscale.theory.problems import cosine, logistic, quadratic
+from rootscale.theory.oracle import NGOS, cosine, logistic, quadratic
 from rootscale.theory.random import normal
 from rootscale.theory.solver import SCHEMES, Scheme, euler, heun, increment, suits
 
@@ -255,9 +254,9 @@ def traced(monkeypatch):
         return plain(function, backend="eager", dynamic=dynamic, fullgraph=fullgraph)
 
     monkeypatch.setattr(torch, "compile", trace)
-    stepping._compile.cache_clear()
+    engine._compile.cache_clear()
     yield
-    stepping._compile.cache_clear()
+    engine._compile.cache_clear()
 
 
 @pytest.mark.parametrize(("case", "scheme"), [("adam", "euler"), ("rmsprop", "richardson")])

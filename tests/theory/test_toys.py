@@ -6,8 +6,7 @@ import torch
 from rootscale.hparams import Adam
 from rootscale.optimizers import FAMILIES
 from rootscale.records import Muon
-from rootscale.theory.toy_records import TOY_RECORDS
-from rootscale.theory.toys import TOYS, Setting, live_gaps, toy_gaps
+from rootscale.theory.toys import TOY_RECORDS, TOYS, Setting, live_gaps, toy_gaps
 from rootscale.theory.updates import UPDATES
 
 FAST = Setting(replicas=256, before=96, after=320)

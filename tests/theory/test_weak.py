@@ -30,11 +30,10 @@ from rootscale.theory import (
     svag_chain,
 )
 from rootscale.theory.cases import Setting
+from rootscale.theory.engine import TESTS
 from rootscale.theory.equations import SGDSDE
 from rootscale.theory.families import StudentT
-from rootscale.theory.functions import TESTS
-from rootscale.theory.oracle import svag
-from rootscale.theory.problems import Problem
+from rootscale.theory.oracle import Problem, svag
 from rootscale.theory.weak import WeakError
 from rootscale.trajectory import Estimate, Trajectory
 

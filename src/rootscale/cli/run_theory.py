@@ -13,12 +13,10 @@ from rich.table import Table
 from rootscale.cli.console import make_console, progress, unclipped
 from rootscale.files import need_folder
 from rootscale.format import show
-from rootscale.theory.cases import STEPS, Setting
+from rootscale.theory.cases import STEPS, Against, Orders, Processes, Setting, measure_orders, run_processes
 from rootscale.theory.discrete import Chain
 from rootscale.theory.engine import Paths
-from rootscale.theory.orders import Order
-from rootscale.theory.study import Against, Orders, Processes, measure_orders, run_processes
-from rootscale.theory.weak import LARGEST, RESOLVED
+from rootscale.theory.weak import LARGEST, RESOLVED, Order
 from rootscale.theory_settings import MINIBATCH, NOISES, PROBLEMS
 
 __all__ = ["order", "simulate"]

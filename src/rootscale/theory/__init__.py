@@ -6,18 +6,24 @@ Make an oracle (`NGOS` of a problem, `NetworkOracle` of a network), a `Chain` on
 
 from rootscale.theory.assumptions import check_oracle
 from rootscale.theory.cases import case
-from rootscale.theory.discrete import FORMS, Chain, discretise, rescaled, svag_chain
+from rootscale.theory.discrete import (
+    FORMS,
+    Chain,
+    RateSchedule,
+    RMSpropW,
+    Scheduled,
+    discretise,
+    rescaled,
+    sde,
+    svag_chain,
+)
 from rootscale.theory.engine import Paths, SaveAt
-from rootscale.theory.equations import RateSchedule, RMSpropW, Scheduled, sde
+from rootscale.theory.equations import AdamState, RMSpropState, SGDState, SignumState
 from rootscale.theory.families import FAMILIES, Minibatch
 from rootscale.theory.network import NetworkOracle
-from rootscale.theory.oracle import NGOS
-from rootscale.theory.orders import fit_order
-from rootscale.theory.problems import cosine, linear, logistic, quadratic
-from rootscale.theory.simulate import run_chain
-from rootscale.theory.solver import solve
-from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState
-from rootscale.theory.weak import weak_error
+from rootscale.theory.oracle import NGOS, cosine, linear, logistic, quadratic
+from rootscale.theory.solver import run_chain, solve
+from rootscale.theory.weak import fit_order, weak_error
 
 __all__ = [
     "FAMILIES",

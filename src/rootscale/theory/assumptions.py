@@ -29,6 +29,8 @@ _SURE = 5.0
 _TAIL, _FOURTH = 0.005, 1 / 4
 #: Noise this many times as large as the gradient dominates it: the term that the SDE drops is then below a tenth.
 _DOMINATES = 10.0
+#: Standard normals that are drawn at most to compare ``noise`` with ``variance``.
+_NUMBERS = 1_000_000
 #: The factor between the two noise scales at which the third moment is measured.
 _APART = 4.0
 
@@ -101,7 +103,7 @@ def check_oracle(oracle: Oracle, theta: Tensor, *, draws: int = 100_000, seed: i
         oracle: with ``gradient``, ``noise``, ``variance`` and ``sample``; with ``at`` the skewness is measured at a
             second noise scale too.
         theta: points to look at, ``[points, d]``: where your run starts, and a few that it comes to.
-        draws: how many stochastic gradients to draw at each point.
+        draws: how many stochastic gradients to draw at each point, all at once; a few thousand for a network.
         seed: of the random numbers.
     """
     need_oracle(oracle)
@@ -111,8 +113,7 @@ def check_oracle(oracle: Oracle, theta: Tensor, *, draws: int = 100_000, seed: i
         raise ValueError(f"draws must be at least 1000, for moments to mean something, got {draws}")
     if not oracle.sigma > 0:
         raise ValueError(f"an oracle without noise has no SDE; sigma must be > 0, got {oracle.sigma}")
-    theta = theta.double()
-    values = {"gradient": oracle.gradient(theta), "variance": oracle.variance(theta)}
+    values = {"gradient": oracle.gradient(theta).double(), "variance": oracle.variance(theta).double()}
     broken = [name for name, value in values.items() if not bool(value.isfinite().all())]
     if broken or bool((values["variance"] < 0).any()):
         what = " and ".join(broken) or "variance"
@@ -135,8 +136,8 @@ def check_oracle(oracle: Oracle, theta: Tensor, *, draws: int = 100_000, seed: i
 def _drawn(oracle: Oracle, point: Tensor, draws: int, seed: int) -> Tensor:
     """Return so many draws of ``z`` at a point ``[d]``: ``[draws, d]``."""
     generator = torch.Generator(point.device).manual_seed(seed)
-    sample = oracle.sample(point.expand(draws, -1), generator)
-    return (sample.double() - oracle.gradient(point[None])) / oracle.sigma
+    sample = oracle.sample(point.expand(draws, -1).contiguous(), generator)
+    return (sample.double() - oracle.gradient(point[None]).double()) / oracle.sigma
 
 
 def _surest(values: Tensor, expected: Tensor | float) -> float:
@@ -182,10 +183,10 @@ def _variance(noises: list[Tensor], variance: Tensor) -> Check:
 def _stated(oracle: Oracle, theta: Tensor, variance: Tensor, seed: int) -> Check:
     """Compare ``variance`` with what ``noise`` gives for standard normal ``xi``."""
     generator = torch.Generator(theta.device).manual_seed(seed)
-    worst = 0.0
+    worst, rows = 0.0, max(64, min(4000, _NUMBERS // oracle.rank))
     for point, stated in zip(theta, variance, strict=True):
-        xi = torch.randn(4000, oracle.rank, generator=generator, dtype=theta.dtype, device=theta.device)
-        worst = max(worst, _surest(oracle.noise(point.expand(4000, -1), xi).square(), stated))
+        xi = torch.randn(rows, oracle.rank, generator=generator, dtype=theta.dtype, device=theta.device)
+        worst = max(worst, _surest(oracle.noise(point.expand(rows, -1).contiguous(), xi).double().square(), stated))
     sure = worst > _threshold(variance.numel())
     return Check(
         "noise of the SDE", FAILS if sure else HOLDS, f"noise(theta, xi)^2 less variance: at most {worst:.1f} s.e.",

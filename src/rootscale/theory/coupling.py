@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rootscale.theory.discrete import Chain
+from rootscale.theory.discrete import SDE, Chain
 from rootscale.theory.engine import State, States
-from rootscale.theory.equations import SDE
 from rootscale.theory.families import Draw
-from rootscale.theory.memory import Memory
 from rootscale.theory.oracle import NGOS
+from rootscale.theory.signs import Memory
 from rootscale.theory.solver import Levels, Scheme
 
 __all__ = ["Controls", "Coupled", "stride_of"]

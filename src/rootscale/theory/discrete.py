@@ -11,23 +11,48 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rootscale.hparams import SGD, Adam, AdamW, RMSprop, positive
+from rootscale.hparams import SGD, Adam, AdamW, RMSprop, SDEConstants, positive, quantity
 from rootscale.records import Lion, SDEOptimizer, Signum
 from rootscale.rules import Rule, get_rule, svag_weights
-from rootscale.theory.equations import SDE, SGDSDE, RMSpropSDE, RMSpropW, Scheduled, clock_of
-from rootscale.theory.memory import Memory, memory_of
-from rootscale.theory.oracle import Oracle, need_oracle, svag
-from rootscale.theory.sign_equations import SaturatedSignSDE, SignFlowSDE, SignSDE, is_gaussian
-from rootscale.theory.states import AdamState, RMSpropState, SGDState, SignumState, Time
+from rootscale.theory.equations import (
+    SGDSDE,
+    AdamSDE,
+    AdamState,
+    Kind,
+    RMSpropSDE,
+    RMSpropState,
+    SGDState,
+    SignumState,
+    Time,
+)
+from rootscale.theory.oracle import Oracle, need_oracle, penalised, svag
+from rootscale.theory.signs import Memory, SaturatedSignSDE, SignFlowSDE, SignSDE, is_gaussian, memory_of, noise_density
+from rootscale.theory_settings import CONSTANT
 
-__all__ = ["FORMS", "Chain", "Form", "discretise", "rescaled", "svag_chain"]
+__all__ = [
+    "FORMS", "SCHEDULES", "SDE", "Chain", "Form", "RMSpropW", "RateSchedule", "Scheduled", "clock_of", "discretise",
+    "eta_of", "rescaled", "sde", "svag_chain",
+]  # fmt: skip
 
 State = tuple[Tensor, ...]
 SDEState = SGDState | RMSpropState | AdamState | SignumState
+
+
+@dataclass(frozen=True)
+class RMSpropW(RMSprop):
+    """RMSprop with decoupled weight decay: each step also does ``theta -= eta * weight_decay * theta``."""
+
+    weight_decay: float = quantity("decoupled_decay", default=0.01)
+
+    def constants(self, batch_size: float = 1) -> SDEConstants:
+        """Return the constants of the SDE that this optimizer follows at this batch size."""
+        return replace(super().constants(batch_size), decay=self.weight_decay / self.eta)
+
 
 #: How many moments the state of a chain has besides ``theta`` (SGD: one more with momentum).
 _MOMENTS: Mapping[type, int] = MappingProxyType(
@@ -281,7 +306,7 @@ def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
     if isinstance(equation, Scheduled):
         return replace(discretise(equation.base, eta, form), schedule=equation.schedule)
     if isinstance(equation, SignSDE | SaturatedSignSDE | SignFlowSDE):
-        return _of_sign(equation, eta)
+        return _sign_chain(equation, eta)
     if isinstance(equation, SGDSDE):
         if equation.decay:
             raise ValueError("SGD has no decoupled weight decay here; add an L2 term to the oracle with penalised()")
@@ -300,7 +325,7 @@ def discretise(equation: SDE, eta: float, form: Form = FORMS["paper"]) -> Chain:
     return Chain(Adam(eta, beta1, beta2, eps, eps_root), at, form)
 
 
-def _of_sign(equation: SignSDE | SaturatedSignSDE | SignFlowSDE, eta: float) -> Chain:
+def _sign_chain(equation: SignSDE | SaturatedSignSDE | SignFlowSDE, eta: float) -> Chain:
     """Return the chain of a sign with learning rate ``eta`` that has this SDE."""
     if isinstance(equation, SignFlowSDE):
         share, lost = equation.mix * math.sqrt(eta), equation.c * eta
@@ -316,3 +341,194 @@ def _of_sign(equation: SignSDE | SaturatedSignSDE | SignFlowSDE, eta: float) -> 
     if math.isclose(memory.share, 1 - memory.mu):
         return Chain(Signum(eta, memory.mu, decay), oracle, form)
     return Chain(Lion(eta, 1 - memory.share, memory.mu, decay), oracle, form)
+
+
+#: The learning rate over its base, as a function of the share ``p`` of the time that has passed.
+SCHEDULES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({
+    CONSTANT: torch.ones_like,
+    "linear": lambda p: 1 - p,
+    "cosine": lambda p: (1 + torch.cos(math.pi * p)) / 2,
+    "exponential": lambda p: torch.exp(-math.log(10) * p),
+    "warmup": lambda p: (p / 0.3).clamp(max=1.0),
+    "step": lambda p: torch.where(p > 0.5 - 1e-9, 0.1, 1.0).to(p),  # times are sums, and rounded
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RateSchedule:
+    """A learning rate over its base as a function of continuous time.
+
+    >>> RateSchedule("cosine", start=0.5, duration=1.0)(1.0)
+    tensor(0.5000, dtype=torch.float64)
+
+    Args:
+        name: one of `SCHEDULES`.
+        start: when it begins.
+        duration: how long it takes; before and after it stays what it is at its ends.
+    """
+
+    name: str
+    start: float = 0.0
+    duration: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.name not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.name!r}")
+        positive("duration", self.duration)
+
+    def __call__(self, t: Time) -> Tensor:
+        """Return the factor at time ``t``."""
+        t = torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.double)
+        return SCHEDULES[self.name](((t - self.start) / self.duration).clamp(0.0, 1.0))
+
+
+#: The SDEs of optimizers whose learning rate is constant.
+_Constant = SGDSDE | RMSpropSDE | AdamSDE | SignSDE | SaturatedSignSDE | SignFlowSDE
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """The SDE of an optimizer whose learning rate follows a schedule, ``eta_k = schedule(t_k) eta``:
+
+        d theta = schedule(t) (d theta of the base),     everything else as in the base
+
+    The averages are made of gradients, not of steps, so that a learning rate moves ``theta`` alone. Constants and clock
+    are those of the base learning rate ``eta``, to which the schedule is relative.
+
+    Args:
+        base: the SDE at the base learning rate.
+        schedule: the factor at a time ``t``, such as a `RateSchedule`; of tensors, so that a compiled step can take it.
+    """
+
+    base: _Constant
+    schedule: Callable[[Time], Time]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.base, SaturatedSignSDE) or (isinstance(self.base, SignSDE) and not self.base.memory.empty):
+            raise ValueError(
+                f"a schedule is for SDEs whose theta is moved in proportion to eta; {type(self.base).__name__} has "
+                "terms of other powers of eta here (momentum in steps, saturation)"
+            )
+
+    @property
+    def oracle(self) -> Oracle:
+        """That of the base."""
+        return self.base.oracle
+
+    @property
+    def sigma0(self) -> float:
+        """That of the base."""
+        return self.base.sigma0
+
+    @property
+    def clock_power(self) -> int:
+        """That of the base."""
+        return self.base.clock_power
+
+    @property
+    def kind(self) -> Kind:
+        """That of the base."""
+        return self.base.kind
+
+    def _scaled(self, t: Time, x: Any) -> Any:
+        return x._replace(theta=x.theta * self.schedule(t))
+
+    def drift(self, t: Time, x: Any) -> Any:
+        """Return the factor of ``dt``."""
+        return self._scaled(t, self.base.drift(t, x))
+
+    def diffusion(self, t: Time, x: Any, dw: Tensor) -> Any:
+        """Return the noise increment."""
+        return self._scaled(t, self.base.diffusion(t, x, dw))
+
+    def increment(self, t: Time, x: Any, h: Time, dw: Tensor) -> Any:
+        """Return ``drift(t, x) h + diffusion(t, x, dw)``, with less work."""
+        if isinstance(self.base, SGDSDE | RMSpropSDE | AdamSDE):
+            return self._scaled(t, self.base.increment(t, x, h, dw))
+        parts = zip(self.drift(t, x), self.diffusion(t, x, dw), strict=True)
+        return type(x)(*(a * h + b for a, b in parts))
+
+
+#: Every SDE. A step of its chain takes the time `clock_of`.
+SDE = _Constant | Scheduled
+
+
+def _base(equation: SDE) -> _Constant:
+    return equation.base if isinstance(equation, Scheduled) else equation
+
+
+def clock_of(equation: SDE, eta: float) -> float:
+    """Return the time that a step of the chain with learning rate ``eta`` takes."""
+    base = _base(equation)
+    return eta / (1 - base.momentum) if isinstance(base, SGDSDE) else float(eta**base.clock_power)
+
+
+def eta_of(equation: SDE, clock: float) -> float:
+    """Return the learning rate whose steps take the time ``clock``."""
+    base = _base(equation)
+    return clock * (1 - base.momentum) if isinstance(base, SGDSDE) else float(clock ** (1 / base.clock_power))
+
+
+def sde(
+    optimizer: SDEOptimizer,
+    oracle: Oracle,
+    *,
+    in_time: bool = False,
+    schedule: Callable[[Time], Time] | None = None,
+) -> SDE:
+    """Return the SDE that this optimizer follows on this oracle; ``oracle.sigma`` takes the place of ``1 / sqrt(B)``.
+
+    Args:
+        optimizer: the hyperparameters.
+        oracle: gives ``grad f`` and ``Sigma``.
+        in_time: of Signum and Lion: keep the window of momentum in time and not in steps as ``eta -> 0``.
+        schedule: the learning rate over ``optimizer.eta`` as a function of time; see `Scheduled`.
+
+    Raises:
+        ValueError: Adam with ``beta1 = 0``, which has no SDE here; a sign of noise that is not Gaussian.
+    """
+    made = _constant_sde(optimizer, oracle, in_time)
+    return made if schedule is None else Scheduled(made, schedule)
+
+
+def _constant_sde(optimizer: SDEOptimizer, oracle: Oracle, in_time: bool) -> _Constant:
+    """Return the SDE at a constant learning rate."""
+    need_oracle(oracle)
+    if not oracle.sigma > 0:
+        raise ValueError(f"an SDE needs an oracle with sigma > 0, got sigma={oracle.sigma}")
+    constants = optimizer.constants(1 / oracle.sigma**2)
+    if isinstance(optimizer, Signum | Lion):
+        return _sign_sde(optimizer, oracle, in_time)
+    if in_time:
+        raise ValueError(f"in_time is a choice of Signum and Lion; {optimizer.name} has one SDE")
+    if isinstance(optimizer, SGD):
+        sigma0 = oracle.sigma * math.sqrt(optimizer.eta / (1 - optimizer.momentum))
+        return SGDSDE(penalised(oracle, optimizer.weight_decay), sigma0, momentum=optimizer.momentum)
+    assert constants.c2 is not None
+    assert constants.eps0 is not None
+    assert constants.eps_root0 is not None
+    l2 = 0.0 if isinstance(optimizer, AdamW | RMSpropW) else optimizer.weight_decay
+    oracle, eps = penalised(oracle, l2), (constants.eps0, constants.eps_root0)
+    if isinstance(optimizer, RMSprop):
+        return RMSpropSDE(oracle, constants.sigma0, constants.c2, *eps, constants.decay)
+    if constants.c1 is None:
+        raise ValueError(
+            "the SDE of Adam needs beta1 > 0; with beta1 = 0 use RMSprop(eta, beta=beta2), once 1 - beta2^k is near 1"
+        )
+    return AdamSDE(oracle, constants.sigma0, constants.c1, constants.c2, *eps, constants.decay)
+
+
+def _sign_sde(optimizer: Signum | Lion, oracle: Oracle, in_time: bool) -> _Constant:
+    """Return the SDE of an optimizer that moves by a sign."""
+    eta, memory = optimizer.eta, memory_of(optimizer)
+    assert memory is not None
+    if not in_time:
+        density = noise_density(oracle, alone=memory.empty)
+        return SignSDE(oracle, oracle.sigma * eta, memory, optimizer.weight_decay / eta, density)
+    if memory.mu == 0:
+        raise ValueError("a window in time needs momentum: mu > 0 (Lion: beta2 > 0), got 0")
+    mix = 0.0  # momentum averages over many steps, which makes its noise Gaussian; what Lion adds is of one step
+    if isinstance(optimizer, Lion):
+        noise_density(oracle, alone=False)  # refuses other noise
+        mix = memory.share / math.sqrt(eta)
+    return SignFlowSDE(oracle, oracle.sigma * math.sqrt(eta), (1 - memory.mu) / eta, mix, optimizer.weight_decay)

@@ -1,6 +1,6 @@
-"""The SDEs of SGD, RMSprop and Adam, their auxiliary forms, and decoupled weight decay.
+"""The SDEs of SGD, RMSprop and Adam with their states, their auxiliary forms, and decoupled weight decay.
 
-Those of optimizers that move by a sign are in `rootscale.theory.sign_equations`; `sde` gives them all.
+Those of optimizers that move by a sign are in `rootscale.theory.signs`; `rootscale.theory.discrete.sde` gives them all.
 
 An SDE is a record of its constants and its oracle. For a state ``x`` (a tuple of tensors ``[P, d]``) at time ``t`` it
 gives ``drift(t, x)`` and the noise increment ``diffusion(t, x, dW)``, so that an Euler-Maruyama step of length ``h`` is
@@ -16,27 +16,107 @@ weight decay (``decay``) are not in the paper; they follow from the same limit a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from rootscale.hparams import SGD, AdamW, RMSprop, SDEConstants, positive, quantity
-from rootscale.records import Lion, SDEOptimizer, Signum
-from rootscale.theory.memory import memory_of
-from rootscale.theory.oracle import Oracle, need_oracle, penalised
-from rootscale.theory.sign_equations import SaturatedSignSDE, SignFlowSDE, SignSDE, noise_density
-from rootscale.theory.states import AdamState, Kind, RMSpropState, SGDState, Time
-from rootscale.theory_settings import CONSTANT
+from rootscale.hparams import positive
+from rootscale.theory.oracle import Oracle
 
 __all__ = [
-    "SCHEDULES", "SDE", "SGDSDE", "AdamSDE", "AdamState", "RMSpropSDE", "RMSpropState", "RMSpropW", "RateSchedule",
-    "SGDState", "Scheduled", "auxiliary", "clock_of", "eta_of", "gamma", "lowest_u", "mu", "sde", "tau",
+    "SGDSDE", "AdamSDE", "AdamState", "Kind", "RMSpropSDE", "RMSpropState", "SGDState", "SignumState", "Time",
+    "auxiliary", "gamma", "lowest_u", "mu", "need_later", "started", "tau",
 ]  # fmt: skip
+
+Time = float | Tensor
+
+
+class SGDState(NamedTuple):
+    """``theta``, as ``[P, d]``."""
+
+    theta: Tensor
+
+
+class RMSpropState(NamedTuple):
+    """``theta`` and ``u = v / sigma^2``, each ``[P, d]``."""
+
+    theta: Tensor
+    u: Tensor
+
+
+class AdamState(NamedTuple):
+    """``theta``, ``m`` and ``u = v / sigma^2``, each ``[P, d]``."""
+
+    theta: Tensor
+    m: Tensor
+    u: Tensor
+
+
+class SignumState(NamedTuple):
+    """``theta`` and the momentum ``m``, each ``[P, d]``."""
+
+    theta: Tensor
+    m: Tensor
+
+
+#: Up to so many coordinates of ``xi`` the noise is checked.
+_FEW = 64
+Kind = type[SGDState] | type[RMSpropState] | type[AdamState] | type[SignumState]
+
+
+def started(x0: tuple[Tensor, ...], kind: Kind, oracle: Oracle) -> SGDState | RMSpropState | AdamState | SignumState:
+    """Return an initial state as one of this kind, or raise where it does not suit the oracle.
+
+    Tensors broadcast, so that a wrong width would go unnoticed: columns that an oracle does not have share one noise.
+
+    Args:
+        x0: as the user gave it; a plain tuple is read in the order of the kind.
+        kind: of the states of the SDE.
+        oracle: where the state is used; its variance must be that of its noise there.
+    """
+    fields, d = kind._fields, oracle.d
+    if getattr(x0, "_fields", fields) != fields or len(x0) != len(fields) or not all(map(torch.is_tensor, x0)):
+        parts = ", ".join(type(part).__name__ for part in x0)
+        raise ValueError(
+            f"x0 must be {kind.__name__}({', '.join(fields)}) of tensors, got {type(x0).__name__} of ({parts})"
+        )
+    for name, part in zip(fields, x0, strict=True):
+        if part.ndim == 2 and part.shape[1] != d:
+            raise ValueError(
+                f"{name} of x0 must be [P, {d}] or [1, {d}], as the oracle has d={d}, got {list(part.shape)}"
+            )
+        if not bool(part.isfinite().all()):
+            raise ValueError(f"{name} of x0 must be finite, got {int((~part.isfinite()).sum())} numbers that are not")
+        if name == "u" and bool((part < 0).any()):
+            raise ValueError(f"u of x0 must be >= 0, as a mean of squares is, got {float(part.min()):g}")
+    if x0[0].ndim == 2 and x0[0].is_floating_point() and oracle.rank <= _FEW:
+        _check_variance(oracle, x0[0][:1])
+    return kind(*x0)
+
+
+def _check_variance(oracle: Oracle, theta: Tensor) -> None:
+    """Refuse an oracle whose ``variance`` is not the diagonal of what its ``noise`` gives, at ``theta`` ``[1, d]``."""
+    units = torch.eye(oracle.rank, dtype=theta.dtype, device=theta.device)
+    found = oracle.noise(theta.expand(oracle.rank, -1), units).square().sum(0)
+    stated = oracle.variance(theta)[0]
+    # a variance that is a mean square less a squared mean is exact to the roundings of those
+    exact = 1e-6 * found.max() + 100 * torch.finfo(theta.dtype).eps * oracle.gradient(theta).square().max()
+    if not torch.allclose(found, stated, rtol=1e-3, atol=float(exact)):
+        worst = int((found - stated).abs().argmax())
+        raise ValueError(
+            f"variance(theta) of the oracle must be the diagonal of the covariance of noise(theta, xi) for standard "
+            f"normal xi, without sigma; at x0 parameter {worst} has {stated[worst]:g}, its noise gives {found[worst]:g}"
+        )
+
+
+def need_later(kind: Kind, start: float) -> None:
+    """Raise where the SDE of states of this kind cannot start at this time."""
+    if kind is AdamState and not start > 0:
+        raise ValueError(
+            f"Adam's SDE needs start > 0 (its normalization is 0/0 at t = 0), got start={start}; give SaveAt a start"
+        )
 
 
 def _plus(x: Tensor, y: Tensor, a: Time) -> Tensor:
@@ -83,17 +163,6 @@ def tau(z: Tensor) -> Tensor:
 def mu(u: Tensor, u_min: float) -> Tensor:
     """Return ``mu(u) = u_min/2 + tau(2u/u_min - 1) (u - u_min/2)``: ``u`` above ``u_min``, at least ``u_min/2``."""
     return u_min / 2 + tau(2 * u / u_min - 1) * (u - u_min / 2)
-
-
-@dataclass(frozen=True)
-class RMSpropW(RMSprop):
-    """RMSprop with decoupled weight decay: each step also does ``theta -= eta * weight_decay * theta``."""
-
-    weight_decay: float = quantity("decoupled_decay", default=0.01)
-
-    def constants(self, batch_size: float = 1) -> SDEConstants:
-        """Return the constants of the SDE that this optimizer follows at this batch size."""
-        return replace(super().constants(batch_size), decay=self.weight_decay / self.eta)
 
 
 @dataclass(frozen=True)
@@ -257,132 +326,6 @@ class AdamSDE:
         return AdamState(theta, m, (_square(variance, gradient, self.signal) - x.u).mul_(self.c2 * h))
 
 
-#: The learning rate over its base, as a function of the share ``p`` of the time that has passed.
-SCHEDULES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({
-    CONSTANT: torch.ones_like,
-    "linear": lambda p: 1 - p,
-    "cosine": lambda p: (1 + torch.cos(math.pi * p)) / 2,
-    "exponential": lambda p: torch.exp(-math.log(10) * p),
-    "warmup": lambda p: (p / 0.3).clamp(max=1.0),
-    "step": lambda p: torch.where(p > 0.5 - 1e-9, 0.1, 1.0).to(p),  # times are sums, and rounded
-})  # fmt: skip
-
-
-@dataclass(frozen=True)
-class RateSchedule:
-    """A learning rate over its base as a function of continuous time.
-
-    >>> RateSchedule("cosine", start=0.5, duration=1.0)(1.0)
-    tensor(0.5000, dtype=torch.float64)
-
-    Args:
-        name: one of `SCHEDULES`.
-        start: when it begins.
-        duration: how long it takes; before and after it stays what it is at its ends.
-    """
-
-    name: str
-    start: float = 0.0
-    duration: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.name!r}")
-        positive("duration", self.duration)
-
-    def __call__(self, t: Time) -> Tensor:
-        """Return the factor at time ``t``."""
-        t = torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.double)
-        return SCHEDULES[self.name](((t - self.start) / self.duration).clamp(0.0, 1.0))
-
-
-#: The SDEs of optimizers whose learning rate is constant.
-_Constant = SGDSDE | RMSpropSDE | AdamSDE | SignSDE | SaturatedSignSDE | SignFlowSDE
-
-
-@dataclass(frozen=True)
-class Scheduled:
-    """The SDE of an optimizer whose learning rate follows a schedule, ``eta_k = schedule(t_k) eta``:
-
-        d theta = schedule(t) (d theta of the base),     everything else as in the base
-
-    The averages are made of gradients, not of steps, so that a learning rate moves ``theta`` alone. Constants and clock
-    are those of the base learning rate ``eta``, to which the schedule is relative.
-
-    Args:
-        base: the SDE at the base learning rate.
-        schedule: the factor at a time ``t``, such as a `RateSchedule`; of tensors, so that a compiled step can take it.
-    """
-
-    base: _Constant
-    schedule: Callable[[Time], Time]
-
-    def __post_init__(self) -> None:
-        if isinstance(self.base, SaturatedSignSDE) or (isinstance(self.base, SignSDE) and not self.base.memory.empty):
-            raise ValueError(
-                f"a schedule is for SDEs whose theta is moved in proportion to eta; {type(self.base).__name__} has "
-                "terms of other powers of eta here (momentum in steps, saturation)"
-            )
-
-    @property
-    def oracle(self) -> Oracle:
-        """That of the base."""
-        return self.base.oracle
-
-    @property
-    def sigma0(self) -> float:
-        """That of the base."""
-        return self.base.sigma0
-
-    @property
-    def clock_power(self) -> int:
-        """That of the base."""
-        return self.base.clock_power
-
-    @property
-    def kind(self) -> Kind:
-        """That of the base."""
-        return self.base.kind
-
-    def _scaled(self, t: Time, x: Any) -> Any:
-        return x._replace(theta=x.theta * self.schedule(t))
-
-    def drift(self, t: Time, x: Any) -> Any:
-        """Return the factor of ``dt``."""
-        return self._scaled(t, self.base.drift(t, x))
-
-    def diffusion(self, t: Time, x: Any, dw: Tensor) -> Any:
-        """Return the noise increment."""
-        return self._scaled(t, self.base.diffusion(t, x, dw))
-
-    def increment(self, t: Time, x: Any, h: Time, dw: Tensor) -> Any:
-        """Return ``drift(t, x) h + diffusion(t, x, dw)``, with less work."""
-        if isinstance(self.base, SGDSDE | RMSpropSDE | AdamSDE):
-            return self._scaled(t, self.base.increment(t, x, h, dw))
-        parts = zip(self.drift(t, x), self.diffusion(t, x, dw), strict=True)
-        return type(x)(*(a * h + b for a, b in parts))
-
-
-#: Every SDE. A step of its chain takes the time `clock_of`.
-SDE = _Constant | Scheduled
-
-
-def _base(equation: SDE) -> _Constant:
-    return equation.base if isinstance(equation, Scheduled) else equation
-
-
-def clock_of(equation: SDE, eta: float) -> float:
-    """Return the time that a step of the chain with learning rate ``eta`` takes."""
-    base = _base(equation)
-    return eta / (1 - base.momentum) if isinstance(base, SGDSDE) else float(eta**base.clock_power)
-
-
-def eta_of(equation: SDE, clock: float) -> float:
-    """Return the learning rate whose steps take the time ``clock``."""
-    base = _base(equation)
-    return clock * (1 - base.momentum) if isinstance(base, SGDSDE) else float(clock ** (1 / base.clock_power))
-
-
 _Adaptive = TypeVar("_Adaptive", RMSpropSDE, AdamSDE)
 
 
@@ -398,68 +341,3 @@ def lowest_u(c2: float, u0: Tensor, duration: float) -> float:
 def auxiliary(equation: _Adaptive, u_min: float) -> _Adaptive:
     """Return the auxiliary SDE: ``mu(u)`` for ``u`` in the preconditioner; the same law as long as ``u >= u_min``."""
     return replace(equation, u_min=positive("u_min", u_min))
-
-
-def sde(
-    optimizer: SDEOptimizer,
-    oracle: Oracle,
-    *,
-    in_time: bool = False,
-    schedule: Callable[[Time], Time] | None = None,
-) -> SDE:
-    """Return the SDE that this optimizer follows on this oracle; ``oracle.sigma`` takes the place of ``1 / sqrt(B)``.
-
-    Args:
-        optimizer: the hyperparameters.
-        oracle: gives ``grad f`` and ``Sigma``.
-        in_time: of Signum and Lion: keep the window of momentum in time and not in steps as ``eta -> 0``.
-        schedule: the learning rate over ``optimizer.eta`` as a function of time; see `Scheduled`.
-
-    Raises:
-        ValueError: Adam with ``beta1 = 0``, which has no SDE here; a sign of noise that is not Gaussian.
-    """
-    made = _constant_sde(optimizer, oracle, in_time)
-    return made if schedule is None else Scheduled(made, schedule)
-
-
-def _constant_sde(optimizer: SDEOptimizer, oracle: Oracle, in_time: bool) -> _Constant:
-    """Return the SDE at a constant learning rate."""
-    need_oracle(oracle)
-    if not oracle.sigma > 0:
-        raise ValueError(f"an SDE needs an oracle with sigma > 0, got sigma={oracle.sigma}")
-    constants = optimizer.constants(1 / oracle.sigma**2)
-    if isinstance(optimizer, Signum | Lion):
-        return _of_sign(optimizer, oracle, in_time)
-    if in_time:
-        raise ValueError(f"in_time is a choice of Signum and Lion; {optimizer.name} has one SDE")
-    if isinstance(optimizer, SGD):
-        sigma0 = oracle.sigma * math.sqrt(optimizer.eta / (1 - optimizer.momentum))
-        return SGDSDE(penalised(oracle, optimizer.weight_decay), sigma0, momentum=optimizer.momentum)
-    assert constants.c2 is not None
-    assert constants.eps0 is not None
-    assert constants.eps_root0 is not None
-    l2 = 0.0 if isinstance(optimizer, AdamW | RMSpropW) else optimizer.weight_decay
-    oracle, eps = penalised(oracle, l2), (constants.eps0, constants.eps_root0)
-    if isinstance(optimizer, RMSprop):
-        return RMSpropSDE(oracle, constants.sigma0, constants.c2, *eps, constants.decay)
-    if constants.c1 is None:
-        raise ValueError(
-            "the SDE of Adam needs beta1 > 0; with beta1 = 0 use RMSprop(eta, beta=beta2), once 1 - beta2^k is near 1"
-        )
-    return AdamSDE(oracle, constants.sigma0, constants.c1, constants.c2, *eps, constants.decay)
-
-
-def _of_sign(optimizer: Signum | Lion, oracle: Oracle, in_time: bool) -> _Constant:
-    """Return the SDE of an optimizer that moves by a sign."""
-    eta, memory = optimizer.eta, memory_of(optimizer)
-    assert memory is not None
-    if not in_time:
-        density = noise_density(oracle, alone=memory.empty)
-        return SignSDE(oracle, oracle.sigma * eta, memory, optimizer.weight_decay / eta, density)
-    if memory.mu == 0:
-        raise ValueError("a window in time needs momentum: mu > 0 (Lion: beta2 > 0), got 0")
-    mix = 0.0  # momentum averages over many steps, which makes its noise Gaussian; what Lion adds is of one step
-    if isinstance(optimizer, Lion):
-        noise_density(oracle, alone=False)  # refuses other noise
-        mix = memory.share / math.sqrt(eta)
-    return SignFlowSDE(oracle, oracle.sigma * math.sqrt(eta), (1 - memory.mu) / eta, mix, optimizer.weight_decay)

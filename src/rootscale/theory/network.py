@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import Dataset, default_collate
 
 from rootscale.theory.families import Minibatch
-from rootscale.theory.problems import Problem
+from rootscale.theory.oracle import Problem
 from rootscale.theory.replicas import ReplicaSums, Totals, check_samples, refuse
 
 __all__ = ["Moments", "NetworkOracle"]

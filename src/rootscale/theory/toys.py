@@ -22,15 +22,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rootscale import records
 from rootscale.gap import Largest, gaps
-from rootscale.hparams import Optimizer
+from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.rules import Rule, get_rule
 from rootscale.theory.updates import UPDATES, State, Update
 from rootscale.training.rescale import rescale_
 from rootscale.trajectory import Trajectory
 
-__all__ = ["TOYS", "Setting", "Toy", "convert_state", "live_gaps", "toy_gaps"]
+__all__ = ["TOYS", "TOY_RECORDS", "Setting", "Toy", "convert_state", "live_gaps", "toy_gaps"]
+
+#: By the name of the row in tables; variants of a family follow it.
+TOY_RECORDS: Mapping[str, Optimizer] = MappingProxyType(
+    {
+        "adam": Adam(0.015, 0.98, 0.995),
+        "adamw": AdamW(0.01, 0.98, 0.995, weight_decay=0.1),
+        "rmsprop": RMSprop(0.01, 0.995),
+        "rmsprop-momentum": records.RMSpropMomentum(0.002, 0.995, momentum=0.8),
+        "rmsprop-centered": records.RMSpropCentered(0.01, 0.995),
+        "nadam": records.NAdam(0.015, 0.98, 0.995, momentum_decay=1.0),
+        "radam": records.RAdam(0.012, 0.98, 0.995),
+        "adamax": records.Adamax(0.03, 0.98, 0.995),
+        "adafactor": records.Adafactor(0.025),
+        "ademamix": records.AdEMAMix(0.008, 0.98, 0.995, 0.996, alpha=2.0, warmup=400),
+        "soap": records.SOAP(0.015, 0.98, 0.995, 0.995),
+        "shampoo": records.Shampoo(0.02, 0.98, 0.995, eps=1.0),
+        "schedulefree-adamw": records.ScheduleFreeAdamW(0.035, 0.9, 0.995),
+        "adagrad": records.Adagrad(0.16),
+        "lars": records.LARS(0.0045, 0.8),
+        "muon": records.Muon(0.007, 0.95, weight_decay=0.1),
+        "muon without Nesterov": records.Muon(0.007, 0.95, weight_decay=0.1, nesterov=False),
+        "lion": records.Lion(0.006, 0.9, 0.95),
+        "signum": records.Signum(0.005, 0.95),
+        "lamb": records.LAMB(0.006, 0.95, 0.995),
+        "sgd": SGD(0.0002, 0.9),
+        "schedulefree-sgd": records.ScheduleFreeSGD(0.003, 0.9),
+    }
+)
 
 
 @dataclass(frozen=True)

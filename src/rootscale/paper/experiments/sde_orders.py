@@ -58,8 +58,7 @@ from rootscale.theory import (
 )
 from rootscale.theory.cases import Case
 from rootscale.theory.equations import RMSpropSDE
-from rootscale.theory.orders import Order
-from rootscale.theory.weak import WeakError
+from rootscale.theory.weak import Order, WeakError
 
 Lines = Iterator[str]
 #: What makes the lines of a section of ``paths`` and a seed, how many paths, and its title.

@@ -26,8 +26,7 @@ import numpy as np
 from rootscale.paper.experiments.sde_orders import Lines, Sections, head, measure, number, run_sections, table
 from rootscale.theory import Paths, case, rescaled, weak_error
 from rootscale.theory.cases import NOISES, Case
-from rootscale.theory.memory import Memory
-from rootscale.theory.sign_equations import SignSDE
+from rootscale.theory.signs import Memory, SignSDE
 
 
 def long_memory(mu: float) -> Case:
