@@ -9,7 +9,19 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "rootscale"
 FILES = sorted(SOURCE.rglob("*.py"))
 #: The rooms, lowest first; an arrow may point from a room to itself and to those before it.
-ROOMS = ("idea", "compare", "configs", "training", "checkpoints", "theory", "lab", "report", "integrations", "paper", "cli")
+ROOMS = (
+    "idea",
+    "compare",
+    "configs",
+    "training",
+    "checkpoints",
+    "theory",
+    "lab",
+    "report",
+    "integrations",
+    "paper",
+    "cli",
+)
 #: Rooms on one floor know nothing of each other.
 APART = {("integrations", "report"), ("report", "integrations"), ("paper", "integrations"), ("integrations", "paper")}
 #: What comes with rootscale, by the lowest room that may import it.

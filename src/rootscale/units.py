@@ -187,9 +187,14 @@ def _as_paper(before: Number, after: Number, kappa: Number) -> bool:
 
 
 def _moment(value: Number, kappa: Number, before: Number, after: Number) -> Number:
-    """Return ``m`` at the noise level of its new weight; to first order unchanged, where that is the paper's."""
-    old, new = ((1 - float(beta)) / (1 + float(beta)) for beta in (before, after))
-    return float(value) * math.sqrt(new / (float(kappa) * old))
+    """Return ``m`` at the noise level of its new weight; unchanged where that is the paper's.
+
+    >>> _moment(1.0, 4, 0.98, 0.92), _moment(1.0, 4, 0.9, 0.9)
+    (1.0, 0.5)
+    """
+    if _as_paper(before, after, kappa):  # the square root below is 1 there, and not what rounding leaves of it
+        return value
+    return float(value) * math.sqrt((1 - float(after)) / (float(kappa) * (1 - float(before))))
 
 
 def summed(exponent: Fraction) -> Form:
@@ -245,11 +250,11 @@ WINDOW = Form("1 - kappa * (1 - x), for x above 0", _window, _average_limit, kin
 AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa), kind="to the power")
 #: The forms for beta1 and beta2 by default: short averages stop where steps become too coarse (`rootscale.rules`).
 AVERAGE_1 = AVERAGE_2 = floored(0.9)
-#: The first moment. An average with weight beta1 of gradients of variance ``s`` has the variance ``s r(beta1)`` with
-#: ``r(b) = (1 - b) / (1 + b)``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by ``sqrt(r(beta1') / (kappa
-#: r(beta1)))``. That is 1 to first order in ``1 - beta1`` where beta1 follows the paper, and changes one after the
-#: other multiply exactly.
-MOMENT = Form("x * sqrt(r(beta1') / (kappa r(beta1)))", _moment, follows="beta1", kind="moment")
+#: The first moment. An average with weight beta1 of gradients of variance ``s`` has the variance ``s (1 - beta1) / 2``,
+#: to first order in ``1 - beta1``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by ``sqrt((1 - beta1') / (kappa
+#: (1 - beta1)))``. Where beta1 follows the paper that is 1, so that ``m`` stays; where it stops at a floor, ``m`` gets the
+#: noise level of that average; and changes one after the other multiply exactly.
+MOMENT = Form("x * sqrt((1 - beta1') / (kappa (1 - beta1)))", _moment, follows="beta1", kind="moment")
 #: Weight of the present in an average over steps (BatchNorm's ``momentum``).
 COMPLEMENT = Form("1 - (1 - x)^kappa", _complement, kind="complement")
 
@@ -334,7 +339,7 @@ TABLE: tuple[Unit, ...] = (
     ),
     Unit(
         "m", "state m (first moment)", MOMENT, "derived", f"{PAPER}, Def. 4.4",
-        "m itself is the SDE's state, to first order unchanged; at a floor of beta1 it gets that average's noise level",
+        "m itself is the SDE's state; where beta1 stops at its floor, m gets the noise level of that average",
     ),
     Unit(
         "step_counter", "step counter of the bias correction", power(-1), "derived", _DERIVED,

@@ -29,7 +29,8 @@ def checkpoint(tmp_path):
     return tmp_path / "last.pt"
 
 
-def test_the_command_shows_every_change_and_what_is_left_and_writes(checkpoint, capsys):
+def test_the_command_shows_every_change_and_what_is_left_and_writes(checkpoint, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     out = checkpoint.with_name("last_64.pt")
     assert main(["checkpoint", str(checkpoint), "--from", "16", "--to", "64", "-o", str(out)]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -227,12 +227,12 @@ class _Part:
 
     def _value(self, group: Mapping[str, Any], unit: str, value: float, name: str) -> float:
         """Return a hyperparameter at the new batch size; a weight that a floor stopped returns to where it was."""
-        past: tuple[float, ...] = ()
-        if self.request.script_units and unit in self.rule.units and self.rule.form(unit).floor is not None:
+        if self.request.script_units and self.rule.form(unit).floor is not None:
             noted, floor = group.get(f"{MARKER}{unit}"), self.rule.form(unit).floor or 0.0
-            free = value if noted is None or value > floor else float(noted)
-            past = (free, value if self.kappa <= 1 else 1 - (1 - free) * self.kappa)
-        return float(self.rule.convert(unit, value, self.kappa, name, past))
+            free = value if noted is None or value > floor else float(noted)  # without floors
+            first = value if self.kappa <= 1 else 1 - (1 - free) * self.kappa
+            return value and max(1 - self.kappa * (1 - free), min(floor, first))
+        return float(self.rule.convert(unit, value, self.kappa, name))
 
     def _scheduled(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return what schedulers keep in a group, at the new batch size."""
