@@ -252,8 +252,8 @@ AVERAGE_POWER = Form("x^kappa", lambda value, kappa: math.pow(value, kappa), kin
 AVERAGE_1 = AVERAGE_2 = floored(0.9)
 #: The first moment. An average with weight beta1 of gradients of variance ``s`` has the variance ``s (1 - beta1) / 2``,
 #: to first order in ``1 - beta1``, and ``s`` falls as 1/kappa: so ``m`` is multiplied by ``sqrt((1 - beta1') / (kappa
-#: (1 - beta1)))``. Where beta1 follows the paper that is 1, so that ``m`` stays; where it stops at a floor, ``m`` gets the
-#: noise level of that average; and changes one after the other multiply exactly.
+#: (1 - beta1)))``. Where beta1 follows the paper that is 1, so that ``m`` stays; where it stops at a floor, ``m`` gets
+#: the noise level of that average; and changes one after the other multiply exactly.
 MOMENT = Form("x * sqrt((1 - beta1') / (kappa (1 - beta1)))", _moment, follows="beta1", kind="moment")
 #: Weight of the present in an average over steps (BatchNorm's ``momentum``).
 COMPLEMENT = Form("1 - (1 - x)^kappa", _complement, kind="complement")
