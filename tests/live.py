@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from rootscale.training.sample_clock import AdamW
-
 ADAM = {"lr": 1e-3, "betas": (0.98, 0.999), "eps": 1e-8}
 
 
@@ -57,10 +55,3 @@ def snapshot(*objects):
                 (type(one), plain({k: v for k, v in one.__dict__.items() if k not in ("optimizer", "_schedulers")}))
             )
     return taken
-
-
-def on_the_clock(parameters, reference):
-    """An optimizer on the sample clock, and the samples it has seen after each of its steps."""
-    optimizer, seen = AdamW(parameters, reference_batch=reference), []
-    optimizer.register_step_post_hook(lambda one, *_: seen.append(round(one.reference_steps * reference, 6)))
-    return optimizer, seen

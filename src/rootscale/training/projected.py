@@ -49,16 +49,17 @@ class ProjectedOptimizer:
     Attributes:
         kappa: the batch size of now over that of the script.
         steps: made since this object exists.
+        steps_since_load: the same since a state was loaded; libraries make a step to have one that they can load into.
         before_step: called before the numbers of a step are written, when its gradients are there.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, rules: Mapping[str, Rule], prefix: str = "") -> None:
         self.optimizer, self.rules, self.prefix = optimizer, rules, prefix
-        self.kappa, self.steps = 1.0, 0
+        self.kappa, self.steps, self.steps_since_load = 1.0, 0, 0
+        self._depth = 0  # of steps within steps
         self.before_step: Callable[[], None] | None = None
         self._adapter = adapter_of(optimizer)
         self._projections: dict[int, tuple[Any, GroupProjection]] = {}
-        self._applied: dict[int, dict[str, float]] = {}  # what each group's state has been multiplied by, by unit
         self._remainders: Remainders = {}
         self._script: list[_Entry] | None = None  # the script's numbers, while a step is made
         self._clock, self._skipped = 0.0, None  # type: float, Tensor | None
@@ -156,32 +157,36 @@ class ProjectedOptimizer:
                     factor = projection.factor(key, self.kappa)
                     new = projection.at(key, held, self.kappa) if factor is None else held.detach() * factor
                     entries.append(((group, key, held, held.detach().clone()), new))
-        self._script = [entry for entry, _ in entries]
-        for (group, key, held, _), new in entries:
+        self._script = []
+        for (group, key, held, before), new in entries:
             if isinstance(held, Tensor):
+                self._script.append((group, key, held, before))
                 _fill(held, new)
-            elif isinstance(held, tuple | list) and any(isinstance(item, Tensor) for item in held):
-                tensors = [item for item in held if isinstance(item, Tensor)]
-                self._script.append((group, key, held, [item.detach().clone() for item in tensors]))
+            elif _has_tensors(held):
+                self._script.append((group, key, held, [_copy_of(item) for item in held]))
                 group[key] = type(held)([_filled(item, value) for item, value in zip(held, new, strict=True)])
             else:
+                self._script.append((group, key, held, None))
                 group[key] = new
 
     def leave(self) -> None:
         """Put the script's numbers back."""
         entries, self._script = self._script, None
-        for group, key, held, before in entries or ():
+        for group, key, held, before in reversed(entries or ()):  # tensors that groups share were written repeatedly
             if isinstance(held, Tensor):
                 _fill(held, before)
             else:
                 group[key] = held
             if isinstance(before, list):
-                for item, value in zip((item for item in held if isinstance(item, Tensor)), before, strict=True):
-                    _fill(item, value)
+                for item, value in zip(held, before, strict=True):
+                    _filled(item, value)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             raise RuntimeError(_COMPILED)
+        self._depth += 1
+        if self._depth > 1:  # a class whose step calls that of the class it inherits from: torch hooks both
+            return None
         self.leave()  # a step that raised where nobody could see it
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None or not callable(closure):
@@ -206,8 +211,12 @@ class ProjectedOptimizer:
             self.before_step()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+        if self._depth:
+            return
         self.leave()
         self.steps += 1
+        self.steps_since_load += 1
         self._clock += self.kappa
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, Tensor):  # a fused step that GradScaler skips; it is read when the clock is
@@ -215,9 +224,11 @@ class ProjectedOptimizer:
             self._skipped = skipped if self._skipped is None else self._skipped + skipped
 
     def _safe_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._depth = 0
         try:
             return original(*args, **kwargs)
         except BaseException:
+            self._depth = 0
             self.leave()
             raise
 
@@ -229,7 +240,11 @@ class ProjectedOptimizer:
     # ---- the state
 
     def _factors(self, kappa: float) -> dict[int, dict[str, float]]:
-        """Return what the state of each group is multiplied by, from the script's batch size to ``kappa`` times it."""
+        """Return what the state of each group is multiplied by, from the script's batch size to ``kappa`` times it.
+
+        The groups' present values decide, as they do for a step: nothing is remembered, so groups may be added and
+        betas be cycled between two changes, and what is saved is loaded as it was.
+        """
         found = {}
         for i, group, projection in self.groups():
             units = {*projection.family.torch_state_units().values()}
@@ -247,12 +262,11 @@ class ProjectedOptimizer:
         """Check the change of the live state to ``kappa`` times the script's batch size, and return it."""
         for family, states, changes in self._families():
             check_known(family, states, changes and kappa != 1)
-        wanted, scaling = self._factors(kappa), StateScaling(self._remainders)
+        current, wanted, scaling = self._factors(self.kappa), self._factors(kappa), StateScaling(self._remainders)
         for i, group, projection in self.groups():
-            applied = self._applied.get(i, {})
 
-            def factor(unit: str, i: int = i, applied: dict[str, float] = applied) -> float:
-                return wanted[i].get(unit, 1.0) / applied.get(unit, 1.0)
+            def factor(unit: str, i: int = i) -> float:
+                return wanted[i].get(unit, 1.0) / current[i].get(unit, 1.0)
 
             copies = projection.values(group, kappa)
             for parameter in group["params"]:
@@ -263,7 +277,7 @@ class ProjectedOptimizer:
 
     def arrive(self, kappa: float) -> None:
         """Note that state has been brought to ``kappa`` times the script's batch size."""
-        self._applied, self.kappa = self._factors(kappa), kappa
+        self.kappa = kappa
 
     def changes(self, kappa: float) -> list[Change]:
         """Return the rows to report: the script's number and that of a step."""
@@ -324,12 +338,12 @@ class ProjectedOptimizer:
         if self.kappa == 1:
             return new
         exact: Remainders = {}
-        new["state"], scaling = dict(state_dict["state"]), StateScaling(exact)
+        factors, new["state"], scaling = self._factors(self.kappa), dict(state_dict["state"]), StateScaling(exact)
         for i, group, projection in self.groups():
-            applied, packed = self._applied.get(i, {}), new["param_groups"][i]
+            packed = new["param_groups"][i]
 
-            def factor(unit: str, applied: dict[str, float] = applied) -> float:
-                return 1.0 / applied.get(unit, 1.0)
+            def factor(unit: str, i: int = i) -> float:
+                return 1.0 / factors[i].get(unit, 1.0)
 
             copies = projection.values(group)
             for parameter, key in zip(group["params"], packed["params"], strict=True):
@@ -338,6 +352,9 @@ class ProjectedOptimizer:
                     self._copy_remainders(exact, state, self.optimizer.state.get(parameter))
                     scaling.add(state, projection.family, factor, copies)
                     new["state"][key] = state
+            for name in projection.family.torch.group_state:
+                if name in packed:
+                    packed[name] = _copy_of(packed[name])
             self._copy_remainders(exact, packed, group)
             scaling.add_group(packed, projection.family, factor)
         scaling.finish()
@@ -384,19 +401,18 @@ class ProjectedOptimizer:
 
     def _after_load(self, optimizer: Any) -> None:
         """Bring what was loaded, which is in the script's units, to those of now."""
-        kappa, self.kappa, self._applied, self._remainders = self.kappa, 1.0, {}, {}
+        kappa, self.kappa, self._remainders = self.kappa, 1.0, {}
         self._projections, self._script = {}, None
         self._clock, self._skipped = self._counted() if self._loading is None else self._loading, None
-        self._loading = None
-        if kappa == 1:
-            return
+        self._loading, self.steps_since_load = None, 0
         for _, group, projection in self.groups():  # torch may have kept the tensors of the checkpoint themselves
             for parameter in group["params"]:
                 if parameter in self.optimizer.state:
                     held = self.optimizer.state[parameter]
                     held.update(copied(held, projection.family, lambda unit: 0.0))
-        self.scaling(kappa).finish()
-        self.arrive(kappa)
+        if kappa != 1:
+            self.scaling(kappa).finish()
+            self.arrive(kappa)
 
     def _own_load(self, original: Callable[..., Any], state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         self._seen = False
@@ -409,6 +425,14 @@ class ProjectedOptimizer:
         elif loading is not None:
             self._clock = loading
         return result
+
+
+def _has_tensors(held: Any) -> bool:
+    return isinstance(held, tuple | list) and any(isinstance(item, Tensor) for item in held)
+
+
+def _copy_of(item: Any) -> Any:
+    return item.detach().clone() if isinstance(item, Tensor) else item
 
 
 @torch.no_grad()

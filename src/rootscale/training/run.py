@@ -128,6 +128,7 @@ class Run:
         self._averages = [ParameterAverage(one) for one in several(ema)]
         self.warnings: list[str] = []
         self._doubted: set[float] = set()
+        self._detached = False
         size = self._resolved(self._tuned if batch_size is None else batch_size)
         scalings = self._checked(size)  # nothing has been touched until here
         parts: list[Any] = [*self._optimizers, *self._schedulers, *self._averages]
@@ -158,6 +159,8 @@ class Run:
     def batch_size(self, batch_size: Size) -> None:
         size = self._resolved(batch_size)
         before = self.kappa
+        if self._detached:
+            raise RuntimeError("this Run was detached: its objects are the script's again; make a new Run for them")
         if size == self._size and size.laid_out == self._size.laid_out:
             return
         if any(one.in_step for one in self._optimizers):
@@ -392,6 +395,9 @@ class Run:
 
     def detach(self) -> None:
         """Leave all objects as the script made them: its numbers, state in its units, nothing attached."""
+        if self._detached:
+            return
+        self._detached = True
         for scheduler in self._schedulers:
             scheduler.detach()
         for average in self._averages:

@@ -73,7 +73,9 @@ class SteppedScheduler:
         scheduler: the outermost one.
         optimizer: that it drives.
         interval: whether it is stepped with every optimizer step or once an epoch; None is found from its calls: one
-            that comes after a single step of the optimizer is a step, and one after several is an epoch.
+            that comes after a single step of the optimizer is a step, and one after several is an epoch. Where the
+            first comes after none, a `GradScaler` has skipped a step, or a loop that accumulates calls it for every
+            micro-batch; the second never has two calls in a row with a step before each.
 
     Attributes:
         per_call: ticks of a call where the batch size is the script's; a framework may call it several times a step.
@@ -83,8 +85,9 @@ class SteppedScheduler:
         self.scheduler, self.interval = scheduler, interval
         self.per_call = 1.0
         self._optimizer = optimizer
-        self._calls, self._since = 0, optimizer.steps
-        self._by_micro_batch = self._seen_step = False
+        self._since = optimizer.steps
+        self._unsure, self._previous = 0, 0  # calls that may have been of micro-batches; steps before the last call
+        self._seen_step = False
         self._owed: float | None = None
         self._attachment: Attachment | None = None
 
@@ -107,15 +110,15 @@ class SteppedScheduler:
         if any(value is not None for value in (*args, *kwargs.values())):  # an explicit time, or a metric
             original(*args, **kwargs)
             return
-        rate = self._ticks_of_call()
         if self._owed is None:
             self._owed = self._part_passed()
+        rate = self._ticks_of_call()
         if rate == 1 and not self._owed:
             original()
             return
         owed = self._owed + rate
-        ticks = math.floor(owed + _SLACK)
-        self._owed = max(0.0, owed - ticks)
+        ticks = max(0, math.floor(owed + _SLACK))
+        self._owed = 0.0 if abs(owed - ticks) <= _SLACK else owed - ticks
         # The last step of a run may reach past its end by a part of a step; a schedule that ends there stays there.
         left = ticks_left(self.scheduler)
         for _ in range(int(left) if 0 < left < ticks else ticks):
@@ -123,26 +126,30 @@ class SteppedScheduler:
 
     def _ticks_of_call(self) -> float:
         """Return how many of the scheduler's own steps this call covers."""
-        steps, self._since = self._optimizer.steps - self._since, self._optimizer.steps
-        self._calls += 1
+        steps = min(self._optimizer.steps - self._since, self._optimizer.steps_since_load)
+        before, self._since, self._previous = self._previous, self._optimizer.steps, steps
         if self.interval is not None:
             return self.per_call * self._optimizer.kappa if self.interval == "step" else 1.0
-        if steps == 0 and self._calls == 2 and not self._seen_step:
-            self._by_micro_batch = True  # called for every micro-batch, so that accumulation counts by itself
-        if steps == 1 and not self._by_micro_batch and not self._looks_like_epochs():
-            self._seen_step = True
-        if self._by_micro_batch or steps > 1 or not self._seen_step:
+        if self._seen_step:
+            return 1.0 if steps > 1 else self._optimizer.kappa  # one step, or one that GradScaler skipped
+        if steps > 1 or self._looks_like_epochs():
+            self._unsure = 0
             return 1.0
-        return self._optimizer.kappa  # one step, or one that GradScaler skipped
+        if steps == 1 and (before == 1 or not self._unsure):
+            self._seen_step = True
+            missed, self._unsure = self._unsure, 0
+            return self._optimizer.kappa + missed * (self._optimizer.kappa - 1)
+        self._unsure += 1
+        return 1.0
 
     def _looks_like_epochs(self) -> bool:
         """Return whether the scheduler has made far fewer steps than its optimizer, as one of epochs has."""
         made = max(float(getattr(one, "last_epoch", 0)) for one in nested(self.scheduler))
-        return not self._seen_step and self._optimizer.clock > 20 and 0 < made < 0.1 * self._optimizer.clock
+        return self._optimizer.clock > 20 and 0 < made < 0.1 * self._optimizer.clock
 
     def _part_passed(self) -> float:
         """Return the part of a tick that has passed: that of the optimizer's clock, which checkpoints have."""
-        made = self._optimizer.kappa if self._optimizer.steps else 0.0  # by the step that this call follows
+        made = self._optimizer.kappa if self._optimizer.steps_since_load else 0.0  # by the step that this call follows
         before_call = self._optimizer.clock - made
         part = before_call - math.floor(before_call + _SLACK)
         return part if part > _SLACK else 0.0
