@@ -76,12 +76,13 @@ class SteppedScheduler:
             that comes after a single step of the optimizer is a step, and one after several is an epoch.
 
     Attributes:
-        per_call: ticks of a call where the batch size is the script's; a framework may call it several times a step.
+        per_step: ticks of an optimizer step of the script, whose batch size is that of the script.
+        per_call: ticks of a call at that batch size; a framework may call it several times a step.
     """
 
     def __init__(self, scheduler: Any, optimizer: ProjectedOptimizer, interval: Interval | None = None) -> None:
         self.scheduler, self.interval = scheduler, interval
-        self.per_call = 1.0
+        self.per_step = self.per_call = 1.0
         self._optimizer = optimizer
         self._calls, self._since = 0, optimizer.steps
         self._by_micro_batch = self._seen_step = False
@@ -143,7 +144,7 @@ class SteppedScheduler:
     def _part_passed(self) -> float:
         """Return the part of a tick that has passed: that of the optimizer's clock, which checkpoints have."""
         made = self._optimizer.kappa if self._optimizer.steps else 0.0  # by the step that this call follows
-        before_call = self._optimizer.clock - made
+        before_call = (self._optimizer.clock - made) * self.per_step
         part = before_call - math.floor(before_call + _SLACK)
         return part if part > _SLACK else 0.0
 
