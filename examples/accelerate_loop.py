@@ -1,4 +1,4 @@
-"""A loop with Hugging Face accelerate that continues with four times its batch size, by accumulation; some seconds.
+"""A loop with Hugging Face accelerate that goes on with four times its batch size, by accumulation; some seconds.
 
 pip install 'rootscale[accelerate]'
 python examples/accelerate_loop.py
@@ -13,27 +13,29 @@ from accelerate import Accelerator
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from rootscale.integrations.accelerate import rescale
+from rootscale.integrations.accelerate import run
 
 
 def main() -> None:
-    """Fit a noisy line: 64 steps, then 16 steps of four times the batch size each."""
+    """Fit a noisy line: half of the samples at a micro-batch of 16 for each process, then four of them for a step."""
     accelerator = Accelerator(cpu=True)
+    processes = accelerator.num_processes
     torch.manual_seed(0)
-    x = torch.randn(128 * 16 * accelerator.num_processes, 8)
+    x = torch.randn(128 * 16, 8)
     data = TensorDataset(torch.arange(len(x)), x, x.sum(1, keepdim=True) + torch.randn(len(x), 1))
     model = torch.nn.Linear(8, 1)
+    # These numbers, and the 128 steps of the schedule, were tuned at a batch size of 16.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.95, 0.99))
-    scheduler = LambdaLR(optimizer, lambda step: 1 - step / (128 * accelerator.num_processes))
+    scheduler = LambdaLR(optimizer, lambda step: 1 - step / 128)
     loader = DataLoader(data, batch_size=16, shuffle=True)
     model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
+    follow = run(accelerator, optimizer, tuned_at=16, batch_size=16 * processes, scheduler=scheduler, model=model)
 
-    batches, seen = iter(loader), []
-    for step in range(64 + 16):
-        if step == 64:
-            changes = rescale(optimizer, 4, scheduler=scheduler)
-            accelerator.print(changes)
-        parts = 1 if step < 64 else 4
+    batches, seen, parts = iter(loader), [], 1
+    while follow.samples < len(x):
+        if follow.samples == len(x) // 2:
+            parts, follow.batch_size = 4, 4 * 16 * processes
+            accelerator.print(follow)
         for _ in range(parts):
             numbers, inputs, labels = next(batches)
             seen.append(numbers)
@@ -42,11 +44,12 @@ def main() -> None:
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
-        if step % 16 == 15:
-            accelerator.print(f"step {step + 1:3}, lr {scheduler.get_last_lr()[0]:.5f}, loss {loss.item():.3f}")
+        if follow.samples % 256 == 0:
+            used = follow.values()["lr"]
+            accelerator.print(f"{follow.samples:5.0f} samples, lr of a step {used:.5f}, loss {loss.item():.3f}")
     everywhere = accelerator.gather(torch.cat(seen))
     number, different = len(everywhere), len(everywhere.unique())
-    accelerator.print(f"{accelerator.num_processes} processes, {number} samples, {different} of them different")
+    accelerator.print(f"{processes} processes, {number} samples, {different} of them different")
     accelerator.end_training()
 
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rootscale.training import rescale_
+from rootscale import Run
 
 
 def convert(optimizer, kappa: float, scheduler=None) -> None:
     """Convert a live run to kappa times its batch size."""
-    rescale_(optimizer, kappa, scheduler=scheduler)
+    Run(optimizer, tuned_at=1, batch_size=kappa, scheduler=scheduler)
 
 
 #: What a conversion of Adam changes; each can be left out, to see that a test would notice.

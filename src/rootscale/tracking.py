@@ -15,7 +15,7 @@ from rootscale.format import show
 from rootscale.noise import Noise
 from rootscale.verdict import Comparison
 
-__all__ = ["SAMPLES", "Tracked", "above_noise", "numbers"]
+__all__ = ["SAMPLES", "Tracked", "above_noise", "numbers", "step_values"]
 
 #: The name under which samples seen are logged, for trackers that count steps in a way of their own.
 SAMPLES = "samples_seen"
@@ -29,11 +29,28 @@ class Tracked(Protocol):
         """Return them."""
 
 
-def numbers(*found: Tracked | Noise | Comparison | Mapping[str, float]) -> dict[str, float]:
+class Running(Protocol):
+    """A live run, as `rootscale.training.Run` is."""
+
+    @property
+    def kappa(self) -> float:
+        """The batch size of now over that of the script."""
+
+    @property
+    def samples(self) -> float:
+        """The samples seen."""
+
+    def values(self) -> dict[str, float]:
+        """Return what a step really uses."""
+
+
+def numbers(*found: Tracked | Running | Noise | Comparison | Mapping[str, float]) -> dict[str, float]:
     """Return what was found as one flat dictionary of numbers, for loggers; what is not finite is left out.
 
     Args:
-        found: `Changes` (each new value as ``rootscale/...``), `Noise` (``noise_scale`` with its interval), a
+        found: a `Run` (``samples_seen``, ``rootscale/kappa``, and what a step really uses as ``rootscale/lr``; the
+            learning rate in the optimizer's groups and of ``get_last_lr()``, which trackers log by themselves, is the
+            script's), `Changes` (each new value as ``rootscale/...``), `Noise` (``noise_scale`` with its interval), a
             `Comparison` (``verdict`` as 1 for the same, -1 for different, 0 for undecided, and the largest gap of each
             test function), or numbers by name.
 
@@ -49,9 +66,22 @@ def numbers(*found: Tracked | Noise | Comparison | Mapping[str, float]) -> dict[
             held |= {"noise_scale": scale.value, "noise_scale_low": scale.low, "noise_scale_high": scale.high}
         elif isinstance(one, Comparison):
             held |= _judged(one)
+        elif isinstance(one, Mapping):
+            held |= one
+        elif hasattr(one, "flat"):
+            held |= one.flat()
         else:
-            held |= one if isinstance(one, Mapping) else one.flat()
+            held |= {SAMPLES: one.samples, "rootscale/kappa": one.kappa, **step_values(one.values())}
     return {name: float(value) for name, value in held.items() if math.isfinite(value)}
+
+
+def step_values(values: Mapping[str, float]) -> dict[str, float]:
+    """Return what `rootscale.training.Run.values` gives, by the names under which it is logged.
+
+    >>> step_values({"lr": 2e-3, "group 1/lr": 1e-3})
+    {'rootscale/lr': 0.002, 'rootscale/group_1/lr': 0.001}
+    """
+    return {f"rootscale/{name.replace(' ', '_')}": value for name, value in values.items()}
 
 
 def _judged(comparison: Comparison) -> dict[str, float]:

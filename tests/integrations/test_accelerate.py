@@ -4,6 +4,8 @@ import math
 import os
 import runpy
 import socket
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -15,12 +17,12 @@ import torch  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
-from live import on_the_clock  # noqa: E402
+from resumed_by_hand import go_on  # noqa: E402
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
-from rootscale.integrations.accelerate import add_samples, rescale  # noqa: E402
-from rootscale.training import rescale_, restore_  # noqa: E402
-from rootscale.training.samples import follow_samples  # noqa: E402
+from rootscale.integrations.accelerate import global_batch_size, run  # noqa: E402
+from rootscale.training import Run, rescale_  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,8 +47,8 @@ def half(step):
 def prepared(make=lambda o: LambdaLR(o, half), late=False, **kwargs):
     accelerator = Accelerator(cpu=True, **kwargs)
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.95, 0.99), weight_decay=0.1)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.98, 0.999), weight_decay=0.1)
     if late:  # the scheduler is made from the prepared optimizer
         model, optimizer = accelerator.prepare(model, optimizer)
         scheduler = accelerator.prepare(make(optimizer))
@@ -55,12 +57,20 @@ def prepared(make=lambda o: LambdaLR(o, half), late=False, **kwargs):
     return accelerator, model, optimizer, scheduler
 
 
-def steps(accelerator, model, optimizer, scheduler, number):
-    """The learning rates of some optimizer steps."""
+def batches(size, first, last):
+    rows = torch.sin(torch.arange(3.0 * last).double() ** 1.5).view(last, 3)[first:]
+    return rows.split(size)
+
+
+def loss(model, x):
+    return (model(x) - x.sum(1, keepdim=True)).square().mean()
+
+
+def train(accelerator, model, optimizer, scheduler, given):
+    """The script's learning rates at the steps of some batches."""
     rates = []
-    for _ in range(number):
-        loss = model(torch.randn(8, 3)).square().mean()
-        accelerator.backward(loss)
+    for batch in given:
+        accelerator.backward(loss(model, batch))
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
@@ -68,28 +78,74 @@ def steps(accelerator, model, optimizer, scheduler, number):
     return rates
 
 
+def resumed(folder):
+    """What every batch size makes of a checkpoint of batch size 4 at sample 64: parameters and learning rates."""
+    found = {}
+    for size in (16, 2, 4):
+        for late in (False, True):
+            forget()
+            held = prepared(late=late)
+            follow = run(held[0], held[2], tuned_at=4, batch_size=size, scheduler=held[3])
+            held[0].load_state(folder)  # before or after it, nothing else is needed
+            rates = train(*held, batches(size, 64, 256))
+            found[size, late] = ([p.detach() for p in held[1].parameters()], rates, follow.clock)
+            held[0].save_state(f"{folder}/{size}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run that knows nothing of this, saved after 16 steps, and what fresh processes make of it."""
+    forget()
+    folder = tmp_path_factory.mktemp("plain")
+    held = prepared()
+    train(*held, batches(4, 0, 64))
+    held[0].save_state(str(folder))
+    model, state = [p.detach().clone() for p in held[1].parameters()], held[2].optimizer.state_dict()
+    copy = {"state": {k: {n: t.clone() for n, t in s.items()} for k, s in state["state"].items()}}
+    state = {**copy, "param_groups": [dict(group) for group in state["param_groups"]]}
+    train(*held, batches(4, 64, 256))
+    forget()
+    paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
+    command = [sys.executable, __file__, folder, folder / "found.pt"]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
+    found = torch.load(folder / "found.pt", weights_only=False)
+    return folder, model, state, [p.detach() for p in held[1].parameters()], found
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["scheduler before prepare", "scheduler after prepare"])
-def test_prepared_objects_are_converted_with_their_state_and_clock(late):
-    run = prepared(late=late)
-    _, model, optimizer, scheduler = run
-    steps(*run, 8)
-    before = [{key: value.clone() for key, value in state.items()} for state in optimizer.state.values()]
-    belongs = scheduler.scheduler.optimizer
-    old_beta1 = optimizer.param_groups[0]["betas"][0]
-    m = math.sqrt((0.1 / 1.9) / (4 * (1 - old_beta1) / (1 + old_beta1)))  # beta1 stops at its floor
-    changes = rescale(optimizer, 4, scheduler=scheduler, model=model)
-    for old, new in zip(before, optimizer.state.values(), strict=True):
-        for key, factor in {"exp_avg": m, "exp_avg_sq": 1 / 4, "step": 1 / 4}.items():
-            torch.testing.assert_close(new[key], old[key] * factor)
-    group = optimizer.param_groups[0]
-    assert (group["betas"], group["weight_decay"]) == (pytest.approx((0.9, 0.96)), pytest.approx(0.2))
-    assert model[1].momentum == pytest.approx(1 - 0.9**4)
-    assert changes["LambdaLR clock"].after == 4
-    assert scheduler.scheduler.optimizer is belongs
-    assert steps(*run, 8) == pytest.approx([2 * 1e-3 * half(8 + 4 * k) for k in range(8)], rel=1e-9)
+@pytest.mark.parametrize("size", [16, 2])
+def test_a_checkpoint_resumed_in_a_fresh_process_is_what_a_user_would_write(plain, size, late):
+    _, weights, state, _, found = plain
+    model = prepared()[1]
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(value)
+    rate = lambda step: 1e-3 * half(step)  # noqa: E731
+    wanted = go_on(model, model.parameters(), state, size / 4, batches(size, 64, 256), loss, rate, 16)
+    parameters, rates, clock = found[size, late]
+    for a, b in zip(parameters, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    assert rates == pytest.approx([rate(math.floor(16 + k * size / 4)) for k in range(192 // size)], rel=1e-12)
+    assert clock == 64
 
 
-def two_prepared(late):
+def test_resumed_at_the_same_batch_size_it_is_the_run_that_was_never_interrupted(plain):
+    for a, b in zip(plain[4][4, False][0], plain[3], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
+
+
+def test_a_checkpoint_of_a_larger_batch_size_is_one_of_the_script(plain):
+    """A plain loop at batch size 4 loads it, and is where it should be."""
+    held = prepared()
+    held[0].load_state(str(plain[0] / "16"))
+    group = held[2].param_groups[0]
+    assert (group["lr"], group["betas"], group["eps"]) == (1e-3 * half(64), (0.98, 0.999), 1e-8)
+    assert {float(state["step"]) for state in held[2].state.values()} == {64.0}
+    assert held[3].scheduler.last_epoch == 64
+
+
+def test_several_prepared_optimizers_are_followed_together():
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(0)
     models = [torch.nn.Linear(3, 1), torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))]
@@ -97,115 +153,107 @@ def two_prepared(late):
         torch.optim.AdamW(models[0].parameters(), lr=1e-3, betas=(0.95, 0.99)),
         torch.optim.SGD(models[1].parameters(), lr=0.1),
     ]
-    if late:
-        optimizers = list(accelerator.prepare(*optimizers))
     schedulers = [LambdaLR(optimizer, half) for optimizer in optimizers]
-    everything = accelerator.prepare(*models, *schedulers, *([] if late else optimizers))
-    return accelerator, everything[:2], optimizers if late else list(everything[4:]), list(everything[2:4])
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["schedulers before prepare", "schedulers after prepare"])
-def test_several_prepared_optimizers_are_converted_together(late):
-    accelerator, models, optimizers, schedulers = two_prepared(late)
-    belong = [one.scheduler.optimizer for one in schedulers]
-    options = {
-        "scheduler": schedulers[::-1],
-        "model": models,
-        "forward_kappa": 2,
-        "processes_before": 2,
-        "lengths": "fixed",
-    }
-    changes = rescale(optimizers, 4, **options)
-    assert [one.scheduler.optimizer for one in schedulers] == belong
+    everything = list(accelerator.prepare(*models, *schedulers, *optimizers))
+    models, schedulers, optimizers = everything[:2], everything[2:4], everything[4:]
+    follow = run(
+        accelerator, optimizers, tuned_at="4x1x1", batch_size="8x2x1", scheduler=schedulers[::-1], model=models
+    )
     assert models[1][1].momentum == pytest.approx(1 - 0.9**2)
-    for i, (model, factor) in enumerate(zip(models, (2, 4), strict=True)):
-        assert changes[f"optimizer {i}: lr"].after == factor * changes[f"optimizer {i}: lr"].before
-        clocks = [row for row in changes if row.name.startswith(f"optimizer {i}: ") and row.name.endswith("LR clock")]
-        assert [(row.before, row.after) for row in clocks] == [(1, 4), (4, 8)]
-        rates = steps(accelerator, model, optimizers[i], schedulers[i], 4)
-        lr = changes[f"optimizer {i}: lr"].after
-        assert rates == pytest.approx([lr * half(8 * k) for k in range(4)], rel=1e-9)
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["schedulers before prepare", "schedulers after prepare"])
-def test_one_of_several_that_is_refused_leaves_the_others(late):
-    _, models, optimizers, schedulers = two_prepared(late)
-    belong = [one.scheduler.optimizer for one in schedulers]
-    with pytest.raises(ValueError, match=r"optimizer 1: rule 'sqrt' is for adam, adamw, .*; the rule of sgd is"):
-        rescale(optimizers, 4, scheduler=schedulers, model=models, rule="sqrt", processes_before=2, lengths="fixed")
-    assert optimizers[0].param_groups[0]["lr"] == 1e-3
+    assert [follow.values()[f"optimizer {i}/lr"] for i in (0, 1)] == pytest.approx([2e-3, 0.4])
+    for _ in range(3):
+        for model, optimizer, scheduler in zip(models, optimizers, schedulers, strict=True):
+            accelerator.backward(model(torch.ones(8, 3)).square().mean())
+            optimizer.step()
+            scheduler.step()
+    assert [scheduler.scheduler.last_epoch for scheduler in schedulers] == [12, 12]
+    follow.detach()
     assert models[1][1].momentum == 0.1
-    assert [type(one.scheduler) for one in schedulers] == [LambdaLR, LambdaLR]
-    assert [one.scheduler.optimizer for one in schedulers] == belong
 
 
-def test_accumulation_does_not_disturb_the_clock():
+def test_one_of_several_that_is_refused_leaves_the_others():
+    accelerator = Accelerator(cpu=True)
+    nets = [torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)]
+    optimizers = [torch.optim.AdamW(nets[0].parameters()), torch.optim.SGD(nets[1].parameters(), lr=0.1)]
+    optimizers = list(accelerator.prepare(*optimizers))
+    with pytest.raises(ValueError, match=r"optimizer 1: rule 'sqrt' is for adam, adamw, .*; the rule of sgd is"):
+        run(accelerator, optimizers, tuned_at=4, batch_size=16, rule="sqrt")
+    run(accelerator, optimizers, tuned_at=4, batch_size=16)  # nothing of the first one is in a Run
+
+
+def test_accumulation_does_not_disturb_the_clock_and_the_loader_says_the_batch_size():
     accelerator, model, optimizer, scheduler = prepared(gradient_accumulation_steps=4)
-    rescale(optimizer, 4, scheduler=scheduler)
+    loader = accelerator.prepare(DataLoader(torch.zeros(64, 3).double(), batch_size=4))
+    assert global_batch_size(accelerator, loader).to_json() == "4x4x1"
+    follow = run(accelerator, optimizer, tuned_at=4, batch_size=loader, scheduler=scheduler)
     rates = []
-    for _ in range(16):
+    for batch in loader:
         with accelerator.accumulate(model):
-            accelerator.backward(model(torch.randn(8, 3)).square().mean())
+            accelerator.backward(loss(model, batch))
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-    assert rates[::4] == pytest.approx([2e-3 * half(4 * k) for k in range(4)], rel=1e-9)
+    assert rates[::4] == pytest.approx([1e-3 * half(4 * k) for k in range(4)], rel=1e-9)
+    assert (follow.kappa, follow.clock) == (4, 16)
+    with pytest.raises(ValueError, match="the batch size cannot be found in this DataLoader: give a loader of accel"):
+        run(accelerator, optimizer, tuned_at=4, batch_size=DataLoader(torch.zeros(8), batch_size=4))
 
 
 @pytest.mark.parametrize("make", [lambda o: CosineAnnealingLR(o, 64), lambda o: OneCycleLR(o, 1e-3, total_steps=65)])
 def test_schedules_end_where_they_did(make):
-    base = steps(*prepared(make), 64)
+    base = train(*prepared(make), batches(4, 0, 256))
     forget()
     large = prepared(make)
-    rescale(large[2], 4, scheduler=large[3])
-    assert steps(*large, 16) == pytest.approx([2 * rate for rate in base[::4]], rel=1e-9, abs=1e-12)
+    run(large[0], large[2], tuned_at=4, batch_size=16, scheduler=large[3])
+    assert train(*large, batches(16, 0, 256)) == pytest.approx(base[::4], rel=1e-9, abs=1e-12)
 
 
 def test_a_plateau_keeps_its_clock():
-    run = prepared(lambda o: ReduceLROnPlateau(o, patience=1, factor=0.5))
-    rescale(run[2], 4, scheduler=run[3])
+    held = prepared(lambda o: ReduceLROnPlateau(o, patience=1, factor=0.5))
+    run(held[0], held[2], tuned_at=4, batch_size=16, scheduler=held[3])
     for _ in range(3):
-        run[3].step(1.0)
-    assert run[2].param_groups[0]["lr"] == pytest.approx(1e-3)
+        held[3].step(1.0)
+    assert held[2].param_groups[0]["lr"] == pytest.approx(5e-4)
 
 
-def test_bare_objects_work_too():
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    rescale(optimizer, 4, scheduler=LambdaLR(optimizer, half))
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(2e-3)
+@pytest.mark.parametrize("interval", [None, "epoch"])
+def test_a_scheduler_that_the_loop_steps_once_an_epoch_keeps_its_clock(interval):
+    held = prepared(step_scheduler_with_optimizer=False)
+    follow = run(held[0], held[2], tuned_at=4, batch_size=16, scheduler=held[3], interval=interval)
+    for _ in range(3):
+        for batch in batches(16, 0, 64):
+            held[0].backward(loss(held[1], batch))
+            held[2].step()
+            held[2].zero_grad()
+        held[3].step()
+    assert (held[3].scheduler.last_epoch, follow.clock) == (3, 48)
 
 
 def test_what_was_prepared_is_sent_here_by_the_functions_for_bare_objects():
-    _, _, optimizer, scheduler = prepared()
-    for function, change in ((rescale_, {"kappa": 4}), (restore_, {})):
+    _, _, optimizer, _ = prepared()
+    for function, change in ((rescale_, {"kappa": 4}), (Run, {"tuned_at": 4})):
         with pytest.raises(
-            TypeError, match=r"AcceleratedOptimizer of accelerator\.prepare: .*integrations\.accelerate"
+            TypeError, match=r"AcceleratedOptimizer of accelerator\.prepare: .*integrations\.accelerate\.run"
         ):
-            function(optimizer, scheduler=scheduler, **change)
+            function(optimizer, **change)
 
 
-def test_a_scheduler_whose_clock_is_not_known_is_refused_before_anything_is_changed():
-    run = prepared(step_scheduler_with_optimizer=False)
-    with pytest.raises(ValueError, match=r"its clock is not known: give interval='step' .* or interval='epoch'"):
-        rescale(run[2], 4, scheduler=run[3])
-    assert run[2].param_groups[0]["lr"] == 1e-3
-    rescale(run[2], 4, scheduler=run[3], interval="epoch")
-    run[2].step()
-    run[3].step()
-    assert run[2].param_groups[0]["lr"] == pytest.approx(2e-3 * half(1))
-
-
-def test_another_optimizer_is_refused_before_anything_is_changed():
-    accelerator = Accelerator(cpu=True)
-    optimizer = accelerator.prepare(torch.optim.Rprop([torch.zeros(1, requires_grad=True)], lr=1e-3))
+def test_another_optimizer_or_another_scheduler_is_refused():
+    accelerator, _, optimizer, scheduler = prepared()
+    other = accelerator.prepare(torch.optim.Rprop([torch.zeros(1, requires_grad=True)], lr=1e-3))
     with pytest.raises(TypeError, match="Rprop has no rule that keeps its dynamics"):
-        rescale(optimizer, 4)
+        run(accelerator, other, tuned_at=4, batch_size=16)
+    third = accelerator.prepare(torch.optim.Adam([torch.zeros(1, requires_grad=True)]))
+    with pytest.raises(ValueError, match="LambdaLR belongs to another optimizer than the one given"):
+        run(accelerator, third, tuned_at=4, batch_size=16, scheduler=scheduler)
+    run(accelerator, optimizer, tuned_at=4, batch_size=16, scheduler=scheduler)
+    with pytest.raises(ValueError, match="is in a Run already"):
+        run(accelerator, optimizer, tuned_at=4, batch_size=16)
 
 
-# (processes before, kappa, factor of the scheduler's clock: that of the batch per process, as there are two now)
-CASES = [(None, 4, 4), (1, 4, 2), (1, 2, 1), (1, 1, 0.5), (4, 1, 2)]
+# (tuned at, batch size of now, the script's steps in a step of now), with two processes
+CASES = [(8, 32, 4), ("8x1x1", "4x1x2", 1), ("8x1x1", "16x1x2", 4), ("4x1x2", "16x1x2", 8), ("8x1x4", "8x1x2", 2)]
 
 
 def _two(rank, port, out):
@@ -215,27 +263,14 @@ def _two(rank, port, out):
     }  # fmt: skip
     forget()
     found = []
-    for before, kappa, _ in CASES:
-        run = prepared()
-        rescale(run[2], kappa, scheduler=run[3], processes_before=before, lengths="fixed")
-        found.append(steps(*run, 6))
-    accelerator = Accelerator(cpu=True)
-    net = torch.nn.Linear(3, 1)
-    bare, seen = on_the_clock(net.parameters(), 4)
-    net, optimizer, scheduler = accelerator.prepare(net, bare, follow_samples(CosineAnnealingLR(bare, 10)))
-    for n in (2, 7):
-        accelerator.backward(net(torch.ones(n, 3)).square().mean())
-        add_samples(accelerator, optimizer, n)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-    try:
-        add_samples(accelerator, optimizer, 3 + rank)
-        refused = ""
-    except ValueError as error:
-        refused = str(error)
+    for tuned_at, batch_size, _ in CASES:
+        held = prepared()
+        run(held[0], held[2], tuned_at=tuned_at, batch_size=batch_size, scheduler=held[3])
+        found.append(train(*held, batches(4, 0, 24)))
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    loader = accelerator.prepare(DataLoader(torch.zeros(64, 3), batch_size=4))
     if rank == 0:
-        torch.save((found, seen, scheduler.scheduler.last_epoch, refused), out)
+        torch.save((found, global_batch_size(accelerator, loader).to_json()), out)
     torch.distributed.barrier()
     os._exit(0)  # DDP's reducer may wait for threads of gloo for ever where it is freed after the group
 
@@ -254,82 +289,21 @@ def of_two(tmp_path_factory):
     return torch.load(file, weights_only=True)
 
 
-def test_two_processes_step_the_scheduler_twice_and_a_change_in_their_number_is_counted_once(of_two):
-    for (_, kappa, ticks), rates in zip(CASES, of_two[0], strict=True):
-        wanted = [math.sqrt(kappa) * 1e-3 * half(math.floor(2 * ticks * k)) for k in range(6)]
-        assert rates == pytest.approx(wanted, rel=1e-9)
+def test_the_length_of_a_schedule_does_not_depend_on_the_number_of_processes_that_step_it(of_two):
+    """As a number, ``tuned_at`` says that lengths are in steps; as a layout, in steps of so many processes' script."""
+    for (_, _, ticks), rates in zip(CASES, of_two[0], strict=True):
+        assert rates == pytest.approx([1e-3 * half(ticks * k) for k in range(6)], rel=1e-9)
 
 
-def test_samples_of_two_processes_are_counted_once_and_unequal_ones_are_refused(of_two):
-    _, seen, ticks, refused = of_two
-    assert seen == [4, 18]
-    assert ticks == 18 // 4  # accelerate steps it twice, which changes nothing
-    assert refused.startswith("the processes have unequal samples (3, 4), but their gradients are averaged with equal")
-
-
-def stretched(before, now, steps_done=24):
-    """A run of one process that goes on as if on several, whose script multiplies its lengths by their number."""
-    saved = prepared(lambda o: LambdaLR(o, lambda step: 1 - step / (64 * before)))
-    for _ in range(before):  # the clock ticks once for each process
-        steps(*saved, steps_done)
-    states = saved[2].optimizer.state_dict(), saved[3].scheduler.state_dict()
-    forget()
-    run = prepared(lambda o: LambdaLR(o, lambda step: 1 - step / (64 * now)))
-    run[2].optimizer.load_state_dict(states[0])
-    run[3].scheduler.load_state_dict(states[1])
-    return run
-
-
-@pytest.mark.parametrize(("before", "kappa"), [(2, 1), (2, 4), (4, 2), (3, 1)])
-@pytest.mark.parametrize("lengths", [None, "per process"])
-def test_lengths_that_follow_the_number_of_processes_are_noticed(before, kappa, lengths):
-    run = stretched(before, 1)
-    changes = rescale(run[2], kappa, scheduler=run[3], processes_before=before, lengths=lengths)
-    assert (changes["LambdaLR place"].before, changes["LambdaLR place"].after) == (24 * before, 24)
-    wanted = [math.sqrt(kappa) * 1e-3 * (1 - (24 + kappa * k) / 64) for k in range(8)]
-    assert steps(*run, 8) == pytest.approx(wanted, rel=1e-9)
-
-
-def test_lengths_that_are_fixed_are_noticed():
-    run = prepared()
-    steps(*run, 16)
-    rescale(run[2], 4, scheduler=run[3], processes_before=2)
-    assert steps(*run, 4) == pytest.approx([2e-3 * half(16 + 8 * k) for k in range(4)], rel=1e-9)
-
-
-def test_lengths_that_cannot_be_told_are_asked_for_before_anything_is_changed():
-    run = prepared()  # at its start, any function gives what it gives
-    with pytest.raises(ValueError, match=r"at both of the places .* give lengths='fixed' .* lengths='per process'"):
-        rescale(run[2], 4, scheduler=run[3], processes_before=2)
-    changed = stretched(2, 5)
-    with pytest.raises(ValueError, match=r"at neither of the places"):
-        rescale(changed[2], 4, scheduler=changed[3], processes_before=2)
-    nested = prepared(lambda o: torch.optim.lr_scheduler.ChainedScheduler([LambdaLR(o, half)], optimizer=o))
-    with pytest.raises(ValueError, match=r"functions of this LambdaLR are not in the checkpoint"):
-        rescale(nested[2], 4, scheduler=nested[3], processes_before=2)
-    with pytest.raises(ValueError, match="lengths must be 'fixed' or 'per process', got 'both'"):
-        rescale(run[2], 4, scheduler=run[3], processes_before=2, lengths="both")
-    assert all(one[2].param_groups[0]["lr"] <= 1e-3 for one in (run, changed, nested))
+def test_the_loader_of_two_processes_says_the_batch_size(of_two):
+    assert of_two[1] == "4x3x2"
 
 
 def test_the_example_runs(capsys):
     runpy.run_path(str(ROOT / "examples" / "accelerate_loop.py"), run_name="__main__")
-    assert "LambdaLR clock" in capsys.readouterr().out
+    assert "batch size 16 -> 64" in capsys.readouterr().out
 
 
-def test_an_optimizer_on_the_sample_clock_is_told_the_samples_of_its_steps():
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    net = torch.nn.Linear(3, 1)
-    bare, seen = on_the_clock(net.parameters(), 4)
-    net, optimizer, scheduler = accelerator.prepare(net, bare, follow_samples(CosineAnnealingLR(bare, 10)))
-    for n in (4, 2, 1, 7):
-        with accelerator.accumulate(net):
-            accelerator.backward(net(torch.ones(n, 3)).square().mean())
-            add_samples(accelerator, optimizer, n)
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-    assert seen == [6, 14]
-    assert scheduler.scheduler.last_epoch == 14 // 4
-    with pytest.raises(TypeError, match="optimizer must be on the sample clock, got SGD"):
-        add_samples(accelerator, torch.optim.SGD(net.parameters(), lr=0.1), 4)
+if __name__ == "__main__":  # the fresh process
+    folder, result = sys.argv[1:]
+    torch.save(resumed(folder), result)

@@ -7,10 +7,11 @@ import inspect
 import json
 import math
 import os
-import re
 import runpy
+import shutil
+import subprocess
+import sys
 import types
-from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'rootscale[transformers]'")
 
 import torch  # noqa: E402
-from live import on_the_clock  # noqa: E402
-from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
+from resumed_by_hand import go_on  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION  # noqa: E402
 from transformers.trainer_utils import SchedulerType  # noqa: E402
@@ -31,11 +30,9 @@ from rootscale import AdamW, Plan, RMSprop, ScalingWarning, Schedule  # noqa: E4
 from rootscale.configs import convert_text  # noqa: E402
 from rootscale.configs.tools.trainer import TRANSFORMERS  # noqa: E402
 from rootscale.integrations.transformers import (  # noqa: E402
-    RescaleCallback,
-    SampleClockMixin,
+    RunCallback,
     explain_training_arguments,
     global_batch_size,
-    resume,
     scale_training_arguments,
 )
 
@@ -378,10 +375,17 @@ def test_a_schedule_that_counts_from_one_is_warned_about():
         scale_training_arguments(args, to=16)
 
 
-# ---- a run that goes on
+# ---- a run at another batch size, with the arguments as they are
 
-LENGTH = {"max_steps": 128, "warmup_steps": 16, "lr_scheduler_type": "cosine", "max_grad_norm": 0, "weight_decay": 0.1}
-DATA = 1024
+LENGTH = {"max_steps": 64, "warmup_steps": 8, "lr_scheduler_type": "cosine", "max_grad_norm": 0.5, "weight_decay": 0.1}
+TUNED = {**LENGTH, "adam_beta1": 0.98, "adam_beta2": 0.999, "seed": 3}
+DATA, SAVED = 256, 16
+SIZES = {
+    "sixteen": ({"per_device_train_batch_size": 16}, 4),
+    "accumulated": ({"gradient_accumulation_steps": 4}, 4),
+    "two": ({"per_device_train_batch_size": 2}, 0.5),
+    "same": ({}, 1),
+}
 
 
 class Seen(torch.utils.data.Dataset):
@@ -398,249 +402,186 @@ class Seen(torch.utils.data.Dataset):
         return self.rows[i]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run at batch size 4 that leaves a checkpoint in its middle."""
-    folder = tmp_path_factory.mktemp("run")
-    args = arguments(folder / "small", save_strategy="steps", save_steps=64, seed=3, **LENGTH)
-    watch, data = Watch(every=32), Seen(text(DATA))
-    trainer(args, RescaleCallback(), watch, data=data).train()
-    return args, folder / "small" / "checkpoint-64", watch, data
+def followed(args, *callbacks, data=DATA, tuned_at=4, **options):
+    """A Trainer with a RunCallback, and that."""
+    made = trainer(args, *callbacks, data=data)
+    return made, RunCallback(made, tuned_at=tuned_at, **options)
 
 
-class Stop(TrainerCallback):
-    """Ends the training after so many steps, and keeps what the Trainer had when it began."""
-
-    def __init__(self, after):
-        self.after = after
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.began, self.optimizer, self.scheduler = state.global_step, kwargs["optimizer"], kwargs["lr_scheduler"]
-        self.state = copy.deepcopy(self.optimizer.state_dict())
-
-    def on_step_end(self, args, state, control, **kwargs):
-        control.should_training_stop = state.global_step >= self.began + self.after
-
-
-def larger(args, folder, to=16, **values):
-    new = scale_training_arguments(args, to=to)
-    new.output_dir = str(folder)
-    for key, value in values.items():
-        setattr(new, key, value)
-    return new
-
-
-def test_the_checkpoint_says_its_batch_size(run):
-    _, checkpoint, *_ = run
-    state = json.loads((checkpoint / "trainer_state.json").read_text())
-    assert state["stateful_callbacks"]["RescaleCallback"]["attributes"]["batch_size"] == "4x1x1"
-
-
-def test_the_state_is_converted_when_the_run_goes_on_at_four_times_the_batch_size(run, tmp_path):
-    args, checkpoint, *_ = run
-    held = torch.load(checkpoint / "optimizer.pt", weights_only=True)
-    listing = sorted((p.name, p.stat().st_mtime_ns) for p in checkpoint.iterdir())
-    callback, stop = RescaleCallback(), Stop(after=1)
-    resume(trainer(larger(args, tmp_path), callback, stop, data=DATA), checkpoint)
-    assert stop.began == 16
-    assert sorted((p.name, p.stat().st_mtime_ns) for p in checkpoint.iterdir()) == listing
-    m = math.sqrt((0.1 / 1.9) / (4 * 0.05 / 1.95))  # beta1 goes from .95 to its floor
-    factors = {"exp_avg": m, "exp_avg_sq": 1 / 4, "step": 1 / 4}
-    for key, old in held["state"].items():
-        for name, factor in factors.items():
-            torch.testing.assert_close(stop.state["state"][key][name], old[name] * factor, rtol=1e-12, atol=0)
-    for old, new in zip(held["param_groups"], stop.state["param_groups"], strict=True):
-        assert new["lr"] == pytest.approx(2 * old["lr"], rel=1e-9)
-        assert new["betas"] == pytest.approx((0.9, 0.96))
-        assert new["eps"] == pytest.approx(5e-9)
-        assert new["weight_decay"] == pytest.approx(2 * old["weight_decay"])
-    assert callback.changes["lr (group 0)"].after == pytest.approx(2 * held["param_groups"][0]["lr"])
-    options = [re.search(r"RescaleCallback\((\w+)=", text)[1] for text in callback.changes.remaining]
-    assert options == ["batchnorm", "ema"]
-    assert type(stop.scheduler) is LambdaLR  # an ordinary one
+def resumed(folder, checkpoint):
+    """What every batch size makes of a checkpoint."""
+    found = {}
+    for name, (size, _) in SIZES.items():
+        data, watch = Seen(text(DATA)), Watch()
+        args = arguments(Path(folder, name), **TUNED, **size, save_strategy="steps", save_steps=48)
+        made, callback = followed(args, watch, data=data)
+        made.train(checkpoint)
+        found[name] = {
+            "parameters": [p.detach() for p in made.model.parameters()], "asked": data.asked, "rates": watch.rates,
+            "steps": (made.state.global_step, made.state.max_steps), "clock": callback.run.clock,
+            "clip": args.max_grad_norm,
+        }  # fmt: skip
+    return found
 
 
 @pytest.fixture(scope="module")
-def switched(run, tmp_path_factory):
-    """The run from its checkpoint on at batch size 16, which leaves a checkpoint of its own."""
-    args, checkpoint, *_ = run
-    folder, watch, data = tmp_path_factory.mktemp("switched"), Watch(every=32), Seen(text(DATA))
-    new = larger(args, folder, save_steps=24)
-    resume(trainer(new, RescaleCallback(), watch, data=data), checkpoint)
-    return new, folder / "checkpoint-24", watch, data
+def plain(tmp_path_factory):
+    """A run at batch size 4 by a Trainer that knows nothing of this, with its checkpoints."""
+    folder = tmp_path_factory.mktemp("plain")
+    data, watch = Seen(text(DATA)), Watch()
+    args = arguments(folder, **TUNED, save_strategy="steps", save_steps=SAVED)
+    made = trainer(args, watch, data=data)
+    made.train()
+    return folder / f"checkpoint-{SAVED}", [p.detach() for p in made.model.parameters()], data.asked, watch.rates
 
 
-def test_the_learning_rate_is_the_rules_multiple_at_equal_samples_to_the_end(run, switched):
-    (_, _, small, _), (_, _, large, _) = run, switched
-    assert list(large.rates) == list(range(256, 512, 16))
-    for samples, rate in large.rates.items():
-        assert rate == pytest.approx(2 * small.rates[samples], rel=1e-9)
+@pytest.fixture(scope="module")
+def fresh(plain, tmp_path_factory):
+    """The same, resumed at other batch sizes in a fresh process."""
+    folder = tmp_path_factory.mktemp("fresh")
+    paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
+    command = [sys.executable, __file__, folder, plain[0], folder / "found.pt"]
+    subprocess.run(command, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": paths})
+    return torch.load(folder / "found.pt", weights_only=False), folder
 
 
-def test_the_loss_follows_that_of_the_run_which_kept_its_batch_size_and_without_conversion_it_does_not(
-    run, switched, tmp_path
-):
-    (args, checkpoint, small, _), (_, _, large, _) = run, switched
-    naive = copy.copy(args)
-    naive.output_dir, naive.gradient_accumulation_steps, naive.max_steps = str(tmp_path), 4, 64 + 16
-    watch = Watch(every=32)
-    trainer(naive, watch, data=DATA).train(resume_from_checkpoint=str(checkpoint))
-    base = [loss for samples, loss in small.losses.items() if samples > 256]
-    span = max(small.losses.values()) - min(small.losses.values())
-    converted, not_converted = (
-        max(abs(a - b) for a, b in zip(list(one.losses.values())[-8:], base, strict=True)) / span
-        for one in (large, watch)
+def cosine(step):
+    if step < 8:
+        return 1e-3 * step / 8
+    return 1e-3 * 0.5 * (1 + math.cos(math.pi * (step - 8) / 56))
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if name != "same"])
+def test_a_checkpoint_of_a_plain_trainer_resumed_in_a_fresh_process_is_what_a_user_would_write(plain, fresh, name):
+    checkpoint, found, kappa = plain[0], fresh[0][name], SIZES[name][1]
+    order, size, rows = plain[2][SAVED * 4 : 64 * 4], round(4 * kappa), text(DATA)
+    batches = [torch.stack([rows[i]["input_ids"] for i in order[k : k + size]]) for k in range(0, len(order), size)]
+    model = tiny()
+    model.load_state_dict(GPT2LMHeadModel.from_pretrained(checkpoint, dtype=torch.float64).state_dict())
+    saved = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    groups = trainer(arguments(**TUNED))
+    groups.model = model
+    optimizer = groups.create_optimizer()
+    wanted = go_on(
+        model, [{"params": group["params"]} for group in optimizer.param_groups], saved, kappa, batches,
+        lambda model, batch: model(batch, labels=batch).loss, cosine, SAVED, clip=0.5,
+    )  # fmt: skip
+    for a, b in zip(found["parameters"], wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    assert found["steps"] == (round(64 / kappa), round(64 / kappa))
+    assert (found["clock"], found["clip"]) == (64, 0.5)
+
+
+def test_resumed_at_the_same_batch_size_it_is_the_run_that_was_never_interrupted(plain, fresh):
+    for a, b in zip(fresh[0]["same"]["parameters"], plain[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_no_sample_is_skipped_or_seen_again_and_the_scripts_learning_rate_stays(plain, fresh, name):
+    found = fresh[0][name]
+    assert found["asked"][: len(plain[2]) - 64] == plain[2][64:]
+    assert len(found["rates"]) == 48 / SIZES[name][1]
+    for samples, rate in found["rates"].items():
+        assert rate == pytest.approx(plain[3][samples // 4 * 4], rel=1e-12)
+
+
+def test_checkpoints_hold_the_numbers_and_the_state_of_the_script(plain, fresh):
+    """Of the run at 16: its 12th step is the script's 48th."""
+    checkpoint = fresh[1] / "sixteen" / "checkpoint-12"
+    mine, script = (
+        torch.load(path / "optimizer.pt", weights_only=True) for path in (checkpoint, plain[0].parent / "checkpoint-48")
     )
-    print(f"gap / range: converted {converted:.4f}, not converted {not_converted:.4f}")
-    assert converted < 0.03  # over four seeds: 0.006 to 0.010
-    assert not_converted > 5 * converted  # over four seeds: 0.143 to 0.159
-
-
-def test_no_sample_is_skipped_or_seen_again(run, switched):
-    assert switched[3].asked[:256] == run[3].asked[256:512]
-
-
-def test_a_checkpoint_from_after_the_switch_is_an_ordinary_one(switched, tmp_path):
-    args, checkpoint, watch, _ = switched
-    new = copy.copy(args)
-    new.output_dir = str(tmp_path)
-    callback, again = RescaleCallback(), Watch(every=32)
-    trainer(new, callback, again, data=DATA).train(resume_from_checkpoint=str(checkpoint))
-    assert callback.changes is None
-    assert callback.started_at == "4x1x1"
-    assert again.losses == pytest.approx({s: x for s, x in watch.losses.items() if s > 24 * 16}, rel=1e-9)
-
-
-def test_a_checkpoint_that_does_not_say_its_batch_size_needs_it_given(run, tmp_path):
-    args, checkpoint, *_ = run
-    bare = tmp_path / "checkpoint-64"
-    bare.mkdir()
-    for item in checkpoint.iterdir():
-        (bare / item.name).symlink_to(item)
-    state = json.loads((checkpoint / "trainer_state.json").read_text())
-    del state["stateful_callbacks"]["RescaleCallback"]
-    (bare / "trainer_state.json").unlink()
-    (bare / "trainer_state.json").write_text(json.dumps(state))
-    made = trainer(larger(args, tmp_path / "new", save_strategy="steps", save_steps=17), Stop(1), data=DATA)
-    with pytest.raises(ValueError, match=r"does not say at which global batch size .* give batch_size="):
-        resume(made, bare)
-    resume(made, bare, batch_size=4)
-    assert (tmp_path / "new" / "checkpoint-17").exists()
-    with pytest.warns(ScalingWarning, match="does not say its batch size; taken as 16"):
-        trainer(larger(args, tmp_path / "newer"), RescaleCallback(), Stop(1), data=DATA).train(
-            resume_from_checkpoint=str(bare)
-        )
-
-
-def test_samples_that_are_seen_again_are_counted(run, tmp_path):
-    args, checkpoint, *_ = run
-    stop = Stop(1)
-    made = trainer(larger(args, tmp_path, to=12), stop, data=DATA)
-    with pytest.warns(ScalingWarning, match="4 samples are seen again"):
-        resume(made, checkpoint)
-    assert stop.began == 21
-
-
-def test_the_place_in_the_data_counts_epochs(run, tmp_path):
-    args, checkpoint, *_ = run  # 256 samples: two epochs of 104 and 48 more; an epoch has 7 steps of 16
-    stop = Stop(1)
-    resume(trainer(larger(args, tmp_path), stop, data=104), checkpoint)
-    assert stop.began == 2 * 7 + 3
-
-
-def test_a_checkpoint_younger_than_a_step_of_the_new_size_is_converted_too(tmp_path):
-    args = arguments(tmp_path / "a", save_strategy="steps", save_steps=8, **LENGTH)
-    args.adam_beta1, data, again = 0.98, Seen(text(DATA)), Seen(text(DATA))
-    trainer(args, RescaleCallback(), Stop(after=8), data=data).train()
-    callback, stop = RescaleCallback(), Stop(after=1)
-    made = trainer(larger(args, tmp_path / "b", to=64), callback, stop, data=again)
-    with pytest.warns(ScalingWarning, match="32 samples are seen again"):
-        resume(made, tmp_path / "a" / "checkpoint-8")
-    assert stop.began == 0
-    assert callback.changes is not None
-    for group in stop.state["param_groups"]:
-        assert group["initial_lr"] == pytest.approx(4e-3)
-        assert group["betas"] == pytest.approx((0.9, 0.9))  # their floors
-        assert group["eps"] == pytest.approx(2.5e-9)
-    assert {float(state["step"]) for state in stop.state["state"].values()} == {0.5}
-    assert stop.scheduler.last_epoch == 1
-    assert again.asked[:32] == data.asked[:32]
-
-
-def test_a_callback_of_an_earlier_training_starts_another_one_afresh(tmp_path):
-    callback = RescaleCallback()
-    trainer(arguments(tmp_path / "a", max_steps=2), callback).train()
-    trainer(arguments(tmp_path / "b", max_steps=2, per_device_train_batch_size=8), callback).train()
-    assert callback.changes is None
-    assert (callback.batch_size, callback.started_at) == ("8x1x1", "8x1x1")
-    trainer(arguments(tmp_path / "c", max_steps=2), callback, RescaleCallback()).train()
-    assert callback.batch_size == "4x1x1"
-
-
-@pytest.mark.filterwarnings("error::rootscale.ScalingWarning")
-def test_groups_by_length_are_warned_of_inside_an_epoch(tmp_path):
-    first = arguments(tmp_path / "a", **BY_LENGTH, save_strategy="steps", save_steps=8, max_steps=32)
-    trainer(first, RescaleCallback(), Stop(16), data=64).train()  # an epoch has 16 steps
-    for step in (8, 16):
-        made = trainer(larger(first, tmp_path / f"b{step}"), Stop(1), data=64)
-        checkpoint = tmp_path / "a" / f"checkpoint-{step}"
-        if step == 16:
-            resume(made, checkpoint)
-        else:
-            with pytest.raises(ScalingWarning, match="group_by_length orders the data by the batch size"):
-                resume(made, checkpoint)
-            resume(trainer(first, Stop(1), data=64), checkpoint)  # the same batch size, the same order
-
-
-def test_resuming_inconsistently_is_refused_before_a_step_is_made(run, tmp_path):
-    args, checkpoint, *_ = run
-
-    def refused(new, message, call=resume, error=ValueError, **kwargs):
-        made = trainer(new, RescaleCallback(), Watch(), data=DATA)
-        with pytest.raises(error, match=message):
-            call(made, checkpoint, **kwargs)
-        assert made.state.global_step in (0, 16, 64)
-
-    new = larger(args, tmp_path)
-    plain = lambda made, path: made.train(resume_from_checkpoint=str(path))  # noqa: E731
-    refused(new, r"written at batch size 4 and is resumed at 16 \(4 micro x 4 acc.*use.*resume\(trainer", plain)
-    refused(larger(args, tmp_path, learning_rate=1e-3), r"eta=0.001 becomes 0.002 at kappa = 4.*have 0.001: take them")
-    refused(larger(args, tmp_path, adam_beta2=0.99), r"beta2=0.99 becomes 0.96")
-    refused(larger(args, tmp_path, max_steps=256), "but the schedule of the arguments has .* at step 16")
-    refused(larger(args, args.output_dir), "output_dir must be another folder than that of checkpoint-64")
-    refused(new, "batch_size is 8, but checkpoint-64 says that it was written at 4", batch_size=8)
-    refused(larger(args, tmp_path, optim="adafactor"), "optim='adafactor': there is no rule")
-    refused(
-        larger(args, tmp_path, optim="adamw_apex_fused"),
-        "optim='adamw_apex_fused' keeps its state in a form of its own.* the state can be of adamw_torch, .*adamw_8bit",
+    for a, b in zip(mine["param_groups"], script["param_groups"], strict=True):
+        assert a == {**b, "lr": pytest.approx(b["lr"], rel=1e-12), "initial_lr": 1e-3}
+    assert {float(state["step"]) for state in mine["state"].values()} == {48.0}
+    a, b = (
+        torch.load(path / "scheduler.pt", weights_only=True) for path in (checkpoint, plain[0].parent / "checkpoint-48")
     )
+    assert a["last_epoch"] == b["last_epoch"] == 48
+    assert set(a) == set(b)
+    record = json.loads((checkpoint / "trainer_state.json").read_text())["stateful_callbacks"]["rootscale"]
+    assert record["attributes"] == {"batch_size": "16x1x1"}
 
 
-def test_a_run_with_its_state_in_8_bits_is_resumed_at_another_batch_size(tmp_path):
-    pytest.importorskip("bitsandbytes")
-    args = arguments(tmp_path / "a", save_strategy="steps", save_steps=8, **LENGTH)
-    args.adam_beta1, args.optim = 0.98, "adamw_bnb_8bit"
-    trainer(args, RescaleCallback(), Stop(after=8)).train()
-    callback, stop = RescaleCallback(), Stop(after=1)
-    resume(trainer(larger(args, tmp_path / "b"), callback, stop), tmp_path / "a" / "checkpoint-8")
-    assert stop.began == 2
-    factors = {row.name: row.after for row in callback.changes.rows if row.name.startswith("factor of")}
-    second = [after for name, after in factors.items() if "state2" in name]
-    assert second
-    assert set(second) == {0.25}
-    assert {float(state["step"]) for state in stop.state["state"].values()} == {2}
+def test_a_second_change_and_the_way_back_need_nothing_either(plain, fresh, tmp_path):
+    """4, then 16 for 32 steps of the script, then 4 again: the data in order, the schedule of the script to its end."""
+    data, watch = Seen(text(DATA)), Watch()
+    made, callback = followed(arguments(tmp_path, **TUNED), watch, data=data)
+    made.train(str(fresh[1] / "sixteen" / "checkpoint-12"))
+    assert data.asked[:64] == plain[2][192:256]
+    assert watch.rates == pytest.approx({s: rate for s, rate in plain[3].items() if s >= 192}, rel=1e-12)
+    assert (made.state.global_step, callback.run.clock) == (64, 64)
 
 
-def test_a_scheduler_of_ones_own_is_refused(tmp_path):
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant_with_warmup", "inverse_sqrt"])
+def test_a_schedule_over_epochs_is_of_the_scripts_steps(tmp_path, kind):
+    rates = {}
+    for size in (4, 16, 2):
+        watch = Watch()
+        options = {"num_train_epochs": 2, "max_steps": -1, "warmup_steps": 0.25, "lr_scheduler_type": kind}
+        made, _ = followed(arguments(tmp_path, per_device_train_batch_size=size, **options), watch, data=64)
+        made.train()
+        assert made.state.global_step == made.state.max_steps == 128 / size
+        rates[size] = watch.rates
+    for size in (16, 2):
+        for samples, rate in rates[size].items():
+            assert rate == pytest.approx(rates[4][samples // 4 * 4], rel=1e-12)
+
+
+def test_a_schedule_of_the_users_own_keeps_its_length(tmp_path):
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-    optimizers = (optimizer, scheduler)
-    first = arguments(tmp_path / "a", save_strategy="steps", save_steps=4, max_steps=4)
-    Trainer(model, first, train_dataset=text(64), optimizers=optimizers, callbacks=[RescaleCallback()]).train()
-    made = Trainer(model, larger(first, tmp_path / "b"), train_dataset=text(64), optimizers=optimizers)
-    with pytest.raises(TypeError, match=r"one that the Trainer makes .* got StepLR, whose clock is not known"):
-        resume(made, tmp_path / "a" / "checkpoint-4")
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=32)
+    args = arguments(tmp_path, per_device_train_batch_size=16, max_steps=-1, num_train_epochs=2)
+    made = Trainer(model, args, train_dataset=text(64), optimizers=(optimizer, scheduler))
+    callback = RunCallback(made, tuned_at=4)
+    made.train()
+    assert (made.state.global_step, callback.run.clock, scheduler.last_epoch) == (8, 32, 32)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0, abs=1e-12)
+
+
+def test_intervals_and_the_evaluation_delay_are_counted_in_steps_of_the_script(tmp_path):
+    class Events(TrainerCallback):
+        saved, evaluated = (), ()
+
+        def on_save(self, args, state, control, **kwargs):
+            self.saved = (*self.saved, state.global_step)
+
+        def on_evaluate(self, args, state, control, **kwargs):
+            self.evaluated = (*self.evaluated, state.global_step)
+
+    options = {"save_strategy": "steps", "save_steps": 24, "eval_strategy": "steps", "eval_steps": 8, "eval_delay": 16}
+    args = arguments(tmp_path, per_device_train_batch_size=16, max_steps=64, logging_steps=0.25, **options)
+    before = copy.deepcopy(args.to_dict())
+    made = trainer(args, events := Events(), data=DATA, eval_dataset=text(8))
+    RunCallback(made, tuned_at=4)
+    made.train()
+    logged = [entry for entry in made.state.log_history if "loss" in entry]
+    assert [entry["step"] for entry in logged] == [4, 8, 12, 16]
+    assert (events.saved, events.evaluated) == ((6, 12, 16), (4, 6, 8, 10, 12, 14, 16))
+    assert args.to_dict() == before
+
+
+def test_after_training_or_an_error_everything_is_as_the_script_made_it(tmp_path):
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            raise RuntimeError("broken")
+
+    model = Normed()
+    ema = types.SimpleNamespace(decay=0.99)
+    args = arguments(tmp_path, per_device_train_batch_size=16, max_steps=16)
+    made = Trainer(model, args, train_dataset=REGRESSION, callbacks=[Break()])
+    callback = RunCallback(made, tuned_at=4, ema=ema)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broken"):
+            made.train()
+        assert (model.net[1].momentum, ema.decay, args.max_grad_norm) == (0.1, 0.99, 1.0)
+        assert callback.changes["BatchNorm momentum"].after == pytest.approx(1 - 0.9**4)
+        assert callback.changes["EMA decay"].after == pytest.approx(0.99**4)
+    made.remove_callback(Break)
+    made.train()
+    assert callback.run.clock == 24  # the optimizer of a Trainer goes on where it was
 
 
 class Normed(torch.nn.Module):
@@ -653,67 +594,147 @@ class Normed(torch.nn.Module):
         return {"loss": (self.net(x).squeeze(1) - labels).square().mean()}
 
 
-def test_batchnorm_and_averages_are_converted_from_the_batch_size_at_which_the_run_started(tmp_path):
-    data = [{"x": torch.randn(4), "labels": torch.tensor(1.0)} for _ in range(64)]
-
-    def made(args):
-        model = Normed()
-        ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
-        return model, ema, Trainer(
-            model, args, train_dataset=data, callbacks=[RescaleCallback(batchnorm=True, ema=ema)]
-        )  # fmt: skip
-
-    args = arguments(tmp_path / "a", max_steps=16, save_strategy="steps", save_steps=8)
-    model, _, small = made(args)
-    small.train()
-    assert model.net[1].momentum == 0.1
-    for to, forward in (("8x2x1", 2), (16, 1)):  # BatchNorm counts forwards, which accumulation leaves as they are
-        args_b = larger(args, tmp_path / f"b{to}", to=to, save_steps=3)
-        model, ema, large = made(args_b)
-        resume(large, tmp_path / "a" / "checkpoint-8")
-        model2, ema2, later = made(args_b)  # code as before, from a checkpoint of the larger batch size
-        later.train(resume_from_checkpoint=str(tmp_path / f"b{to}" / "checkpoint-3"))
-        for one, average in ((model, ema), (model2, ema2)):
-            assert one.net[1].momentum == pytest.approx(1 - 0.9**forward)
-            decay = inspect.getclosurevars(inspect.unwrap(average.multi_avg_fn)).nonlocals["decay"]
-            assert decay == pytest.approx(0.99**4)
-    same = copy.copy(args)  # the same global batch size from smaller forwards
-    same.output_dir, same.per_device_train_batch_size, same.gradient_accumulation_steps = str(tmp_path / "c"), 2, 2
-    model, ema, other = made(same)
-    other.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-8"))
-    assert model.net[1].momentum == pytest.approx(1 - 0.9 ** (1 / 2))
-    assert inspect.getclosurevars(inspect.unwrap(ema.multi_avg_fn)).nonlocals["decay"] == 0.99
+REGRESSION = [
+    {"x": torch.randn(4, generator=torch.Generator().manual_seed(i)), "labels": torch.tensor(1.0)} for i in range(64)
+]
 
 
-@pytest.mark.parametrize("loads", [True, False])
-def test_an_average_may_have_loaded_its_decay_of_the_checkpoint(tmp_path, loads):
-    data = [{"x": torch.randn(4), "labels": torch.tensor(1.0)} for _ in range(64)]
+def test_batchnorm_follows_the_samples_of_a_forward_and_needs_the_layout_where_that_is_not_known(tmp_path):
+    class Momentum(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            self.found = model.net[1].momentum
 
-    def made(args, decay):
-        ema = types.SimpleNamespace(decay=decay)
-        return ema, Trainer(Normed(), args, train_dataset=data, callbacks=[RescaleCallback(ema=ema)])
+    def momentum(tuned_at, **size):
+        args = arguments(tmp_path, max_steps=4, **size)
+        made = Trainer(Normed(), args, train_dataset=REGRESSION, callbacks=[seen := Momentum()])
+        RunCallback(made, tuned_at=tuned_at)
+        made.train()
+        return seen.found
 
-    args = arguments(tmp_path / "a", max_steps=16, save_strategy="steps", save_steps=8)
-    made(args, 0.99)[1].train()
-    args = larger(args, tmp_path / "b", to=16, save_steps=2)
-    ema, large = made(args, 0.99)
-    resume(large, tmp_path / "a" / "checkpoint-8")
-    assert ema.decay == pytest.approx(0.99**4)
-    ema, later = made(args, ema.decay if loads else 0.99)
-    later.train(resume_from_checkpoint=str(tmp_path / "b" / "checkpoint-4"))
-    assert ema.decay == pytest.approx(0.99**4)
+    assert momentum("4x1x1", per_device_train_batch_size=16) == pytest.approx(1 - 0.9**4)
+    assert momentum(4, per_device_train_batch_size=16) == pytest.approx(1 - 0.9**4)
+    assert momentum("4x1x1", gradient_accumulation_steps=4) == 0.1
+    assert momentum("4x2x1", per_device_train_batch_size=8) == pytest.approx(1 - 0.9**2)
+    with pytest.raises(ValueError, match=r"the layout 4x4x1 beside 4 does not say how many samples one forward has"):
+        momentum(4, gradient_accumulation_steps=4)
 
 
-def test_batchnorm_needs_the_samples_per_device_of_a_checkpoint_that_does_not_say_them(tmp_path):
-    data = [{"x": torch.randn(4), "labels": torch.tensor(1.0)} for _ in range(64)]
-    args = arguments(tmp_path / "a", max_steps=8, save_strategy="steps", save_steps=4, gradient_accumulation_steps=2)
-    Trainer(Normed(), args, train_dataset=data).train()
-    model = Normed()
-    made = Trainer(model, larger(args, tmp_path / "b"), train_dataset=data, callbacks=[RescaleCallback(batchnorm=True)])
-    with pytest.raises(ValueError, match=r'train_batch_size=4, so batch_size=8 .*"4xACCUMULATIONxDEVICES"'):
-        resume(made, tmp_path / "a" / "checkpoint-4", batch_size=8)
-    resume(made, tmp_path / "a" / "checkpoint-4", batch_size="4x2x1")
-    assert model.net[1].momentum == 0.1
+@pytest.mark.parametrize("optim", ["sgd", "adafactor", "rmsprop", "adagrad"])
+def test_other_optimizers_of_the_trainer_are_resumed_as_if_they_had_not_been_interrupted(tmp_path, optim):
+    """At four times the batch size all the way, and from a checkpoint: SGD has no counter of its own for the clock."""
+    found = []
+    options = {"optim": optim, "per_device_train_batch_size": 16, "max_steps": 32, "save_strategy": "steps"}
+    for checkpoint in (None, str(tmp_path / "a" / "checkpoint-4")):
+        name = "b" if checkpoint else "a"
+        args = arguments(tmp_path / name, **options, save_steps=16, lr_scheduler_type="linear", learning_rate=1e-2)
+        made, callback = followed(args, data=DATA)
+        made.train(checkpoint)
+        assert (made.state.global_step, callback.run.clock) == (8, 32)
+        assert callback.changes["lr (group 0)"].after == pytest.approx(
+            {"sgd": 4, "adagrad": 1, "adafactor": 2, "rmsprop": 2}[optim] * callback.changes["lr (group 0)"].before
+        )
+        found.append([p.detach() for p in made.model.parameters()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_schedule_free_follows(tmp_path):
+    pytest.importorskip("schedulefree")
+    args = arguments(tmp_path, optim="schedule_free_adamw", per_device_train_batch_size=16, max_steps=32)
+    made, callback = followed(args, data=DATA)
+    made.train()
+    assert (made.state.global_step, callback.run.clock) == (8, 32)
+    assert callback.changes["lr (group 0)"].after == pytest.approx(2e-3)
+
+
+def test_true_takes_the_checkpoint_with_most_samples_and_numbers_in_one_folder_are_a_warning(plain, tmp_path):
+    folder = tmp_path / "out"
+    shutil.copytree(plain[0].parent, folder)
+    for item in folder.glob("checkpoint-*"):
+        if item.name not in ("checkpoint-16", "checkpoint-32"):
+            shutil.rmtree(item)
+    args = arguments(folder, **TUNED, per_device_train_batch_size=16, save_strategy="steps", save_steps=16)
+    made, callback = followed(args, Stop(4))
+    with pytest.warns(
+        ScalingWarning, match=r"numbered in steps of 16 from here on, from 8, and may replace .*point-16"
+    ):
+        made.train(resume_from_checkpoint=True)
+    assert (made.state.global_step, callback.run.clock) == (12, 48)
+    made, callback = followed(args, stop := Stop(1))
+    made.train(resume_from_checkpoint=True)  # checkpoint-12 of 16, not checkpoint-32 of 4
+    assert stop.began == 12
+    with pytest.raises(ValueError, match=r"needs a checkpoint in .*nowhere, and there is none"):
+        followed(arguments(tmp_path / "nowhere", **TUNED))[0].train(resume_from_checkpoint=True)
+
+
+class Stop(TrainerCallback):
+    """Ends the training after so many steps."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.began = state.global_step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step >= self.began + self.after
+
+
+def test_samples_that_are_seen_again_are_counted(plain, tmp_path):
+    made, callback = followed(arguments(tmp_path, **TUNED, per_device_train_batch_size=12), stop := Stop(1))
+    with pytest.warns(ScalingWarning, match="4 samples are seen again: after 16 steps of batch size 4"):
+        made.train(str(plain[0]))
+    assert (stop.began, callback.run.clock) == (5, 19)
+
+
+@pytest.mark.filterwarnings("error::rootscale.ScalingWarning")
+def test_groups_by_length_are_warned_of_inside_an_epoch(tmp_path):
+    args = arguments(tmp_path / "a", **BY_LENGTH, save_strategy="steps", save_steps=8, max_steps=32)
+    trainer(args, Stop(16), data=64).train()  # an epoch has 16 steps
+    larger = arguments(tmp_path / "b", **BY_LENGTH, max_steps=32, per_device_train_batch_size=16)
+    with pytest.raises(ScalingWarning, match="group_by_length orders the data by the batch size"):
+        followed(larger, Stop(1), data=64)[0].train(str(tmp_path / "a" / "checkpoint-8"))
+    followed(larger, Stop(1), data=64)[0].train(str(tmp_path / "a" / "checkpoint-16"))
+
+
+def test_what_cannot_work_is_refused_before_a_step_is_made(tmp_path):
+    with pytest.raises(TypeError, match=r"takes the Trainer itself, got GPT2LMHeadModel: make it after the Trainer"):
+        RunCallback(tiny(), tuned_at=4)
+    made, _ = followed(arguments(tmp_path))
+    with pytest.raises(ValueError, match="this Trainer has a RunCallback already"):
+        RunCallback(made, tuned_at=4)
+    for options, message in (
+        ({"auto_find_batch_size": True}, "does not work with auto_find_batch_size=True: the Trainer then chooses"),
+        ({"accelerator_config": {"split_batches": True}}, "does not work with split_batches=True: per_device_train_"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            followed(arguments(tmp_path, **options))
+    with pytest.raises(ValueError, match="batch_size must be"):
+        followed(arguments(tmp_path), tuned_at="4x4")
+    model = tiny()
+    optimizer = torch.optim.Rprop(model.parameters())
+    made = Trainer(model, arguments(tmp_path), train_dataset=text(8), optimizers=(optimizer, None))
+    RunCallback(made, tuned_at=4)
+    with pytest.raises(TypeError, match="Rprop has no rule that keeps its dynamics"):
+        made.train()
+    assert made.state.global_step == 0
+
+
+def test_a_checkpoint_that_an_earlier_version_converted_in_place_is_refused(plain, tmp_path):
+    folder = tmp_path / "checkpoint-16"
+    shutil.copytree(plain[0], folder)
+    state = torch.load(folder / "optimizer.pt", weights_only=True)
+    for group in state["param_groups"]:
+        group["rootscale_kappa"] = 4.0
+    torch.save(state, folder / "optimizer.pt")
+    with pytest.raises(ValueError, match=r"converted in place by rootscale 0\.1"):
+        followed(arguments(tmp_path / "new", **TUNED))[0].train(str(folder))
+
+
+def test_the_speed_that_the_trainer_logs_is_that_of_the_samples_it_has_seen(tmp_path):
+    made, _ = followed(arguments(tmp_path, per_device_train_batch_size=16, max_steps=64), data=DATA)
+    metrics = made.train().metrics
+    assert metrics["train_samples_per_second"] == pytest.approx(16 * metrics["train_steps_per_second"], rel=1e-2)
 
 
 # ---- the noise
@@ -730,7 +751,7 @@ def test_the_noise_scale_is_logged_with_the_loss_whatever_the_clip(tmp_path):
             max_grad_norm=clip,
             learning_rate=1e-9,
         )
-        made = trainer(args, RescaleCallback(noise_every=1), data=DATA)
+        made, _ = followed(args, tuned_at=16, noise_every=1)
         made.train()
         logged.append([entry for entry in made.state.log_history if "loss" in entry])
     for entry in logged[0]:
@@ -742,7 +763,7 @@ def test_the_noise_scale_is_logged_with_the_loss_whatever_the_clip(tmp_path):
 def test_the_noise_scale_is_that_of_the_gradients(tmp_path):
     rows = text(DATA)
     args = arguments(tmp_path, gradient_accumulation_steps=4, max_steps=12, logging_steps=12, learning_rate=1e-12)
-    made = trainer(args, RescaleCallback(noise_every=1, noise_window=12), data=rows)
+    made, _ = followed(args, data=rows, tuned_at=16, noise_every=1, noise_window=12)
     made.train()
     entry = next(e for e in made.state.log_history if "loss" in e)
     model, squares, total = tiny(), 0.0, 0.0
@@ -758,8 +779,7 @@ def test_the_noise_scale_is_that_of_the_gradients(tmp_path):
 
 def test_the_last_step_of_an_epoch_with_fewer_parts_is_left_out(tmp_path):
     args = arguments(tmp_path, gradient_accumulation_steps=3, num_train_epochs=4, logging_steps=1, max_grad_norm=1)
-    callback = RescaleCallback(noise_every=1)
-    made = trainer(args, callback, data=4 * 10)  # ten micro-batches: 3 + 3 + 3 + 1
+    made, callback = followed(args, data=4 * 10, tuned_at=12, noise_every=1)  # ten micro-batches: 3 + 3 + 3 + 1
 
     class Count(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -772,7 +792,7 @@ def test_the_last_step_of_an_epoch_with_fewer_parts_is_left_out(tmp_path):
 
 def test_noise_without_parts_is_refused(tmp_path):
     with pytest.raises(ValueError, match="noise_every needs gradient_accumulation_steps >= 2"):
-        trainer(arguments(tmp_path, max_steps=1), RescaleCallback(noise_every=1)).train()
+        followed(arguments(tmp_path, max_steps=1), noise_every=1)[0].train()
 
 
 def test_the_example_runs_and_warns_that_its_batch_exceeds_the_noise_scale(capsys, monkeypatch, tmp_path):
@@ -782,65 +802,6 @@ def test_the_example_runs_and_warns_that_its_batch_exceeds_the_noise_scale(capsy
     assert "noise_scale" in capsys.readouterr().out
 
 
-def test_the_folder_of_a_run_is_not_a_checkpoint(run, tmp_path):
-    args, checkpoint, *_ = run
-    made = trainer(larger(args, tmp_path / "new"), data=DATA)
-    with pytest.raises(
-        ValueError, match=r"is the folder of a run, not a checkpoint: .* the latest is .*checkpoint-128"
-    ):
-        resume(made, checkpoint.parent)
-    with pytest.raises(
-        ValueError, match=r"must be a folder that the Trainer has saved, got .*: there is no such folder"
-    ):
-        resume(made, tmp_path / "nowhere")
-    with pytest.raises(
-        ValueError, match=r"must be a folder that the Trainer has saved, got .*: it has no trainer_state"
-    ):
-        resume(made, tmp_path)
-
-
-def test_a_checkpoint_of_the_model_only_has_nothing_to_convert(run, tmp_path):
-    args, checkpoint, *_ = run
-    only = tmp_path / "checkpoint-64"
-    only.mkdir()
-    for item in checkpoint.iterdir():
-        if not item.name.startswith(("optimizer", "scheduler")):
-            (only / item.name).symlink_to(item)
-    made = trainer(larger(args, tmp_path / "new"), data=DATA)
-    with pytest.raises(ValueError, match=r"has no state of the optimizer \(it was saved with save_only_model=True\)"):
-        resume(made, only)
-
-
-def test_a_rule_that_is_given_at_one_place_only_is_named(run, tmp_path):
-    args, checkpoint, *_ = run
-    new = scale_training_arguments(args, to=16, rule="with power")
-    new.output_dir = str(tmp_path / "new")
-    made = trainer(new, RescaleCallback(), data=DATA)
-    with pytest.raises(ValueError, match=r"converted with rule='sqrt with power' .* RescaleCallback\(rule='sqrt with"):
-        resume(made, checkpoint)
-    other = trainer(larger(args, tmp_path / "newer"), RescaleCallback(rule="with power"), data=DATA)
-    with pytest.raises(ValueError, match=r"converted with rule='sqrt.* and RescaleCallback has rule='with power'"):
-        resume(other, checkpoint)
-
-
-# ---- the sample clock
-
-
-def test_the_trainer_tells_an_optimizer_on_the_sample_clock_what_it_divides_the_loss_by(tmp_path):
-    divided_by = []
-
-    class Counting(SampleClockMixin, Trainer):
-        def training_step(self, model, inputs, num_items_in_batch=None):
-            divided_by.append(int(num_items_in_batch))
-            return super().training_step(model, inputs, num_items_in_batch)
-
-    model, rows = tiny(), text(7)
-    for row, length in zip(rows, [8, 3, 5, 2, 7, 8, 4], strict=True):  # of some tokens the labels do not count
-        row["labels"] = torch.where(torch.arange(8) < length, row["labels"], -100)
-    args = arguments(tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=2, num_train_epochs=1)
-    optimizer, seen = on_the_clock(model.parameters(), 7)
-    Counting(model, args, train_dataset=rows, optimizers=(optimizer, None)).train()
-    assert seen == list(accumulate(divided_by[::2]))
-    assert len(seen) == len(set(divided_by)) == 4
-    with pytest.raises(TypeError, match="needs an optimizer on the sample clock, got AdamW"):
-        Counting(model, args, train_dataset=rows).train()
+if __name__ == "__main__":  # the fresh process
+    out, saved, result = sys.argv[1:]
+    torch.save(resumed(out, saved), result)

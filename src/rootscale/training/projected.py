@@ -65,10 +65,11 @@ class ProjectedOptimizer:
         self._clock, self._skipped = 0.0, None  # type: float, Tensor | None
         self._loading: float | None = None
         self._seen = False
+        _check_markers(optimizer.param_groups)  # of a checkpoint that was loaded before this object was made
         for group in optimizer.param_groups:
             self.projection(group)
         self._check_shared()
-        self._clock = self._counted()
+        self._clock = float(next((group[CLOCK] for group in optimizer.param_groups if CLOCK in group), self._counted()))
         self._handles: list[Any] = []
         self._attachments: list[Attachment] = []
 
@@ -77,6 +78,9 @@ class ProjectedOptimizer:
     def attach(self) -> None:
         """Take over the steps and the checkpoints."""
         optimizer: Any = self.optimizer
+        for group in optimizer.param_groups:  # the clock is here from now on
+            for key in [key for key in group if str(key).startswith(_MARKER)]:
+                del group[key]
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),

@@ -244,7 +244,17 @@ class Run:
         if interrupted is not None:
             raise interrupted
 
-    # ---- what the loop asks
+    # ---- what the loop asks, and what frameworks do
+
+    @property
+    def schedulers(self) -> tuple[SteppedScheduler, ...]:
+        """How the schedulers are stepped, for frameworks that step them in a way of their own."""
+        return tuple(self._schedulers)
+
+    @property
+    def clocks(self) -> tuple[float, ...]:
+        """The `clock` of each optimizer."""
+        return tuple(held.clock for held in self._optimizers)
 
     @property
     def clock(self) -> float:
@@ -343,7 +353,7 @@ class Run:
                 "another kind follows where its loop asks it for step run.clock"
             )
         for one in self._optimizers:
-            if scheduler.optimizer is one.optimizer:
+            if _unwrapped(scheduler.optimizer) is one.optimizer:
                 return SteppedScheduler(scheduler, one, interval)
         raise ValueError(
             f"{type(scheduler).__name__} belongs to another optimizer than "
@@ -367,7 +377,7 @@ class Run:
     def _warn_of_start(self) -> None:
         """Say what the objects tell about the run already."""
         for one in self._optimizers:
-            driven = any(held.scheduler.optimizer is one.optimizer for held in self._schedulers)
+            driven = any(_unwrapped(held.scheduler.optimizer) is one.optimizer for held in self._schedulers)
             if is_driven(one.optimizer) and not driven and not self._given["scheduler"]:
                 self._warn(
                     f"{one.prefix}a scheduler drives this {type(one.optimizer).__name__} and was not given: it would "
@@ -453,6 +463,13 @@ def _size(name: str, given: Size) -> BatchSize:
 
 def _plain(total: Any) -> int | float:
     return int(total) if total == int(total) else float(total)
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    """Return the optimizer itself: a framework may have made the scheduler of its own wrapper around it."""
+    while isinstance(inner := vars(optimizer).get("optimizer"), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
 
 
 def _schedulers_of(given: Any) -> list[Any]:

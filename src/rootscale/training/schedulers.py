@@ -78,12 +78,13 @@ class SteppedScheduler:
             micro-batch; the second never has two calls in a row with a step before each.
 
     Attributes:
-        per_call: ticks of a call where the batch size is the script's; a framework may call it several times a step.
+        per_step: ticks of an optimizer step of the script, whose batch size is that of the script.
+        per_call: ticks of a call at that batch size; a framework may call it several times a step.
     """
 
     def __init__(self, scheduler: Any, optimizer: ProjectedOptimizer, interval: Interval | None = None) -> None:
         self.scheduler, self.interval = scheduler, interval
-        self.per_call = 1.0
+        self.per_step = self.per_call = 1.0
         self._optimizer = optimizer
         self._since = optimizer.steps
         self._unsure, self._previous = 0, 0  # calls that may have been of micro-batches; steps before the last call
@@ -150,7 +151,7 @@ class SteppedScheduler:
     def _part_passed(self) -> float:
         """Return the part of a tick that has passed: that of the optimizer's clock, which checkpoints have."""
         made = self._optimizer.kappa if self._optimizer.steps_since_load else 0.0  # by the step that this call follows
-        before_call = self._optimizer.clock - made
+        before_call = (self._optimizer.clock - made) * self.per_step
         part = before_call - math.floor(before_call + _SLACK)
         return part if part > _SLACK else 0.0
 
