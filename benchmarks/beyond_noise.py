@@ -370,18 +370,26 @@ def afterwards_lines(found: dict[str, list[Cell]], own: dict[str, dict[str, list
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write beyond-noise.json and beyond-noise.md")
-    parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=list(PROBLEMS), help="which runs")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=PROBLEMS,
+        default=list(PROBLEMS),
+        help="which runs; without names only the page is written",
+    )
     parser.add_argument("--afterwards", action="store_true", help="solve the equation with the steps of the chains")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     file = None if arguments.out is None else arguments.out / "beyond-noise.json"
     stored: dict[str, Any] = {}
+    if file is not None and file.exists():
+        stored = json.loads(file.read_text(encoding="utf-8"))
     for name in arguments.only:
         problem = PROBLEMS[name]()
         key = f"{name} afterwards" if arguments.afterwards else name
         made = own_steps(problem) if arguments.afterwards else [asdict(cell) for cell in cells(problem)]
         print(key, "done", flush=True)
-        if file is not None and file.exists():
+        if file is not None and file.exists():  # another process may have stored a problem meanwhile
             stored = json.loads(file.read_text(encoding="utf-8"))
         stored[key] = made
         if file is not None:
