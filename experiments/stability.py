@@ -281,10 +281,11 @@ def trial(net: str, betas: str, seed: int, folder: Path, data: str | None) -> st
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-@lru_cache
-def read(
-    folder: Path, net: str, betas: str, seeds: int
-) -> list[tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]]:
+#: What is known of a seed, and its curves by label.
+Seed = tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]
+
+
+def read(folder: Path, net: str, betas: str, seeds: int) -> list[Seed]:
     """Return the finished seeds of a cell."""
     found = []
     for seed in range(seeds):
