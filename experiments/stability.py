@@ -342,6 +342,23 @@ def gap_of(cell: Sequence[Seed], label: str) -> dict[str, float]:
     return {"gap": 100 * worst.judged.gap, "se": 100 * worst.judged.se, "n": len(seeds), "diverged": lost}
 
 
+def capped(record: dict[str, Any], curves: dict[str, np.ndarray[Any, Any]]) -> Seed:
+    """Return a seed with one more arm: the measured value, but never above beta1 itself; its run is one of the others.
+
+    Where the measured value is larger, the arm is that of beta1 kept.
+    """
+    beta1 = BETAS[record["betas"]][0]
+    values, same = dict(record["beta1"]), dict(record["same"])
+    for label, value in record["beta1"].items():
+        kappa, _, name = label.partition(" ")
+        if name == "measured":
+            kept = {0.9: "floor .9", 0.95: "beta1 0.95"}[beta1]
+            source = label if value <= beta1 else f"{kappa} {kept}"
+            capped_label = f"{kappa} measured, at most beta1"
+            values[capped_label], same[capped_label] = min(value, beta1), same.get(source, source)
+    return {**record, "beta1": values, "same": same}, curves
+
+
 def collect(folder: Path, out: Path, seeds: int) -> None:
     """Write one file of all curves, and one of what follows from them."""
     curves: dict[str, np.ndarray[Any, Any]] = {}
@@ -352,6 +369,7 @@ def collect(folder: Path, out: Path, seeds: int) -> None:
             if len(cell) < 2:
                 continue
             name = f"{net}-{betas}"
+            cell = [capped(record, own) for record, own in cell]
             labels = list(dict.fromkeys(label for record, _ in cell for label in record["beta1"]))
             shared = [label for label in labels if all(label in record["beta1"] for record, _ in cell)]
             for label in ("base", "other samples", *shared):
@@ -377,27 +395,101 @@ def collect(folder: Path, out: Path, seeds: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(out / "curves.npz", **curves)
     write_json(out / "stability.json", cells, indent=1, allow_nan=True)
-    print(table(cells))
+    (out / "README.md").write_text(page(cells), encoding="utf-8")
+    print(*judged(cells), sep="\n")
 
 
-def table(cells: Mapping[str, Any]) -> str:
-    """Return a line for each cell and kappa."""
-    lines = []
+def page(cells: Mapping[str, Any]) -> str:
+    """Return the page of the results in Markdown."""
+    lines = [
+        "# beta1 by measured stability",
+        "",
+        "The largest gap of the loss after the switch, in percent of the range of the kept batch's curve, ± a standard",
+        "error over the seeds; in brackets the median beta1 after the switch. `null` is the same batch with other",
+        "samples, `eta h` the median of the curvature measured at the switch. Betas: `999` (.9, .999), `95` (.9, .95),",
+        "`long` (.95, .999). Made by `python experiments/stability.py`; the curves of all seeds are in `curves.npz`.",
+        "",
+        "| net-betas (n; null; eta h) | kappa | paper | measured | measured, at most beta1 | floor .9 | lr only "
+        "| fixed beta1 after the switch |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name, cell in cells.items():
-        eta = {key: f"{np.median(values):.3g}" for key, values in cell["eta_h"].items()}
         null = cell["other samples"]
-        lines.append(f"{name}: n {len(cell['seeds'])}, eta h {eta}, null {null['gap']:.1f} +- {null['se']:.1f}")
+        head = (
+            f"{name} ({len(cell['seeds'])}; {null['gap']:.1f} ± {null['se']:.1f}; {median(cell['eta_h']['now']):.2g})"
+        )
         for kappa in (4, 16, 64):
-            parts = []
-            for label, arm in cell["arms"].items():
-                if label.partition(" ")[0] == str(kappa):
-                    value = f"{arm['gap']:.1f} +- {arm['se']:.1f}" + (
-                        f" ({arm['diverged']} lost)" * bool(arm["diverged"])
-                    )
-                    parts.append(f"{label.partition(' ')[2]} [{np.median(arm['beta1']):.3f}] {value}")
-            if parts:
-                lines.append(f"  {kappa}: " + "; ".join(parts))
+            arms = {
+                label.partition(" ")[2]: arm
+                for label, arm in cell["arms"].items()
+                if label.partition(" ")[0] == str(kappa)
+            }
+            if not arms:
+                continue
+            named = [
+                _told(arms[label]) if label in arms else "–"
+                for label in ("paper", "measured", "measured, at most beta1", "floor .9", "learning rate only")
+            ]
+            fixed = ", ".join(_told(arm) for label, arm in arms.items() if label.startswith("beta1 "))
+            lines.append(f"| {head} | {kappa} | {' | '.join(named)} | {fixed or '–'} |")
+    lines += ["", *(f"- {line}" for line in judged(cells)), ""]
     return "\n".join(lines)
+
+
+def median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
+def _told(arm: Mapping[str, Any]) -> str:
+    lost = f", {arm['diverged']} lost" if arm["diverged"] else ""
+    return f"{arm['gap']:.1f} ± {arm['se']:.1f} [{median(arm['beta1']):.2f}]{lost}"
+
+
+def judged(cells: Mapping[str, Any]) -> list[str]:
+    """Return what became of the hypotheses in results/PROTOCOL.md, in a line each."""
+    lines = []
+    for rival in ("measured", "measured, at most beta1"):
+        pairs = [
+            (f"{name} at {kappa}", cell["arms"][f"{kappa} {rival}"], cell["arms"][f"{kappa} floor .9"])
+            for name, cell in cells.items()
+            for kappa in (4, 16, 64)
+            if f"{kappa} {rival}" in cell["arms"]
+        ]
+        means = [float(np.mean([abs(pair[side]["gap"]) for pair in pairs])) for side in (1, 2)]
+        farther, nearer = [], 0
+        for name, arm, floor in pairs:
+            more, error = abs(arm["gap"]) - abs(floor["gap"]), math.hypot(arm["se"], floor["se"])
+            nearer += more < 0
+            if more > max(5, 2 * error):
+                farther.append(f"{name} ({abs(arm['gap']):.0f} instead of {abs(floor['gap']):.0f} %)")
+        lines.append(
+            f"{rival}: the largest gaps have the mean {means[0]:.1f} %, those of the floor of .9 {means[1]:.1f} %, over "
+            f"{len(pairs)} cells; "
+            f"nearer in {nearer}; farther by more than 5 % and twice the error: {', '.join(farther) or 'nowhere'}"
+        )
+    thrown, stable, wrong = 0, 0, []
+    for name, cell in cells.items():
+        eta_h = float(np.mean(cell["eta_h"]["now"]))
+        for label, arm in cell["arms"].items():
+            kappa, _, kind = label.partition(" ")
+            if not kind.startswith(("beta1 ", "paper", "floor")):
+                continue
+            share = float(kappa) * eta_h / (2 * (1 + arm["beta1"][0]) / (1 - arm["beta1"][0]))
+            lost = arm["diverged"] > 0 or abs(arm["gap"]) > 50
+            thrown, stable = thrown + lost, stable + (share < 0.5)
+            if lost and share < 0.5:
+                wrong.append(f"{name} {label} ({share:.2f} of the bound, {arm['gap']:.0f} %)")
+    lines.append(
+        f"the bound: {thrown} fixed values threw the loss, {stable} are below half of the bound; both: "
+        f"{', '.join(wrong) or 'none'}"
+    )
+    for reading in ("next", "harmonic", "window"):
+        ratios = {
+            name: float(np.mean(np.array(cell["eta_h"]["now"]) / np.array(cell["eta_h"][reading])))
+            for name, cell in cells.items()
+        }
+        lines.append(f"now over {reading}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
+    return lines
 
 
 def _job(job: tuple[str, str, int, Path, str | None]) -> str:
