@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rootscale import Adam, BatchSize, Plan
-from rootscale.files import write_json
+from rootscale.files import whole
 from rootscale.lab import Measure, Run, Settings, Task, Variant, grid
 from rootscale.lab.task import Tensors
 from rootscale.paper import tasks
@@ -105,12 +105,12 @@ def pooled(data: str | None) -> tuple[Tensors, Tensors]:
     place = Path(os.environ.get("STABILITY_CACHE", "runs")) / "cifar10-8x8.npz"
     if not place.exists():
         held = cifar10(data)
-        small = {}
+        small: dict[str, np.ndarray[Any, Any]] = {}
         for name, part in (("train", held.train), ("test", held.test)):
             means = torch.nn.functional.avg_pool2d(torch.as_tensor(part.inputs).float(), 4)
             small |= {name: means.round().byte().numpy(), f"{name} labels": part.targets.numpy()}
         place.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(place, **small)
+        np.savez_compressed(place, allow_pickle=False, **small)
     with np.load(place) as read_back:
         parts = {name: torch.as_tensor(read_back[name]) for name in read_back.files}
     mean, deviation = parts["train"].float().mean((0, 2, 3)), parts["train"].float().std((0, 2, 3))
@@ -193,7 +193,7 @@ def curvatures(task: Task, run: Run, history: History, size: int, seed: int) -> 
     model, optimizer = learner.nets.model, learner.optimizer
     generator = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(task.train), generator=generator)[: BATCHES * size]
-    batches = [task.train[part] for part in index.split(size)]
+    batches = [task.train[index[i : i + size]] for i in range(0, BATCHES * size, size)]
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         x, y = batch
@@ -223,7 +223,7 @@ def curvatures(task: Task, run: Run, history: History, size: int, seed: int) -> 
 
 def arms(task: Task, kappas: Sequence[int], eta_h: float) -> Iterator[tuple[str, int, float, Variant]]:
     """Yield label, kappa, beta1 and variant of all runs at larger batches; of those that are equal, the first."""
-    beta1 = task.plan.optimizer.beta1  # type: ignore[union-attr]
+    beta1 = task.plan.optimizer.beta1  # type: ignore[attr-defined]
     for kappa in kappas:
         rules = {
             "paper": "sqrt with floor:0.0,0.9",
@@ -239,7 +239,7 @@ def arms(task: Task, kappas: Sequence[int], eta_h: float) -> Iterator[tuple[str,
         seen: dict[tuple[float, bool], str] = {}
         for label, rule in rules.items():
             variant = Variant(kappa, rule)
-            new = variant.plan(task.plan).optimizer.beta1  # type: ignore[union-attr]
+            new = variant.plan(task.plan).optimizer.beta1  # type: ignore[attr-defined]
             key = round(new, 6), "v" in variant.the_rule(task.plan).units
             if key not in seen:
                 seen[key] = label
@@ -295,9 +295,8 @@ def trial(net: str, betas: str, seed: int, folder: Path, data: str | None) -> st
         "gradients": found["now"].gradients, "seconds measuring": measured, "seconds": time.time() - started,
         "hardware": platform.processor() or platform.machine(), "torch": torch.__version__,
     }  # fmt: skip
-    whole = place.with_suffix(".tmp.npz")
-    np.savez_compressed(whole, record=json.dumps(record), **curves)
-    os.replace(whole, place)
+    with whole(place) as path, open(path, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, record=json.dumps(record), **curves)
     return f"{place.name} {record['seconds']:.0f} s, eta h {found['now'].eta_h:.3g}"
 
 
@@ -308,15 +307,35 @@ def trial(net: str, betas: str, seed: int, folder: Path, data: str | None) -> st
 Seed = tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]
 
 
-def read(folder: Path, net: str, betas: str, seeds: int) -> list[Seed]:
-    """Return the finished seeds of a cell."""
-    found = []
-    for seed in range(seeds):
-        place = folder / f"{net}-{betas}-{seed}.npz"
-        if place.exists():
-            with np.load(place) as held:
-                found.append((json.loads(str(held["record"])), {k: held[k] for k in held.files if k != "record"}))
-    return found
+def read(folder: Path, out: Path) -> dict[str, list[Seed]]:
+    """Return all finished seeds by cell: those of the stored file, and those of the runs that it has not."""
+    found: dict[tuple[str, int], Seed] = {}
+    if (out / "runs.npz").exists():
+        with np.load(out / "runs.npz") as held:
+            for record in json.loads(str(held["records"])):
+                key = f"{record['net']}-{record['betas']}", record["seed"]
+                start = f"{key[0]}-{key[1]}/"
+                found[key] = record, {k.removeprefix(start): held[k] for k in held.files if k.startswith(start)}
+    for place in sorted(folder.glob("*-*-*.npz")):
+        with np.load(place) as held:
+            record = json.loads(str(held["record"]))
+            key = f"{record['net']}-{record['betas']}", record["seed"]
+            found.setdefault(key, (record, {k: held[k] for k in held.files if k != "record"}))
+    names = [f"{net}-{betas}" for net in NETS for betas in BETAS]
+    return {name: [found[key] for key in sorted(found) if key[0] == name] for name in names}
+
+
+def write(runs: Mapping[str, Sequence[Seed]], out: Path) -> None:
+    """Store all seeds in one file."""
+    arrays = {
+        f"{name}-{record['seed']}/{label}": curve
+        for name, cell in runs.items()
+        for record, curves in cell
+        for label, curve in curves.items()
+    }
+    records = [record for cell in runs.values() for record, _ in cell]
+    with whole(out / "runs.npz") as path, open(path, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, records=json.dumps(records), **arrays)
 
 
 def gap_of(cell: Sequence[Seed], label: str) -> dict[str, float]:
@@ -359,42 +378,36 @@ def capped(record: dict[str, Any], curves: dict[str, np.ndarray[Any, Any]]) -> S
     return {**record, "beta1": values, "same": same}, curves
 
 
-def collect(folder: Path, out: Path, seeds: int) -> None:
-    """Write one file of all curves, and one of what follows from them."""
-    curves: dict[str, np.ndarray[Any, Any]] = {}
+def summary(runs: Mapping[str, Sequence[Seed]]) -> dict[str, Any]:
+    """Return what was measured in each cell that has two seeds or more, and the gap of every arm."""
     cells: dict[str, Any] = {}
-    for net in NETS:
-        for betas in BETAS:
-            cell = read(folder, net, betas, seeds)
-            if len(cell) < 2:
-                continue
-            name = f"{net}-{betas}"
-            cell = [capped(record, own) for record, own in cell]
-            labels = list(dict.fromkeys(label for record, _ in cell for label in record["beta1"]))
-            shared = [label for label in labels if all(label in record["beta1"] for record, _ in cell)]
-            for label in ("base", "other samples", *shared):
-                own = [runs[record["same"].get(label, label)] for record, runs in cell]
-                curves[f"{name}/{label}"] = np.array(own)
-            cells[name] = {
-                "betas": BETAS[betas],
-                "function": NETS[net].function,
-                "seeds": [record["seed"] for record, _ in cell],
-                "samples": cell[0][0]["samples"],
-                "eta_h": {key: [record["eta_h"][key] for record, _ in cell] for key in cell[0][0]["eta_h"]},
-                "error": {key: [record["error"][key] for record, _ in cell] for key in cell[0][0]["error"]},
-                "gradients": [record["gradients"] for record, _ in cell],
-                "seconds": sum(record["seconds"] for record, _ in cell),
-                "hardware": sorted({record["hardware"] for record, _ in cell}),
-                "torch": sorted({record["torch"] for record, _ in cell}),
-                "other samples": gap_of(cell, "other samples"),
-                "arms": {
-                    label: {"beta1": [record["beta1"][label] for record, _ in cell], **gap_of(cell, label)}
-                    for label in shared
-                },
-            }
+    for name, seeds in runs.items():
+        if len(seeds) < 2:
+            continue
+        cell = [capped(record, curves) for record, curves in seeds]
+        labels = list(dict.fromkeys(label for record, _ in cell for label in record["beta1"]))
+        shared = [label for label in labels if all(label in record["beta1"] for record, _ in cell)]
+        cells[name] = {
+            "seeds": [record["seed"] for record, _ in cell],
+            "eta_h": {key: [record["eta_h"][key] for record, _ in cell] for key in cell[0][0]["eta_h"]},
+            "error": {key: [record["error"][key] for record, _ in cell] for key in cell[0][0]["error"]},
+            "gradients": [record["gradients"] for record, _ in cell],
+            "seconds": sum(record["seconds"] for record, _ in cell),
+            "null": gap_of(cell, "other samples"),
+            "arms": {
+                label: {"beta1": [record["beta1"][label] for record, _ in cell], **gap_of(cell, label)}
+                for label in shared
+            },
+        }
+    return cells
+
+
+def collect(folder: Path, out: Path) -> None:
+    """Store what is finished, and write the page."""
     out.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out / "curves.npz", **curves)
-    write_json(out / "stability.json", cells, indent=1, allow_nan=True)
+    runs = read(folder, out)
+    write(runs, out)
+    cells = summary(runs)
     (out / "README.md").write_text(page(cells), encoding="utf-8")
     print(*judged(cells), sep="\n")
 
@@ -407,14 +420,14 @@ def page(cells: Mapping[str, Any]) -> str:
         "The largest gap of the loss after the switch, in percent of the range of the kept batch's curve, ± a standard",
         "error over the seeds; in brackets the median beta1 after the switch. `null` is the same batch with other",
         "samples, `eta h` the median of the curvature measured at the switch. Betas: `999` (.9, .999), `95` (.9, .95),",
-        "`long` (.95, .999). Made by `python experiments/stability.py`; the curves of all seeds are in `curves.npz`.",
+        "`long` (.95, .999). Made by `python experiments/stability.py`; the curves of all seeds are in `runs.npz`.",
         "",
         "| net-betas (n; null; eta h) | kappa | paper | measured | measured, at most beta1 | floor .9 | lr only "
         "| fixed beta1 after the switch |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, cell in cells.items():
-        null = cell["other samples"]
+        null = cell["null"]
         head = (
             f"{name} ({len(cell['seeds'])}; {null['gap']:.1f} ± {null['se']:.1f}; {median(cell['eta_h']['now']):.2g})"
         )
@@ -455,7 +468,7 @@ def judged(cells: Mapping[str, Any]) -> list[str]:
             for kappa in (4, 16, 64)
             if f"{kappa} {rival}" in cell["arms"]
         ]
-        means = [float(np.mean([abs(pair[side]["gap"]) for pair in pairs])) for side in (1, 2)]
+        means = [float(np.mean([abs(one["gap"]) for one in side])) for side in list(zip(*pairs, strict=True))[1:]]
         farther, nearer = [], 0
         for name, arm, floor in pairs:
             more, error = abs(arm["gap"]) - abs(floor["gap"]), math.hypot(arm["se"], floor["se"])
@@ -463,8 +476,8 @@ def judged(cells: Mapping[str, Any]) -> list[str]:
             if more > max(5, 2 * error):
                 farther.append(f"{name} ({abs(arm['gap']):.0f} instead of {abs(floor['gap']):.0f} %)")
         lines.append(
-            f"{rival}: the largest gaps have the mean {means[0]:.1f} %, those of the floor of .9 {means[1]:.1f} %, over "
-            f"{len(pairs)} cells; "
+            f"{rival}: the largest gaps have the mean {means[0]:.1f} %, those of the floor of .9 "
+            f"{means[1]:.1f} %, over {len(pairs)} cells; "
             f"nearer in {nearer}; farther by more than 5 % and twice the error: {', '.join(farther) or 'nowhere'}"
         )
     thrown, stable, wrong = 0, 0, []
@@ -515,7 +528,7 @@ def main() -> None:
         with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
             for done in as_completed([pool.submit(_job, job) for job in jobs]):
                 print(done.result(), flush=True)
-    collect(args.runs, args.out, args.seeds)
+    collect(args.runs, args.out)
 
 
 if __name__ == "__main__":
