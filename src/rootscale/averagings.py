@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from rootscale.hparams import average
-from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, STEADY, Form, floored
+from rootscale.hparams import average, positive
+from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, STEADY, Form, floored, steady
 
 __all__ = ["AVERAGINGS", "Averaging", "get_averaging"]
 
@@ -49,14 +49,15 @@ AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-_FLOORS = re.compile(r"floor:(?P<beta1>[\d.]+|kappa),(?P<beta2>[\d.]+)")
+_FLOORS = re.compile(r"floor:(?P<beta1>[\d.]+|kappa(?:\*(?P<share>[\d.]+))?),(?P<beta2>[\d.]+)")
 
 
 @cache
 def get_averaging(name: str) -> Averaging:
     """Return the form of averaging of that name; ``floor:0.7,0.9`` has other floors for beta1 and beta2.
 
-    ``floor:kappa,0.9`` has a floor for beta1 that follows kappa (`rootscale.units.STEADY`).
+    ``floor:kappa,0.9`` has a floor for beta1 that follows kappa (`rootscale.units.STEADY`), ``floor:kappa*0.18,0.9``
+    one that uses .18 in place of 1 / .9 (`rootscale.units.steady`).
 
     >>> get_averaging("floor:0.7,0.95").forms["beta1"](0.9, 16)
     0.7
@@ -68,6 +69,10 @@ def get_averaging(name: str) -> Averaging:
         texts = ", ".join(f"{key!r} ({row.text})" for key, row in AVERAGINGS.items())
         raise ValueError(f"averaging must be {texts} or floors of your own, such as 'floor:0.7,0.9'; got {name!r}")
     two = average("the floor of beta2", float(match["beta2"]))
+    if match["share"]:
+        share = positive("the factor of kappa", float(match["share"]))
+        form = steady(share)
+        return _averaging(f"beta1: {form.text}; beta2 down to {two:g}", form, floored(two), MOMENT)
     if match["beta1"] == "kappa":
         text = f"1 - kappa (1 - beta) down to floors of (kappa - .9) / (kappa + .9) and {two:g}"
         return _averaging(text, STEADY, floored(two), MOMENT)

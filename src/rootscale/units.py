@@ -156,21 +156,31 @@ def floored(floor: float) -> Form:
     return Form(say("floored", floor=f"{floor:g}"), apply, floor=floor, kind="floored")
 
 
-def _steady(value: Number, kappa: Number) -> Number:
+@cache
+def steady(share: float) -> Form:
     """Return the paper's form, down to a floor that follows kappa and may raise a weight.
 
     Adam's momentum is stable while ``eta h < 2 (1 + beta1) / (1 - beta1)``, and the rule multiplies ``eta h`` by kappa:
-    the floor is the beta1 with ``(1 + beta1) / (1 - beta1) = kappa / 0.9``.
+    the floor is the beta1 with ``(1 + beta1) / (1 - beta1) = share * kappa``, or 0 where that needs none. A ``share``
+    of ``.75 eta h`` uses two thirds of the bound (`rootscale.training.stability`).
 
-    >>> round(_steady(0.9, 16), 3), round(_steady(0.9, 64), 3), _steady(0.98, 4)
+    >>> round(steady(1 / 0.9)(0.9, 16), 3), round(steady(1 / 0.9)(0.9, 64), 3), steady(1 / 0.9)(0.98, 4)
     (0.893, 0.972, 0.9199999999999999)
+    >>> round(steady(0.18)(0.9, 16), 3), steady(0.02)(0.9, 16)
+    (0.485, 0.0)
     """
-    beta, times = float(value), float(kappa)
-    return beta and max(1 - times * (1 - beta), (times - 0.9) / (times + 0.9))
+
+    def apply(value: Number, kappa: Number) -> Number:
+        beta, times = float(value), float(kappa) * share
+        least = (times - 1) / (times + 1) if times > 1 else 0.0
+        return beta and max(1 - float(kappa) * (1 - beta), least)
+
+    text = f"1 - kappa * (1 - x), at least ({share:.4g} kappa - 1) / ({share:.4g} kappa + 1)"
+    return Form(text, apply, floor=0.9, kind="steady")
 
 
 #: The weight of the past down to a floor that follows kappa; measured in results/floors, and no rule's default.
-STEADY = Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", _steady, floor=0.9, kind="steady")
+STEADY = replace(steady(1 / 0.9), text="1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)")
 
 
 def stops(form: Form, before: Number, after: Number, kappa: Number) -> bool:
