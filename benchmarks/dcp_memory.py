@@ -37,18 +37,19 @@ def write(folder: Path, gigabytes: float) -> None:
              "decoupled_weight_decay": True}  # fmt: skip
     model = {name: torch.rand(rows, columns) for name in names}
     held = {"model": model, "optimizer": {"state": state, "param_groups": [group]}}
-    dcp.save(held, checkpoint_id=folder, no_dist=True)
+    dcp.save(held, checkpoint_id=folder, no_dist=True)  # type: ignore[attr-defined]
 
 
 def planners(source: Path, target: Path) -> None:
     """Load everything with torch's planner, multiply the state in memory, and save."""
     held: dict[str, Any] = {}
-    reader = dcp.FileSystemReader(source)
-    _load_state_dict(held, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    reader = dcp.FileSystemReader(source)  # type: ignore[attr-defined]
+    planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
+    _load_state_dict(held, storage_reader=reader, planner=planner, no_dist=True)
     for state in held["optimizer"]["state"].values():
         state["exp_avg_sq"].mul_(0.25)
         state["step"].mul_(0.25)
-    dcp.save(held, checkpoint_id=target, no_dist=True)
+    dcp.save(held, checkpoint_id=target, no_dist=True)  # type: ignore[attr-defined]
 
 
 def items(source: Path, target: Path) -> None:
