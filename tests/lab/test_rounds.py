@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from rootscale import Adam, Plan
-from rootscale.cli import lab as arguments
+from rootscale.cli import check as arguments
 from rootscale.cli import main
 from rootscale.cli.run_check import _say_cost
 from rootscale.cli.watching import _Watch, speaking, stoppable

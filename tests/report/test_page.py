@@ -10,10 +10,11 @@ import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
 from rootscale.compare import Check, compare
+from rootscale.compare.result import settles
 from rootscale.noise import noise_cause
 from rootscale.report import render_page, write_page
 from rootscale.report.styles import STRIP, STYLES, WARM, style_of
-from rootscale.report.words import sentences, settles
+from rootscale.report.words import sentences
 
 HOSTILE = """</script><img src=x onerror="hacked=1"><!-- '&amp;' $task ${data} </style>\u2028"""
 VOID = {"meta", "link", "input", "img", "br"}
