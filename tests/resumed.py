@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.optim.lr_scheduler import LinearLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from rootscale.training import rescale_, restore_, track_
+from rootscale.training import rescale_
 
 FIRST = 2  # the script's batch size
 KAPPAS = (4, 2)  # the two changes of the run that is never interrupted
@@ -85,12 +85,6 @@ class Bare:
 
     def rescale(self, **change):
         return rescale_(self.optimizer, **change, **self.parts)
-
-    def restore(self):
-        return restore_(self.optimizer, **self.parts)
-
-    def track(self):
-        track_(self.optimizer, FIRST, scheduler=self.scheduler)
 
 
 class SchedulerFirst(Bare):

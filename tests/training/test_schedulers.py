@@ -1,21 +1,19 @@
-"""Every scheduler of torch, converted before the run or in its middle, gives the rule's learning rate at equal time."""
+"""Every scheduler of torch in a `Run`: its own numbers, at equal time, whatever the batch size is and was."""
 
 import copy
 import functools
 import io
-import itertools
 import math
-import pickle
-import warnings
-from dataclasses import replace
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch.optim import lr_scheduler as lrs
 from torch.optim.swa_utils import SWALR
 
-from rootscale import RULES, ScalingWarning
-from rootscale.training import register, rescale_, restore_, track_
+from rootscale import RULES
+from rootscale.training import Run
 
 STEPS = 96  # of the base run; divisible by the kappas below
 
@@ -27,6 +25,17 @@ class Halving(lrs.LRScheduler):
         if self.last_epoch % 20 or not self.last_epoch:
             return [group["lr"] for group in self.optimizer.param_groups]
         return [max(group["lr"] / 2, 3e-4) for group in self.optimizer.param_groups]
+
+
+class Gradual(lrs.LRScheduler):
+    """A warm-up that holds what comes after it, as a widespread one does."""
+
+    def __init__(self, optimizer, steps, after):
+        self.steps, self.after_scheduler = steps, after
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        return [base * min(1, self.last_epoch / self.steps) for base in self.base_lrs]
 
 
 def warm_cosine(opt):
@@ -46,19 +55,21 @@ SCHEDULERS = {
     "SequentialLR": warm_cosine,
     "CosineAnnealingLR": lambda opt: lrs.CosineAnnealingLR(opt, T_max=40, eta_min=1e-4),
     "ChainedScheduler": lambda opt: lrs.ChainedScheduler(
-        [lrs.ConstantLR(opt, factor=0.1, total_iters=13), lrs.ExponentialLR(opt, gamma=0.99)], optimizer=opt
+        [lrs.ConstantLR(opt, factor=0.1, total_iters=13), lrs.ExponentialLR(opt, gamma=0.99), lrs.StepLR(opt, 31)],
+        optimizer=opt,
     ),
     "CyclicLR": lambda opt: lrs.CyclicLR(
         opt, base_lr=1e-4, max_lr=2e-3, step_size_up=11, step_size_down=17, base_momentum=0.97, max_momentum=0.99
     ),
     "CosineAnnealingWarmRestarts": lambda opt: lrs.CosineAnnealingWarmRestarts(opt, T_0=10, T_mult=2, eta_min=1e-5),
     "OneCycleLR": lambda opt: lrs.OneCycleLR(
-        opt, max_lr=5e-3, total_steps=STEPS, base_momentum=0.97, max_momentum=0.99, three_phase=True
+        opt, max_lr=5e-3, total_steps=STEPS, base_momentum=0.85, max_momentum=0.99, three_phase=True
     ),
     "PolynomialLR": lambda opt: lrs.PolynomialLR(opt, total_iters=70, power=1.7),
     # not in that list, but schedulers all the same
     "SWALR": lambda opt: SWALR(opt, swa_lr=2e-4, anneal_epochs=30),
     "user's own": Halving,
+    "held by another": lambda opt: Gradual(opt, 20, lrs.CosineAnnealingLR(opt, 200)),
     "nested twice": lambda opt: lrs.ChainedScheduler([lrs.StepLR(opt, 30, 0.5), warm_cosine(opt)], optimizer=opt),
     "sequence with OneCycleLR": lambda opt: lrs.SequentialLR(
         opt,
@@ -73,648 +84,292 @@ def test_the_table_has_every_scheduler_of_torch():
     assert public - {"LRScheduler", "ReduceLROnPlateau"} <= set(SCHEDULERS)
 
 
-def make(name, lr=1e-3, cls=torch.optim.Adam):
-    torch.manual_seed(0)
-    parameters = [torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2)]
-    groups = [
-        {"params": parameters[:1]},
-        {"params": parameters[1:], "lr": lr if isinstance(lr, torch.Tensor) else 3 * lr},
-    ]
-    optimizer = cls(groups, lr=lr, betas=(0.98, 0.999))
-    return optimizer, SCHEDULERS[name](optimizer)
+class Job:
+    """Two groups, a scheduler and a run."""
 
+    def __init__(self, name, size=4, lr=1e-3, cls=torch.optim.Adam, made="after", **options):
+        torch.manual_seed(0)
+        self.parameters = [torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2)]
+        groups = [{"params": self.parameters[:1]}, {"params": self.parameters[1:]}]
+        if not isinstance(lr, torch.Tensor):
+            groups[1]["lr"] = 3 * lr
+        more = {"betas": (0.98, 0.999)} if cls is torch.optim.Adam else {"momentum": 0.9}
+        self.optimizer = cls(groups, lr=lr, **more)
+        self.scheduler = SCHEDULERS[name](self.optimizer) if isinstance(name, str) else name(self.optimizer)
+        self.run = size and Run(self.optimizer, tuned_at=4, batch_size=size, scheduler=self.scheduler, **options)
+        self.made = 0
 
-def advance(optimizer, scheduler, steps):
-    """Learning rates and beta1 of both groups after each of the steps; only the first has gradients, for a state."""
-    seen = []
-    for step in range(steps):
-        for parameter in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
-            parameter.grad = None if step else torch.ones_like(parameter)
-        optimizer.step()
-        scheduler.step()
-        seen.append([(float(group["lr"]), group["betas"][0]) for group in optimizer.param_groups])
-    return torch.tensor(seen, dtype=torch.float64)
+    @property
+    def numbers(self):
+        key = "betas" if "betas" in self.optimizer.param_groups[0] else "momentum"
+        return [
+            (float(group["lr"]), group[key] if key == "momentum" else group[key][0])
+            for group in self.optimizer.param_groups
+        ]
+
+    def step(self):
+        for parameter in self.parameters:
+            parameter.grad = torch.sin(torch.arange(1.0, 3.0, dtype=torch.float64) * (1 + self.made))
+        self.made += 1
+        self.optimizer.step()
+        self.scheduler.step()
+
+    def advance(self, steps):
+        """Learning rates and momenta of both groups after each of the steps."""
+        seen = []
+        for _ in range(steps):
+            self.step()
+            seen.append(self.numbers)
+        return torch.tensor(seen, dtype=torch.float64)
+
+    def states(self):
+        return [self.optimizer.state_dict(), self.scheduler.state_dict()]
+
+    def load(self, states):
+        self.optimizer.load_state_dict(states[0])
+        self.scheduler.load_state_dict(states[1])
 
 
 @functools.cache
-def unconverted(name):
-    return advance(*make(name), STEPS)
+def alone(name):
+    return Job(name, size=0).advance(STEPS)
 
 
-@pytest.mark.parametrize("start", [0, 1, 23, 48])
-@pytest.mark.parametrize("kappa", [1 / 3, 1 / 2, 2, 4, 16])
+@pytest.mark.parametrize("size", [4 / 3, 2, 8, 16, 64])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_learning_rate_is_the_rules_multiple_at_equal_time(name, kappa, start):
-    base = unconverted(name)
-    optimizer, scheduler = make(name)
-    advance(optimizer, scheduler, start)
-    rescale_(optimizer, kappa, scheduler=scheduler)
-    converted = advance(optimizer, scheduler, int((STEPS - start) / kappa))
-
-    if kappa >= 1:  # every step of the converted run ends at a step of the base run
-        there, here = base[start + int(kappa) - 1 :: int(kappa)][: len(converted)], converted
-    else:  # every step of the base run ends at a step of the converted one
+def test_the_groups_have_the_scripts_numbers_at_equal_time(name, size):
+    """And a step uses the rule's multiple of them."""
+    base, kappa, job = alone(name), size / 4, Job(name)
+    job.advance(24)
+    job.run.batch_size = size
+    found = job.advance(round((STEPS - 24) / kappa - 0.4))
+    if kappa >= 1:  # every step of now ends at a step of the base run
+        there = base[24 + int(kappa) - 1 :: int(kappa)][: len(found)]
+    else:  # every step of the base run ends at a step of now
         every = round(1 / kappa)
-        there, here = base[start:], converted[every - 1 :: every]
-    assert len(here) == len(there) > 2
-    torch.testing.assert_close(here[..., 0], there[..., 0] * kappa**0.5, rtol=1e-9, atol=0)
-    paper = 1 - (1 - there[..., 1]) * kappa
-    torch.testing.assert_close(1 - here[..., 1], 1 - paper.clamp(min=0.9), rtol=1e-9, atol=0)
+        there, found = base[24:], found[every - 1 :: every]
+    assert len(found) == len(there) > 2
+    torch.testing.assert_close(found, there, rtol=1e-12, atol=0)
+    assert job.scheduler.get_last_lr() == [group["lr"] for group in job.optimizer.param_groups]
+    values = job.run.values()
+    assert values["group 1/lr"] == pytest.approx(job.numbers[1][0] * kappa**0.5, rel=1e-12, abs=1e-300)
+    script = job.numbers[1][1]
+    assert values["group 1/beta1"] == pytest.approx(max(1 - kappa * (1 - script), min(script, 0.9)), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_there_and_back_is_the_run_that_was_never_converted(name):
-    base = unconverted(name)[:40]
-    optimizer, scheduler = make(name)
-    cls = type(scheduler)
-    advance(optimizer, scheduler, 8)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    advance(optimizer, scheduler, 4)
-    rescale_(optimizer, 1 / 4, scheduler=scheduler)
-    assert type(scheduler) is cls
-    torch.testing.assert_close(advance(optimizer, scheduler, 16), base[24:], rtol=1e-9, atol=0)
+def test_a_kappa_that_is_not_whole_ticks_so_often_on_average(name):
+    base, job = alone(name), Job(name, size=10)
+    found, starts = [], [0.0]
+    for _ in range(STEPS * 4 // 10):
+        job.step()
+        found.append(job.numbers)
+        starts.append(job.run.clock)
+    assert job.run.clock == pytest.approx(2.5 * len(found))
+    expected = torch.stack([base[int(clock + 1e-9) - 1] for clock in starts[1:]])
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("size", [16, 10, 3])
+@pytest.mark.parametrize("first", ["optimizer", "scheduler"])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_two_changes_are_one_change_by_their_product(name):
-    runs = []
-    for kappas in ([8], [2, 4]):
-        optimizer, scheduler = make(name)
-        advance(optimizer, scheduler, 16)
-        for kappa in kappas:
-            rescale_(optimizer, kappa, scheduler=scheduler)
-        runs.append(advance(optimizer, scheduler, 9))
-    torch.testing.assert_close(*runs, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_saved_and_loaded_run_goes_on_as_if_nothing_had_happened(name):
-    optimizer, scheduler = make(name)
-    advance(optimizer, scheduler, 20)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    advance(optimizer, scheduler, 3)
+def test_saved_and_loaded_in_any_order_and_by_stock_torch(name, first, size):
+    job = Job(name)
+    job.advance(20)
+    job.run.batch_size = size
+    job.advance(3)
     file = io.BytesIO()
-    torch.save([optimizer.state_dict(), scheduler.state_dict()], file)
-    expected = advance(optimizer, scheduler, 10)
+    torch.save(job.states(), file)
+    expected = job.advance(10)
 
-    optimizer, scheduler = make(name)
-    rescale_(optimizer, 4, scheduler=scheduler)  # the switch came before the checkpoint: so does it here
-    file.seek(0)
-    saved = torch.load(
-        file, weights_only=name != "user's own" and "Lambda" not in name and "Multiplicative" not in name
-    )
-    optimizer.load_state_dict(saved[0])
-    scheduler.load_state_dict(saved[1])
-    assert torch.equal(advance(optimizer, scheduler, 10), expected)
+    def saved():
+        file.seek(0)
+        return torch.load(file, weights_only=False)
 
+    other = Job(name, size=size)
+    states = saved()
+    if first == "optimizer":
+        other.load(states)
+    else:
+        other.scheduler.load_state_dict(states[1])
+        other.optimizer.load_state_dict(states[0])
+    torch.testing.assert_close(other.advance(10), expected, rtol=1e-12, atol=0)
 
-def test_a_checkpoint_from_before_the_switch_needs_the_way_back():
-    optimizer, scheduler = make("CosineAnnealingLR")
-    advance(optimizer, scheduler, 20)
-    saved = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
-    expected = advance(optimizer, scheduler, 10)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    for one, state in zip((optimizer, scheduler), saved, strict=True):
-        with pytest.raises(ValueError, match=r"converted by kappa = 4, and the state was saved at kappa = 1: swap"):
-            one.load_state_dict(state)
-    rescale_(optimizer, 1 / 4, scheduler=scheduler)
-    assert type(scheduler) is lrs.CosineAnnealingLR
-    optimizer.load_state_dict(saved[0])
-    scheduler.load_state_dict(saved[1])
-    assert torch.equal(advance(optimizer, scheduler, 10), expected)
+    stock = Job(name, size=0)  # goes on at the script's batch size, as the reference would
+    stock.load(saved())
+    place = 20 + int(3 * size / 4 + 1e-9)
+    torch.testing.assert_close(stock.advance(10), alone(name)[place : place + 10], rtol=1e-12, atol=0)
+    late = Job(name, size=0)  # and a Run that is made after loading
+    late.load(saved())
+    late.run = Run(late.optimizer, tuned_at=4, batch_size=size, scheduler=late.scheduler)
+    if size % 4 == 0:
+        torch.testing.assert_close(late.advance(10), expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_converted_checkpoint_in_an_ordinary_scheduler_makes_no_step_before_it_is_restored(name):
-    optimizer, scheduler = make(name)
-    advance(optimizer, scheduler, 20)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    advance(optimizer, scheduler, 3)
-    saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
-    expected = advance(optimizer, scheduler, 10)
+@pytest.mark.parametrize("kappa", [4, 1 / 2, 2.5])
+def test_once_an_epoch_is_left_alone(kappa):
+    def epochs(job, count, steps):
+        seen = []
+        for _ in range(count):
+            for _ in range(steps):
+                job.optimizer.step()
+            job.scheduler.step()
+            seen.append(job.numbers[0][0])
+        return seen
 
-    optimizer, scheduler = make(name)
-    optimizer.load_state_dict(saved[0])
-    scheduler.load_state_dict(copy.deepcopy(saved[1]))  # torch's CyclicLR takes entries out of what it loads
-    with pytest.raises(TypeError):  # also where rootscale is not imported
-        scheduler.step(*((1.0,) if isinstance(scheduler, lrs.ReduceLROnPlateau) else ()))
-    optimizer, scheduler = make(name)
-    optimizer.load_state_dict(saved[0])
-    scheduler.load_state_dict(saved[1])
-    with pytest.raises(ValueError, match=r"call rootscale.training.restore_\(optimizer, scheduler=scheduler\)"):
-        optimizer.step()
-    with pytest.raises(ValueError, match=r"converted already, to kappa = 4: call rootscale.training.restore_\("):
-        rescale_(optimizer, 2, scheduler=scheduler)
-    restore_(optimizer, scheduler=scheduler)
-    assert torch.equal(advance(optimizer, scheduler, 10), expected)
+    base, job = epochs(Job("StepLR", size=0), 12, 1), Job("StepLR")
+    found = epochs(job, 4, 20)
+    job.run.batch_size = 4 * kappa
+    found += epochs(job, 8, round(20 / kappa))
+    assert found == base
+    told = Job("StepLR", size=16, interval="epoch")
+    assert epochs(told, 12, 1) == base
 
 
-@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
-def test_a_converted_scheduler_can_be_copied_and_pickled(copy_of):
-    optimizer, scheduler = make("StepLR")
-    advance(optimizer, scheduler, 5)
-    del optimizer.step  # torch's schedulers put a local function there, which no optimizer can be pickled with
-    rescale_(optimizer, 4, scheduler=scheduler)
-    optimizer, scheduler = copy_of((optimizer, scheduler))
-    assert isinstance(scheduler, lrs.StepLR)
-    assert advance(optimizer, scheduler, 3)[-1, 0, 0] == pytest.approx(2e-3 * 0.8**2)
-
-
-def test_get_last_lr_is_the_learning_rate_in_use():
-    optimizer, scheduler = make("SequentialLR")
-    advance(optimizer, scheduler, 20)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    assert scheduler.get_last_lr() == [group["lr"] for group in optimizer.param_groups]
-    advance(optimizer, scheduler, 3)
-    assert scheduler.get_last_lr() == [group["lr"] for group in optimizer.param_groups]
-
-
-def test_a_learning_rate_that_someone_else_changes_stays_changed():
-    optimizer, scheduler = make("ExponentialLR")
-    rescale_(optimizer, 4, scheduler=scheduler)
-    for group in optimizer.param_groups:
-        group["lr"] *= 0.5
-    assert advance(optimizer, scheduler, 1)[0, 0, 0] == pytest.approx(2e-3 * 0.5 * 0.97**4, rel=1e-12)
-
-
-def test_a_scheduler_that_leaves_the_learning_rate_alone_leaves_it_to_the_bit():
-    optimizer, scheduler = make("ConstantLR")
-    advance(optimizer, scheduler, 29)
-    rescale_(optimizer, 3, scheduler=scheduler)
-    before = [group["lr"] for group in optimizer.param_groups]
-    advance(optimizer, scheduler, 50)
-    assert [group["lr"] for group in optimizer.param_groups] == before
-
-
-def test_an_epoch_scheduler_keeps_its_clock():
-    optimizer, scheduler = make("StepLR")
-    changes = rescale_(optimizer, 4, scheduler=scheduler, interval="epoch")
-    assert changes["StepLR clock"].after == 1
-    assert advance(optimizer, scheduler, 7)[-2:, 0, 0].tolist() == pytest.approx([2e-3, 2e-3 * 0.8])
-
-
-def test_an_explicit_epoch_is_passed_on():
-    optimizer, scheduler = make("CosineAnnealingWarmRestarts")
-    rescale_(optimizer, 4, scheduler=scheduler)
-    scheduler.step(2.5)
-    assert scheduler.last_epoch == 2
-    assert scheduler.T_cur == 2.5
-
-
-def test_reduce_on_plateau_counts_reports_and_keeps_its_lowest_rate_in_units():
-    optimizer = make("ConstantLR")[0]
-    for group in optimizer.param_groups:
-        group["lr"] = 1e-3
-    scheduler = lrs.ReduceLROnPlateau(optimizer, factor=0.1, patience=1, min_lr=2e-4)
-    changes = rescale_(optimizer, 4, scheduler=scheduler)
-    assert changes["ReduceLROnPlateau clock"].after == 1
+@pytest.mark.parametrize("kappa", [4, 1 / 2])
+def test_reduce_on_plateau_counts_reports_and_its_lowest_rate_is_the_scripts(kappa):
+    job = Job(lambda opt: lrs.ReduceLROnPlateau(opt, factor=0.1, patience=1, min_lr=2e-4), size=4 * kappa)
     rates = []
     for _ in range(4):
-        scheduler.step(1.0)
-        rates.append(optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([2e-3, 2e-3, 4e-4, 4e-4])
+        job.optimizer.step()
+        job.scheduler.step(1.0)
+        rates.append(job.numbers[0][0])
+    assert rates == pytest.approx([1e-3, 1e-3, 2e-4, 2e-4])
+    assert job.run.values()["group 0/lr"] == pytest.approx(2e-4 * kappa**0.5)
 
 
 def test_one_cycle_ends_where_it_ends_and_refuses_after_it():
-    optimizer, scheduler = make("OneCycleLR")
-    rescale_(optimizer, 10, scheduler=scheduler)  # 96 steps are 9.6 of ten
-    advance(optimizer, scheduler, 10)
-    assert scheduler.last_epoch == STEPS
+    job = Job("OneCycleLR", size=40)  # 96 steps are 9.6 of ten
+    job.advance(10)
+    assert job.scheduler.last_epoch == STEPS
     with pytest.raises(ValueError, match="total steps"):
-        scheduler.step()
-
-
-def test_tensor_learning_rates_stay_the_same_tensors():
-    optimizer, scheduler = make("CosineAnnealingLR", lr=torch.tensor(1e-3))
-    held = [group["lr"] for group in optimizer.param_groups]
-    base = advance(*make("CosineAnnealingLR", lr=torch.tensor(1e-3)), 40)
-    advance(optimizer, scheduler, 8)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    after = advance(optimizer, scheduler, 8)
-    assert all(group["lr"] is tensor for group, tensor in zip(optimizer.param_groups, held, strict=True))
-    torch.testing.assert_close(after[..., 0], 2 * base[11::4, :, 0], rtol=2e-6, atol=0)
-
-
-def test_a_scheduler_of_another_optimizer_is_refused():
-    optimizer, _ = make("StepLR")
-    _, scheduler = make("StepLR")
-    with pytest.raises(ValueError, match="StepLR belongs to another optimizer"):
-        rescale_(optimizer, 2, scheduler=scheduler)
-
-
-def test_something_that_is_no_scheduler_is_refused_with_advice():
-    optimizer, _ = make("StepLR")
-    with pytest.raises(TypeError, match=r"got dict; for another kind, make it anew .*Plan\.at"):
-        rescale_(optimizer, 2, scheduler={"a": 1})
-
-
-def test_a_scheduler_that_was_forgotten_is_warned_about():
-    optimizer, _ = make("StepLR")
-    with pytest.warns(ScalingWarning, match="a scheduler drives this optimizer but was not given"):
-        rescale_(optimizer, 2)
-
-
-def test_cycled_beta1_is_guarded_at_its_lowest_value():
-    optimizer, scheduler = make("CyclicLR")
-    with (
-        pytest.raises(ValueError, match=r"CyclicLR's lowest beta1=-0\.2; need kappa < 33\.3333"),
-        warnings.catch_warnings(),
-    ):
-        rescale_(optimizer, 40, scheduler=scheduler, rule="with paper")
-    assert type(scheduler) is lrs.CyclicLR
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+        job.scheduler.step()
 
 
 @pytest.mark.parametrize("name", ["OneCycleLR", "CyclicLR", "SequentialLR", "user's own"])
 def test_sgd_has_the_linear_rule_and_keeps_the_momentum_that_is_cycled(name):
-    def run(steps, kappa=None, at=24):
-        parameter = torch.nn.Parameter(torch.ones(2))
-        optimizer = torch.optim.SGD([parameter], lr=1e-3, momentum=0.9)
-        scheduler, seen = SCHEDULERS[name](optimizer), []
-        for k in range(steps):
-            if k == at and kappa:
-                rescale_(optimizer, kappa, scheduler=scheduler)
-            optimizer.step()
-            scheduler.step()
-            seen.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
-        return torch.tensor(seen, dtype=torch.float64)
-
-    base, converted = run(STEPS), run(24 + 18, kappa=4)
-    torch.testing.assert_close(converted[24:, 0], 4 * base[27::4, 0], rtol=1e-9, atol=0)
-    torch.testing.assert_close(converted[24:, 1], base[27::4, 1], rtol=1e-12, atol=0)
+    base = Job(name, size=0, cls=torch.optim.SGD).advance(STEPS)
+    job = Job(name, size=16, cls=torch.optim.SGD)
+    torch.testing.assert_close(job.advance(18), base[3:72:4], rtol=1e-12, atol=0)
+    values = job.run.values()
+    assert (values["group 0/lr"], values["group 0/momentum"]) == pytest.approx((4 * job.numbers[0][0], job.numbers[0][1]))
 
 
-def adam(betas=(0.98, 0.999)):
-    return torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))], lr=1e-3, betas=betas)
+def test_a_cycled_momentum_follows_the_rule_of_its_family():
+    optimizer = torch.optim.Muon([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1)
+    scheduler = lrs.OneCycleLR(optimizer, 0.1, total_steps=STEPS, base_momentum=0.93, max_momentum=0.95)
+    run = Run(optimizer, tuned_at=4, batch_size=8, scheduler=scheduler, rule="normalized-half")
+    for _ in range(20):
+        optimizer.step(), scheduler.step()
+        script = optimizer.param_groups[0]["momentum"]
+        assert 0.93 <= script <= 0.95
+        assert run.values()["momentum"] == pytest.approx(RULES["normalized-half"].convert("mu", script, 2), rel=1e-12)
 
 
-def test_rows_left_out_one_after_the_other_are_the_rows_left_out_at_once():
-    twice, once = RULES["sqrt"].without("beta2").without("v"), RULES["sqrt"].without("beta2", "v")
-    assert twice == once
-    optimizer = adam()
-    scheduler = lrs.CosineAnnealingLR(optimizer, 100)
-    with pytest.warns(ScalingWarning, match="without beta2, v"):
-        rescale_(optimizer, 4, scheduler=scheduler, rule=twice)
-    advance(optimizer, scheduler, 2)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(2e-3 * 0.5 * (1 + math.cos(math.pi * 8 / 100)))
+def test_an_explicit_epoch_is_passed_on():
+    job = Job("CosineAnnealingWarmRestarts", size=16)
+    job.scheduler.step(2.5)
+    assert (job.scheduler.last_epoch, job.scheduler.T_cur) == (2, 2.5)
 
 
-def test_a_rule_whose_name_is_not_its_own_is_refused_before_any_change():
-    for rule in (replace(RULES["sqrt"], key="mine"), replace(RULES["sqrt"], key="linear")):
-        optimizer = adam()
-        scheduler = lrs.CosineAnnealingLR(optimizer, 100)
-        with pytest.raises(ValueError, match="a scheduler keeps its rule by name"):
-            rescale_(optimizer, 4, scheduler=scheduler, rule=rule)
-        assert optimizer.param_groups[0]["lr"] == 1e-3
-        assert type(scheduler) is lrs.CosineAnnealingLR
+def test_a_learning_rate_that_someone_else_changes_stays_changed():
+    job = Job("ExponentialLR", size=16)
+    for group in job.optimizer.param_groups:
+        group["lr"] *= 0.5
+    assert job.advance(1)[0, 0, 0] == pytest.approx(1e-3 * 0.5 * 0.97**4, rel=1e-12)
 
 
-def test_the_lowest_beta1_of_a_cycle_is_judged_in_the_units_of_now():
-    optimizer = adam((0.9, 0.999))
-    scheduler = lrs.CyclicLR(optimizer, 1e-4, 1e-3)
-    rescale_(optimizer, 1 / 8, scheduler=scheduler, rule="with paper")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ScalingWarning)
-        rescale_(optimizer, 8, scheduler=scheduler, rule="with paper")
-    assert type(scheduler) is lrs.CyclicLR
-    with pytest.raises(ValueError, match="lowest beta1"):
-        rescale_(optimizer, 8, scheduler=scheduler, rule="with paper")
+def test_tensor_learning_rates_stay_the_same_tensors():
+    base = Job("CosineAnnealingLR", size=0, lr=torch.tensor(1e-3)).advance(40)
+    job = Job("CosineAnnealingLR", lr=torch.tensor(1e-3))
+    held = [group["lr"] for group in job.optimizer.param_groups]
+    job.advance(8)
+    job.run.batch_size = 16
+    torch.testing.assert_close(job.advance(8), base[11::4], rtol=2e-6, atol=0)
+    assert all(group["lr"] is tensor for group, tensor in zip(job.optimizer.param_groups, held, strict=True))
 
 
-def test_a_learning_rate_below_zero_is_converted_as_any_other():
-    optimizer = adam()
-    scheduler = lrs.LambdaLR(optimizer, lambda k: 1 - k / 100)
-    rescale_(optimizer, 3, scheduler=scheduler)
-    advance(optimizer, scheduler, 34)  # 102 steps of its own
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(-2e-5 * math.sqrt(3))
-    assert optimizer.param_groups[0]["betas"] == pytest.approx((0.94, 0.997))
+@pytest.mark.parametrize("skipped", [1, 2, 3])
+@pytest.mark.parametrize("size", [16, 2])
+def test_first_steps_that_a_grad_scaler_skips_do_not_hide_that_a_call_is_a_step(skipped, size):
+    """The scaler calls no step then, and the loop calls its scheduler all the same, as stock torch's warning tells."""
+    job, kappa = Job("LinearLR", size=size), size / 4
+    for _ in range(skipped):
+        job.scheduler.step()
+    job.advance(10)
+    assert job.scheduler.last_epoch == int(kappa * (10 + skipped) + 1e-9)
 
 
-# ---- what schedulers set beside the learning rate
+def test_a_scheduler_of_every_micro_batch_counts_by_itself():
+    job = Job("LinearLR", size=16)  # by four times the accumulation
+    for _ in range(6):
+        for _ in range(7):
+            job.scheduler.step()
+        job.step()
+    assert job.scheduler.last_epoch == 48
 
 
-class Decaying(lrs.LRScheduler):
-    """A user's scheduler of the weight decay."""
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_step_that_torchs_distributed_states_make_is_not_one_of_the_loop():
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    def get_lr(self):
-        return [group["lr"] for group in self.optimizer.param_groups]
+    def model_of(job):
+        return torch.nn.ParameterList(job.parameters)
 
-    def step(self, epoch=None):
-        super().step()
-        for group in self.optimizer.param_groups:
-            group["weight_decay"] = 0.1 * (1 + self.last_epoch / 100)
-
-
-class Lion(torch.optim.Optimizer):
-    """Lion as libraries spell it; its update is not needed here."""
-
-    def __init__(self, params, lr=1e-3, betas=(0.95, 0.98), weight_decay=0.0):
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    def step(self, closure=None):
-        """Move nothing."""
+    job = Job("LinearLR", size=16)
+    job.advance(3)
+    saved = copy.deepcopy(get_state_dict(model_of(job), job.optimizer)), copy.deepcopy(job.scheduler.state_dict())
+    other = Job("LinearLR", size=16)
+    get_state_dict(model_of(other), other.optimizer)  # makes a step, for a state to load into
+    other.scheduler.load_state_dict(saved[1])
+    (model, state) = saved[0]
+    set_state_dict(model_of(other), other.optimizer, model_state_dict=model, optim_state_dict=state)
+    assert other.run.clock == 12
+    torch.testing.assert_close(other.advance(5), job.advance(5), rtol=1e-12, atol=0)
 
 
-def weights(*shape):
-    return [torch.nn.Parameter(torch.ones(*shape))]
-
-
-def one_cycle(optimizer):
-    return lrs.OneCycleLR(optimizer, 0.1, total_steps=STEPS, base_momentum=0.93, max_momentum=0.95)
-
-
-def cycle(optimizer):
-    return lrs.CyclicLR(optimizer, 0.01, 0.1, step_size_up=20, base_momentum=0.93, max_momentum=0.95)
-
-
-CYCLED = {
-    "SGD": (lambda: torch.optim.SGD(weights(2), lr=0.1, momentum=0.95), "linear-time", "momentum"),
-    "RMSprop": (lambda: torch.optim.RMSprop(weights(2), lr=0.1, momentum=0.95), "sqrt-time", "momentum"),
-    "Lion, half": (lambda: Lion(weights(2)), "normalized-half", "mix"),
-    "Lion, linear": (lambda: Lion(weights(2)), "normalized-linear", "mix"),
-}
-if hasattr(torch.optim, "Muon"):
-    CYCLED["Muon"] = (lambda: torch.optim.Muon(weights(2, 2), lr=0.1), "normalized-half", "mu")
-
-
-@pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")  # RMSprop's alpha
-@pytest.mark.parametrize("scheduler_of", [one_cycle, cycle])
-@pytest.mark.parametrize("name", CYCLED)
-def test_a_cycled_momentum_follows_the_rule_of_its_family(name, scheduler_of):
-    make_optimizer, rule, unit = CYCLED[name]
-
-    def momentum(optimizer):
-        group = optimizer.param_groups[0]
-        return group["betas"][0] if "betas" in group else group["momentum"]
-
-    def run(steps, kappa=None):
-        optimizer = make_optimizer()
-        scheduler, seen = scheduler_of(optimizer), []
-        for k in range(steps):
-            if k == 24 and kappa:
-                rescale_(optimizer, kappa, scheduler=scheduler, rule=rule)
-            optimizer.step()
-            scheduler.step()
-            seen.append(momentum(optimizer))
-        return seen
-
-    base, converted = run(STEPS), run(24 + 36, kappa=2)
-    expected = [RULES[rule].convert(unit, value, 2) for value in base[25::2]]
-    assert converted[24:] == pytest.approx(expected, rel=1e-9)
-    assert expected[0] != pytest.approx(base[25], rel=1e-3)
-
-
-def test_a_cycle_of_momentum_that_has_no_lowest_value_is_refused():
-    optimizer = torch.optim.SGD(weights(2), lr=0.1, momentum=0.95)
-    with pytest.raises(ValueError, match="CyclicLR's lowest momentum"):
-        rescale_(optimizer, 15, scheduler=cycle(optimizer), rule="linear-time")
-
-
-def test_ends_of_a_cycle_below_zero_without_floors_can_be_converted_again():
-    optimizer = adam((0.95, 0.999))
-    scheduler = lrs.OneCycleLR(optimizer, 0.1, total_steps=1000)
-    for kappa in (16, 2):
-        rescale_(optimizer, kappa, scheduler=scheduler)
-    assert optimizer.param_groups[0]["base_momentum"] == pytest.approx(1 - 32 * 0.15)
-
-
-def test_a_scheduler_of_the_weight_decay_sets_it_in_the_units_of_now():
-    optimizer = torch.optim.AdamW(weights(2), betas=(0.99, 0.999))
-    scheduler = Decaying(optimizer)
-    optimizer.step()
-    scheduler.step()
-    rescale_(optimizer, 4, scheduler=scheduler)
-    optimizer.step()
-    scheduler.step()
-    assert optimizer.param_groups[0]["weight_decay"] == pytest.approx(0.1 * 1.05 * 2)
-
-
-def test_a_beta2_below_its_floor_stays_when_beta1_is_cycled():
-    optimizer = adam((0.95, 0.8))
-    scheduler = one_cycle(optimizer)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    advance(optimizer, scheduler, 1)
-    assert optimizer.param_groups[0]["betas"][1] == 0.8
-
-
-@pytest.mark.parametrize("steps", [30, 80])  # own beta1 above and below the floor
-def test_the_way_back_leads_to_the_beta1_that_the_scheduler_has_set_since(steps):
-    def run(kappa, before, after):
-        optimizer = adam((0.95, 0.999))
-        scheduler = lrs.OneCycleLR(optimizer, 0.1, total_steps=1000)
-        advance(optimizer, scheduler, before)
-        rescale_(optimizer, kappa, scheduler=scheduler)
-        advance(optimizer, scheduler, after)
-        rescale_(optimizer, 1 / kappa, scheduler=scheduler)
-        return optimizer
-
-    there_and_back, stayed = run(4, 5, steps), run(1, 5 + 4 * steps, 0)
-    for key in ("lr", "betas"):
-        assert there_and_back.param_groups[0][key] == pytest.approx(stayed.param_groups[0][key], rel=1e-9)
-
-
-@pytest.mark.usefixtures("forget_registered")
-@pytest.mark.parametrize("betas", [(0.99,), (0.99, 0.999, 0.9999)])
-def test_betas_of_any_number_are_those_of_the_family(betas):
-    units = ("beta1", "beta2", "beta3")[: len(betas)]
-    cls = type(f"With{len(betas)}Betas", (Lion,), {"step": lambda self, closure=None: None})
-    register(cls, values={"lr": "eta", "betas": units})
-    optimizer = cls(weights(1), lr=1e-3, betas=betas)
-    scheduler = lrs.ExponentialLR(optimizer, 0.9)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    optimizer.step()
-    scheduler.step()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(2e-3 * 0.9**4)
-    assert optimizer.param_groups[0]["betas"] == pytest.approx([1 - 4 * (1 - beta) for beta in betas])
-
-
-def test_a_step_that_fails_leaves_the_learning_rate_in_the_units_of_now():
-    optimizer = adam()
-    scheduler = lrs.LambdaLR(optimizer, lambda k: 1 / (4 - k))
-    rescale_(optimizer, 4, scheduler=scheduler)
-    with pytest.raises(ZeroDivisionError):
-        advance(optimizer, scheduler, 1)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
-
-
-def test_a_learning_rate_follows_a_rule_that_was_measured_step_by_step():
-    optimizer = Lion(weights(2), lr=0.1)
-    scheduler = lrs.ExponentialLR(optimizer, 0.99)
-    changes = rescale_(optimizer, 4, scheduler=scheduler, rule="normalized:1.5")
-    advance(optimizer, scheduler, 3)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(changes["lr"].after * 0.99**12)
-
-
-def test_a_key_of_the_users_own_is_not_a_schedulers():
-    optimizer = torch.optim.AdamW([{"params": weights(1), "min_lr": 1e-4, "max_lr": 1.0}], betas=(0.99, 0.999))
-    rescale_(optimizer, 4)
-    assert (optimizer.param_groups[0]["min_lr"], optimizer.param_groups[0]["max_lr"]) == (1e-4, 1.0)
-
-
-def test_tensors_among_the_betas_go_with_a_cycle_of_beta1():
-    beta2 = torch.tensor(0.999)
-    optimizer = adam((torch.tensor(0.95), beta2))
-    scheduler = one_cycle(optimizer)
-    rescale_(optimizer, 1 / 4, scheduler=scheduler)
-    advance(optimizer, scheduler, 4)
-    assert optimizer.param_groups[0]["betas"][1] is beta2
-    assert float(beta2) == pytest.approx(1 - 0.001 / 4)
-
-
-# ---- which schedulers, and how often they are stepped
-
-
-def warmed_up():
-    optimizer = adam()
-    scheduler = warm_cosine(optimizer)
-    advance(optimizer, scheduler, 4)
-    return optimizer, scheduler
+def test_its_state_is_that_of_an_ordinary_scheduler():
+    for name in ("StepLR", "SequentialLR", "ChainedScheduler"):
+        job, stock = Job(name, size=16), Job(name, size=0)
+        job.advance(2), stock.advance(8)
+        assert job.scheduler.state_dict() == {**stock.scheduler.state_dict(), "_step_count": job.scheduler._step_count}
 
 
 @pytest.mark.parametrize("besides", [True, False])
-def test_parts_of_a_scheduler_are_refused_besides_it_and_instead_of_it(besides):
-    optimizer, scheduler = warmed_up()
-    given = [*([scheduler] if besides else []), *scheduler._schedulers]
+def test_parts_of_a_scheduler_are_refused_besides_it(besides):
+    job = Job("SequentialLR", size=0)
+    given = [job.scheduler, *job.scheduler._schedulers][: 2 if besides else 3]
     with pytest.raises(ValueError, match="LinearLR is a part of a SequentialLR, which steps it: give the SequentialLR"):
-        rescale_(optimizer, 4, scheduler=given)
-    rescale_(optimizer, 4, scheduler=scheduler)
+        Run(job.optimizer, tuned_at=4, scheduler=given)
+    Run(job.optimizer, tuned_at=4, scheduler=job.scheduler)
 
 
-def test_one_of_several_schedulers_that_was_forgotten_is_warned_about():
-    optimizer = adam()
-    given, other = lrs.StepLR(optimizer, 30), lrs.ExponentialLR(optimizer, 0.99)
-    with pytest.warns(ScalingWarning, match="ExponentialLR also drives this optimizer but was not given"):
-        rescale_(optimizer, 4, scheduler=given, dry_run=True)
-    assert not rescale_(optimizer, 4, scheduler=[given, other], dry_run=True).warnings
-    del other
-    assert not rescale_(optimizer, 4, scheduler=given).warnings
+def test_a_state_that_was_converted_by_an_earlier_version_is_refused_with_the_command():
+    job = Job("StepLR", size=16)
+    state = job.scheduler.state_dict()
+    for wrong in ({"_rootscale_frames": [1]}, {"last_epoch": "converted by rootscale"}):
+        with pytest.raises(ValueError, match=r"converted in place by rootscale 0\.1: turn its file back with `rootscale"):
+            job.scheduler.load_state_dict({**state, **wrong})
 
 
-def test_a_scheduler_that_is_stepped_once_an_epoch_is_seen_by_its_counter():
-    optimizer = adam()
-    scheduler = lrs.StepLR(optimizer, 30)
-    for _ in range(3):
-        for parameter in optimizer.param_groups[0]["params"]:
-            parameter.grad = torch.ones_like(parameter)
-        for _ in range(50):
-            optimizer.step()
-        scheduler.step()
-    with pytest.warns(ScalingWarning, match=r"StepLR has made 3 steps and the optimizer 150.*interval='epoch'"):
-        rescale_(optimizer, 4, scheduler=scheduler, dry_run=True)
-    for interval in ("epoch", ["step"]):
-        assert not rescale_(optimizer, 4, scheduler=scheduler, interval=interval, dry_run=True).warnings
+SCRIPT = """
+import sys, torch
+state = torch.load(sys.argv[1], weights_only=True)
+optimizer = torch.optim.Adam([torch.ones(1, requires_grad=True)], lr=1e-3)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4)
+optimizer.load_state_dict(state["optimizer"])
+scheduler.load_state_dict(state["scheduler"])
+assert not any(name.startswith("rootscale") for name in sys.modules)
+optimizer.step(), scheduler.step()
+print(scheduler.last_epoch, optimizer.param_groups[0]["lr"])
+"""
 
 
-# ---- back in its own units, and loaded
-
-
-@pytest.mark.parametrize("sizes", [((3, 1), (1, 3)), ((3, 7), (7, 3))])
-def test_a_run_that_is_back_in_its_own_units_loads_as_any_other(sizes):
-    optimizer, scheduler = make("CosineAnnealingLR")
-    advance(optimizer, scheduler, 1)
-    for size in sizes:
-        rescale_(optimizer, batch_size=size, scheduler=scheduler)
-        advance(optimizer, scheduler, size == sizes[0])
-    saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
-    place = scheduler.last_epoch
-    optimizer, scheduler = make("CosineAnnealingLR")
-    optimizer.load_state_dict(saved[0])
-    scheduler.load_state_dict(saved[1])
-    advance(optimizer, scheduler, 1)
-    assert scheduler.last_epoch == place + 1
-
-
-def test_a_tracked_checkpoint_in_an_untracked_script_is_an_ordinary_one():
-    optimizer, scheduler = make("LinearLR")
-    track_(optimizer, 16, scheduler=scheduler)
-    advance(optimizer, scheduler, 5)
-    saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
-    optimizer, scheduler = make("LinearLR")
-    optimizer.load_state_dict(saved[0])
-    scheduler.load_state_dict(saved[1])
-    advance(optimizer, scheduler, 15)
-    restore_(optimizer, scheduler=scheduler)
-    assert torch.equal(advance(optimizer, scheduler, 1), unconverted("LinearLR")[20:21])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ScalingWarning)
-        rescale_(optimizer, batch_size=64, scheduler=scheduler)
-    there = unconverted("LinearLR")[24:25, :, 0] * 2
-    torch.testing.assert_close(advance(optimizer, scheduler, 1)[..., 0], there, rtol=1e-9, atol=0)
-
-
-def two_schedulers():
-    optimizer = adam()
-    return optimizer, lrs.StepLR(optimizer, 30), lrs.ExponentialLR(optimizer, 0.99)
-
-
-def test_all_schedulers_that_were_loaded_are_restored_together():
-    optimizer, *both = two_schedulers()
-    rescale_(optimizer, 4, scheduler=both)
-    saved = copy.deepcopy([one.state_dict() for one in (optimizer, *both)])
-    optimizer, *both = two_schedulers()
-    for one, state in zip((optimizer, *both), saved, strict=True):
-        one.load_state_dict(state)
-    with pytest.raises(ValueError, match=r"ExponentialLR of this Adam also was loaded .* scheduler=\[...\]\) with all"):
-        restore_(optimizer, scheduler=both[0])
-    restore_(optimizer, scheduler=both)
-    advance(optimizer, both[1], 1)
-    assert both[1].last_epoch == 4
-
-
-def test_states_of_different_checkpoints_are_told_from_a_state_that_is_missing():
-    optimizer, scheduler = make("StepLR")
-    rescale_(optimizer, 4, scheduler=scheduler)
-    first = copy.deepcopy(optimizer.state_dict())
-    rescale_(optimizer, 2, scheduler=scheduler)
-    second = copy.deepcopy(scheduler.state_dict())
-    optimizer, scheduler = make("StepLR")
-    optimizer.load_state_dict(first)
-    with pytest.raises(ValueError, match=r"that of the scheduler seems to be missing.*made after.* scheduler=\[\]"):
-        restore_(optimizer, scheduler=scheduler)
-    scheduler.load_state_dict(second)
-    with pytest.raises(ValueError, match=r"kappa = 8, .* kappa = 4: their states are of different checkpoints"):
-        restore_(optimizer, scheduler=scheduler)
-
-
-class Gradual(lrs.LRScheduler):
-    """A warm-up that holds what comes after it, as a widespread one does."""
-
-    def __init__(self, optimizer, steps, after):
-        self.steps, self.after_scheduler = steps, after
-        super().__init__(optimizer)
-
-    def get_lr(self):
-        return [base * self.last_epoch / self.steps for base in self.base_lrs]
-
-
-def test_a_scheduler_that_another_holds_in_its_own_way_is_not_missing(recwarn):
-    optimizer = adam()
-    outer = Gradual(optimizer, 20, lrs.CosineAnnealingLR(optimizer, 200))
-    advance(optimizer, outer, 3)
-    with pytest.raises(ValueError, match="CosineAnnealingLR is a part of a Gradual"):
-        rescale_(optimizer, 4, scheduler=[outer, outer.after_scheduler])
-    rescale_(optimizer, 4, scheduler=outer)
-    assert not [one for one in recwarn if issubclass(one.category, ScalingWarning)]
-
-
-def test_a_scheduler_that_was_dropped_is_not_missing(recwarn):
-    optimizer = adam()
-    old = lrs.StepLR(optimizer, 5)
-    old.itself = old  # only the collector frees it
-    del old
-    scheduler = lrs.StepLR(optimizer, 5)
-    advance(optimizer, scheduler, 3)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    assert not [one for one in recwarn if issubclass(one.category, ScalingWarning)]
-
-
-def test_a_scheduler_that_was_made_later_is_not_taken_for_one_of_epochs(recwarn):
-    optimizer = adam()
-    first = lrs.StepLR(optimizer, 5)
-    advance(optimizer, first, 30)
-    del first
-    scheduler = lrs.StepLR(optimizer, 5)
-    advance(optimizer, scheduler, 10)
-    rescale_(optimizer, 1, scheduler=scheduler)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    assert not [one for one in recwarn if issubclass(one.category, ScalingWarning)]
+def test_a_program_without_rootscale_goes_on(tmp_path):
+    optimizer = torch.optim.Adam([torch.ones(1, requires_grad=True)], lr=1e-3)
+    scheduler = lrs.StepLR(optimizer, 4)
+    Run(optimizer, tuned_at=4, batch_size=16, scheduler=scheduler)
+    optimizer.step(), scheduler.step()
+    torch.save({"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, tmp_path / "run.pt")
+    found = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "run.pt")], capture_output=True, text=True)
+    assert found.stdout.split() == ["5", "0.0001"], found.stderr
