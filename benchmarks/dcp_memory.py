@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from rootscale.checkpoints import convert_checkpoint
 
@@ -37,19 +38,19 @@ def write(folder: Path, gigabytes: float) -> None:
              "decoupled_weight_decay": True}  # fmt: skip
     model = {name: torch.rand(rows, columns) for name in names}
     held = {"model": model, "optimizer": {"state": state, "param_groups": [group]}}
-    dcp.save(held, checkpoint_id=folder, no_dist=True)  # type: ignore[attr-defined]
+    save(held, checkpoint_id=folder, no_dist=True)
 
 
 def planners(source: Path, target: Path) -> None:
     """Load everything with torch's planner, multiply the state in memory, and save."""
     held: dict[str, Any] = {}
-    reader = dcp.FileSystemReader(source)  # type: ignore[attr-defined]
+    reader = FileSystemReader(source)
     planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
     _load_state_dict(held, storage_reader=reader, planner=planner, no_dist=True)
     for state in held["optimizer"]["state"].values():
         state["exp_avg_sq"].mul_(0.25)
         state["step"].mul_(0.25)
-    dcp.save(held, checkpoint_id=target, no_dist=True)  # type: ignore[attr-defined]
+    save(held, checkpoint_id=target, no_dist=True)
 
 
 def items(source: Path, target: Path) -> None:

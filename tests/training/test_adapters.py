@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from rootscale.training import adapters, register
 from rootscale.training.adapters import adapter_of, family_of
 
 OWN = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.SGD)
@@ -67,3 +68,37 @@ def test_the_step_that_a_scheduler_puts_on_an_object_does_not_matter():
     torch.optim.lr_scheduler.StepLR(optimizer, 3)
     assert "step" in vars(optimizer)
     assert family_of(optimizer).name == "adamw"
+
+
+class Packaged(torch.optim.Adam):
+    """An optimizer of an installed package, with a step of its own."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class Point:
+    """An entry point."""
+
+    def __init__(self, name, function):
+        self.name, self.value, self.function = name, f"package:{name}", function
+
+    def load(self):
+        return self.function
+
+
+@pytest.mark.usefixtures("forget_registered")
+def test_a_package_brings_the_rows_of_its_optimizers_along(monkeypatch):
+    def broken():
+        raise KeyError("lr")
+
+    points = [Point("broken", broken), Point("packaged", lambda: register(Packaged, like="adam"))]
+    monkeypatch.setattr(
+        adapters.metadata, "entry_points", lambda group: points if group == "rootscale.optimizers" else []
+    )
+    adapters.load_entry_points.cache_clear()
+    optimizer = Packaged([torch.nn.Parameter(torch.ones(2))])
+    with pytest.warns(RuntimeWarning, match="package:broken of rootscale.optimizers failed: 'lr'"):
+        assert adapters.family_of(optimizer).name == "adam"
+    assert adapters.family_of(optimizer).name == "adam"  # and is asked once
+    adapters.load_entry_points.cache_clear()

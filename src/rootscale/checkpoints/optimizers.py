@@ -191,6 +191,8 @@ def _find_class(groups: _Groups, state: set[str], kind: str | None, name: str) -
     keys = _group_keys(groups)
     fitting: list[type[torch.optim.Optimizer]] = [cls for cls in _torch_classes() if _fits(cls, keys)]
     if kind is not None:
+        if kind not in FAMILIES:
+            adapters.load_entry_points()
         return _chosen(fitting, groups, family(kind), name)
     decoupled = {bool(group["decoupled_weight_decay"]) for group in groups if "decoupled_weight_decay" in group}
     if torch.optim.AdamW in fitting and (decoupled or not any(group.get("weight_decay") for group in groups)):

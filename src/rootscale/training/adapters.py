@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -13,7 +16,16 @@ from rootscale.optimizers import FAMILIES, Family
 from rootscale.training import optim
 from rootscale.training.libraries import LIBRARIES, REFUSED, Adapter, kind_of_adam, kind_of_rmsprop
 
-__all__ = ["ADAPTERS", "adapter_of", "add_adapter", "families_of", "family_of", "family_of_defaults", "make_optimizer"]
+__all__ = [
+    "ADAPTERS",
+    "adapter_of",
+    "add_adapter",
+    "families_of",
+    "family_of",
+    "family_of_defaults",
+    "load_entry_points",
+    "make_optimizer",
+]
 
 
 def _torch_classes() -> Iterator[Adapter]:
@@ -36,6 +48,8 @@ def _torch_classes() -> Iterator[Adapter]:
 
 #: torch's classes, those of this package and those that users have registered.
 ADAPTERS: list[Adapter] = list(_torch_classes())
+#: The group of entry points under which packages offer rows for their optimizers.
+ENTRY_POINTS = "rootscale.optimizers"
 #: What torch puts around the ``step`` of every class when its first object is made.
 _HOOK = "Optimizer.profile_hook_step.<locals>.wrapper"
 
@@ -57,7 +71,9 @@ def adapter_of(optimizer: Any) -> Adapter:
             f"optimizer must be a torch.optim.Optimizer that is known; got {type(optimizer).__name__}"
             f"{_wrapped(optimizer)}"
         )
-    adapter = next((one for one in (*ADAPTERS, *LIBRARIES) if _fits(one, optimizer)), None)
+    adapter = _find(optimizer)
+    if adapter is None and load_entry_points():
+        adapter = _find(optimizer)
     if adapter is None:
         raise TypeError(_unknown(optimizer))
     if adapter.refused:
@@ -75,6 +91,28 @@ def adapter_of(optimizer: Any) -> Adapter:
             if group.get(key, value) != value:
                 raise ValueError(f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}): {adapter.why}")
     return adapter
+
+
+@cache
+def load_entry_points() -> tuple[str, ...]:
+    """Call the functions that installed packages offer for their optimizers, once, and return their names.
+
+    A package names a function without arguments, which calls `rootscale.training.register`, in its ``pyproject.toml``:
+    ``[project.entry-points."rootscale.optimizers"]``. One that fails is warned of, and the others are called.
+    """
+    names = []
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            point.load()()
+        except Exception as error:
+            warnings.warn(f"{point.value} of {ENTRY_POINTS} failed: {error}", RuntimeWarning, stacklevel=3)
+        else:
+            names.append(point.name)
+    return tuple(names)
+
+
+def _find(optimizer: torch.optim.Optimizer) -> Adapter | None:
+    return next((adapter for adapter in (*ADAPTERS, *LIBRARIES) if _fits(adapter, optimizer)), None)
 
 
 def _fits(adapter: Adapter, optimizer: torch.optim.Optimizer) -> bool:
