@@ -82,8 +82,8 @@ def page() -> str:
             (long, beta2_long), (short, beta2_short) = (peak(kappa, beta1, beta2) for beta2 in (0.999, 0.95))
             share = kappa * ETA_H * (1 - beta1) / (2 * (1 + beta1))
             lines.append(
-                f"| {kappa} | {beta1:g} | {share:.1f} | {long:.3g} ({beta2_long:.3f}) | {short:.3g} ({beta2_short:.3f}) "
-                f"| {short / long:.2f} |"
+                f"| {kappa} | {beta1:g} | {share:.1f} | {long:.3g} ({beta2_long:.3f}) "
+                f"| {short:.3g} ({beta2_short:.3f}) | {short / long:.2f} |"
             )
     return "\n".join(lines) + "\n"
 
