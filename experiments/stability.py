@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ from rootscale.paper import tasks
 from rootscale.paper.data import cifar10
 from rootscale.paper.experiment import Options
 from rootscale.paper.experiments.floors import PROBLEMS
-from rootscale.training.stability import Stability, measure_stability
+from rootscale.training.stability import Stability, measure_stability, stability_bound
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
@@ -445,6 +446,7 @@ def page(cells: Mapping[str, Any]) -> str:
             ]
             fixed = ", ".join(_told(arm) for label, arm in arms.items() if label.startswith("beta1 "))
             lines.append(f"| {head} | {kappa} | {' | '.join(named)} | {fixed or '–'} |")
+    lines += ["", *by_share(cells)]
     lines += ["", *(f"- {line}" for line in judged(cells)), ""]
     return "\n".join(lines)
 
@@ -456,6 +458,32 @@ def median(values: Sequence[float]) -> float:
 def _told(arm: Mapping[str, Any]) -> str:
     lost = f", {arm['diverged']} lost" if arm["diverged"] else ""
     return f"{arm['gap']:.1f} ± {arm['se']:.1f} [{median(arm['beta1']):.2f}]{lost}"
+
+
+def shares(cells: Mapping[str, Any]) -> list[tuple[float, str, dict[str, Any]]]:
+    """Return ``kappa eta h`` over the bound of every fixed value of beta1, its name and what came of it, in order."""
+    found = []
+    for name, cell in cells.items():
+        eta_h = float(np.mean(cell["eta_h"]["now"]))
+        for label, arm in cell["arms"].items():
+            kappa, _, kind = label.partition(" ")
+            if kind.startswith(("beta1 ", "paper", "floor")):
+                bound = stability_bound(arm["beta1"][0])
+                found.append((float(kappa) * eta_h / bound, f"{name} {label}", arm))
+    return sorted(found, key=lambda one: one[0])
+
+
+def by_share(cells: Mapping[str, Any]) -> list[str]:
+    """Return a table of the gaps of all fixed values by ``kappa eta h`` over their bound."""
+    lines = ["| kappa eta h over the bound | fixed values | gap: median, largest | thrown |", "|---|---|---|---|"]
+    placed, edges = shares(cells), (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, math.inf)
+    for low, high in pairwise(edges):
+        gaps = [abs(arm["gap"]) for share, _, arm in placed if low <= share < high]
+        if gaps:
+            thrown = sum(gap > 50 for gap in gaps)
+            place = f"{low:g} to {high:g}" if high < math.inf else f"above {low:g}"
+            lines.append(f"| {place} | {len(gaps)} | {median(gaps):.0f}, {max(gaps):.0f} % | {thrown} |")
+    return lines
 
 
 def judged(cells: Mapping[str, Any]) -> list[str]:
@@ -480,21 +508,13 @@ def judged(cells: Mapping[str, Any]) -> list[str]:
             f"{means[1]:.1f} %, over {len(pairs)} cells; "
             f"nearer in {nearer}; farther by more than 5 % and twice the error: {', '.join(farther) or 'nowhere'}"
         )
-    thrown, stable, wrong = 0, 0, []
-    for name, cell in cells.items():
-        eta_h = float(np.mean(cell["eta_h"]["now"]))
-        for label, arm in cell["arms"].items():
-            kappa, _, kind = label.partition(" ")
-            if not kind.startswith(("beta1 ", "paper", "floor")):
-                continue
-            share = float(kappa) * eta_h / (2 * (1 + arm["beta1"][0]) / (1 - arm["beta1"][0]))
-            lost = arm["diverged"] > 0 or abs(arm["gap"]) > 50
-            thrown, stable = thrown + lost, stable + (share < 0.5)
-            if lost and share < 0.5:
-                wrong.append(f"{name} {label} ({share:.2f} of the bound, {arm['gap']:.0f} %)")
+    placed = shares(cells)
+    thrown = [one for one in placed if one[2]["diverged"] or abs(one[2]["gap"]) > 50]
+    wrong = [f"{name} ({share:.2f} of the bound, {arm['gap']:.0f} %)" for share, name, arm in thrown if share < 0.5]
     lines.append(
-        f"the bound: {thrown} fixed values threw the loss, {stable} are below half of the bound; both: "
-        f"{', '.join(wrong) or 'none'}"
+        f"the bound: {len(thrown)} fixed values threw the loss by more than 50 %, the nearest at "
+        f"{min((one[0] for one in thrown), default=math.nan):.2f} of it; "
+        f"{sum(one[0] < 0.5 for one in placed)} are below half of it; both: {', '.join(wrong) or 'none'}"
     )
     for reading in ("next", "harmonic", "window"):
         ratios = {
