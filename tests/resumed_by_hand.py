@@ -21,7 +21,7 @@ def converted(saved, kappa):
     for key, held in saved["state"].items():
         state[key] = {
             "step": held["step"].double() / kappa,
-            "exp_avg": held["exp_avg"],
+            "exp_avg": held["exp_avg"].clone(),
             "exp_avg_sq": held["exp_avg_sq"] / kappa,
         }
     return {"state": state, "param_groups": groups}
