@@ -125,17 +125,17 @@ class Run:
         self._averages = [ParameterAverage(one) for one in several(ema)]
         self.warnings: list[str] = []
         size = self._resolved(self._tuned if batch_size is None else batch_size)
-        scalings = self._checked(size)  # nothing has been touched until here
+        scalings, doubts = self._checked(size), self._checked_rules()  # nothing has been touched until here
         parts: list[Any] = [*self._optimizers, *self._schedulers, *self._averages]
         for part in parts:
             part.attach()
         self._contracts = [Contract(one, self._averages, loss == "sum") for one in self._optimizers]
         try:
             self._arrive(size, scalings)
+            self._warn_of_start(doubts)
         except BaseException:
             self.detach()
             raise
-        self._warn_of_start()
 
     # ---- the batch size
 
@@ -365,7 +365,16 @@ class Run:
                         f"{type(parent).__name__} alone"
                     )
 
-    def _warn_of_start(self) -> None:
+    def _checked_rules(self) -> list[str]:
+        """Refuse a rule that is not for a family, or return what there is to warn about."""
+        messages: list[str] = []
+        for one in self._optimizers:
+            with prefixed_errors(one.prefix):
+                for name, rule in one.rules.items():
+                    messages += [f"{one.prefix}{message}" for message in rule.check(name)]
+        return messages
+
+    def _warn_of_start(self, doubts: list[str]) -> None:
         """Say what the objects tell about the run already."""
         for one in self._optimizers:
             driven = any(_unwrapped(held.scheduler.optimizer) is one.optimizer for held in self._schedulers)
@@ -374,9 +383,8 @@ class Run:
                     f"{one.prefix}a scheduler drives this {type(one.optimizer).__name__} and was not given: it would "
                     "count steps of the batch size of now as its own; give scheduler=scheduler"
                 )
-            for projection in {id(held): held for _, _, held in one.groups()}.values():
-                for message in projection.rule.check(projection.family.name):
-                    self._warn(f"{one.prefix}{message}")
+        for message in doubts:
+            self._warn(message)
 
     def _warn(self, message: str) -> None:
         if message not in self.warnings:
