@@ -1,4 +1,4 @@
-"""A Lightning run that is resumed at another batch size, with one line more: ``RescaleCallback()``.
+"""A Lightning run that is resumed at another batch size, with one line more: ``RunCallback(tuned_at=8)``.
 
 python examples/lightning_run.py                # two epochs at batch size 8, then two at 32
 python examples/lightning_run.py --devices 2    # saved by two processes, 4 samples each; resumed by one
@@ -15,11 +15,11 @@ from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from rootscale.integrations.lightning import RescaleCallback
+from rootscale.integrations.lightning import RunCallback
 
 
 class Net(LightningModule):
-    """Its numbers are those of the first batch size, 8, and stay so."""
+    """Its numbers are those of a batch size of 8, and stay so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,9 @@ def fit(folder: str, samples: TensorDataset, batch_size: int, epochs: int, resum
     trainer = Trainer(
         max_epochs=epochs, accelerator="cpu", devices=devices, strategy="ddp_fork" if devices > 1 else "auto",
         gradient_clip_val=1.0, logger=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[EMAWeightAveraging(decay=0.99), RescaleCallback(), ModelCheckpoint(folder, save_last=True)],
+        callbacks=[
+            EMAWeightAveraging(decay=0.99), RunCallback(tuned_at="8x1x1"), ModelCheckpoint(folder, save_last=True)
+        ],
     )  # fmt: skip
     trainer.fit(Net(), DataLoader(samples, batch_size, shuffle=True), ckpt_path=resume, weights_only=False)
     return trainer

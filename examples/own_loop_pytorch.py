@@ -7,7 +7,8 @@ python examples/own_loop_pytorch.py              # the same, from Python
 import torch
 from torch import nn
 
-from rootscale.lab import Convert, Here, Judge, Loop, RunLog, check
+from rootscale import Run
+from rootscale.lab import Here, Judge, Loop, RunLog, check
 
 SAMPLES, DATA = 2_000, 512
 
@@ -19,15 +20,15 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return x, 0.1 * x.sum(1, keepdim=True) + noise
 
 
-def train(batch_size: int = 2, seed: int = 0, log: RunLog = None, convert: Convert = None) -> None:
-    """Make a run: everything is written for the base batch size, and ``convert`` makes it that of this run."""
+def train(batch_size: int = 2, seed: int = 0, log: RunLog = None) -> None:
+    """Make a run: everything is written for the base batch size, and ``Run`` makes the steps at that of this run."""
     torch.manual_seed(seed)
     x, y = data()
     model = nn.Linear(8, 1)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.95, 0.999), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=SAMPLES // 2)
-    convert(optimizer, scheduler=scheduler)
+    Run(optimizer, tuned_at=2, batch_size=batch_size, scheduler=scheduler, model=model)
     # Runs of one seed see the same samples in the same order at every batch size: their differences are small.
     order = torch.randint(DATA, (SAMPLES,), generator=torch.Generator().manual_seed(seed))
     for seen in range(0, SAMPLES, batch_size):

@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer of your own in the check: its arguments are converted, and its log is compared.
+"""A Hugging Face Trainer of your own in the check: its arguments stay as they are, and its log is compared.
 
 pip install 'rootscale[transformers]'
 rootscale check examples/own_loop_trainer.py:train --to 8 --seeds 8
@@ -6,15 +6,14 @@ python examples/own_loop_trainer.py
 """
 
 import os
-import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
 
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from rootscale.integrations.transformers import scale_training_arguments
-from rootscale.lab import Convert, Here, Judge, Loop, RunLog, check
+from rootscale.integrations.transformers import RunCallback
+from rootscale.lab import Here, Judge, Loop, RunLog, check
 
 
 class Net(torch.nn.Module):
@@ -50,20 +49,18 @@ def data() -> list[dict[str, torch.Tensor]]:
     return [{"x": row, "labels": 0.2 * row.sum() + one} for row, one in zip(x, noise, strict=True)]
 
 
-def train(batch_size: int = 2, seed: int = 0, log: RunLog = None, convert: Convert = None) -> None:
-    """Make a run: the arguments of the base, and what ``scale_training_arguments`` makes of them."""
+def train(batch_size: int = 2, seed: int = 0, log: RunLog = None) -> None:
+    """Make a run: the arguments are those of the base, but for the accumulation."""
     args = TrainingArguments(
-        str(log.folder / "out"), per_device_train_batch_size=2, learning_rate=4e-3, adam_beta1=0.95, max_steps=240,
-        warmup_steps=24, eval_strategy="steps", eval_steps=24, per_device_eval_batch_size=128, seed=seed, use_cpu=True,
-        dataloader_pin_memory=False, report_to=[], disable_tqdm=True, save_strategy="no", logging_strategy="no",
+        str(log.folder / "out"), per_device_train_batch_size=2, gradient_accumulation_steps=batch_size // 2,
+        learning_rate=4e-3, adam_beta1=0.95, max_steps=240, warmup_steps=24, eval_strategy="steps", eval_steps=24,
+        per_device_eval_batch_size=128, seed=seed, use_cpu=True, dataloader_pin_memory=False, report_to=[],
+        disable_tqdm=True, save_strategy="no", logging_strategy="no",
     )  # fmt: skip
-    if convert.kappa != 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            args = scale_training_arguments(args, to=batch_size)
     torch.manual_seed(seed)
     trainer = Trainer(Net(), args, train_dataset=data(), eval_dataset=data(), callbacks=[Report(log, batch_size)])
     trainer.remove_callback(PrinterCallback)
+    RunCallback(trainer, tuned_at=2)
     trainer.train()
 
 

@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer that continues with four times its batch size: a tiny GPT-2, synthetic text, some seconds.
+"""A Hugging Face Trainer that goes on with four times its batch size: a tiny GPT-2, synthetic text, some seconds.
 
 pip install 'rootscale[transformers]'
 python examples/transformers_trainer.py
@@ -13,12 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from rootscale.integrations.transformers import (
-    RescaleCallback,
-    explain_training_arguments,
-    resume,
-    scale_training_arguments,
-)
+from rootscale.integrations.transformers import RunCallback
 
 torch.set_num_threads(1)
 
@@ -35,22 +30,28 @@ def text(number: int) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": row, "labels": row} for row in steps.cumsum(1) % 16]
 
 
-def main(folder: Path) -> None:
-    """Train at batch size 4, then resume the checkpoint at 16."""
-    args = TrainingArguments(
-        str(folder / "small"), per_device_train_batch_size=4, learning_rate=1e-3, adam_beta1=0.95, weight_decay=0.1,
-        max_steps=96, warmup_steps=8, lr_scheduler_type="cosine", logging_steps=16, save_steps=32,
+def arguments(folder: Path, accumulation: int) -> TrainingArguments:
+    """Return the arguments of the script: but for the accumulation, those of a batch size of 4."""
+    return TrainingArguments(
+        str(folder), per_device_train_batch_size=4, gradient_accumulation_steps=accumulation,
+        learning_rate=1e-3, adam_beta1=0.95, weight_decay=0.1, max_steps=96, warmup_steps=8,
+        lr_scheduler_type="cosine", logging_steps=16, save_steps=32,
         use_cpu=True, dataloader_pin_memory=False, report_to=[], disable_tqdm=True,
     )  # fmt: skip
-    data = text(384)
-    Trainer(model(), args, train_dataset=data, callbacks=[RescaleCallback()]).train()
 
-    print(explain_training_arguments(args, to=16))
-    larger = scale_training_arguments(args, to=16)
-    larger.output_dir = str(folder / "large")
-    larger.logging_steps = 4
-    trainer = Trainer(model(), larger, train_dataset=data, callbacks=[RescaleCallback(noise_every=1)])
-    resume(trainer, folder / "small" / "checkpoint-32")
+
+def main(folder: Path) -> None:
+    """Train at batch size 4, then resume a checkpoint at 16."""
+    data = text(384)
+    trainer = Trainer(model(), arguments(folder / "small", 1), train_dataset=data)
+    RunCallback(trainer, tuned_at=4)
+    trainer.train()
+
+    trainer = Trainer(model(), arguments(folder / "large", 4), train_dataset=data)
+    callback = RunCallback(trainer, tuned_at=4, noise_every=1)
+    trainer.train(resume_from_checkpoint=str(folder / "small" / "checkpoint-32"))
+    print(callback.changes)
+    print(f"{trainer.state.global_step} steps of 16, {callback.run.samples:.0f} samples")
 
 
 if __name__ == "__main__":

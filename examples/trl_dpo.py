@@ -1,10 +1,10 @@
-"""TRL's DPOTrainer that continues with four times its batch size; a tiny GPT-2 and synthetic preferences, some seconds.
+"""TRL's DPOTrainer that goes on with four times its batch size; a tiny GPT-2 and synthetic preferences, some seconds.
 
 pip install 'rootscale[transformers]' trl
 python examples/trl_dpo.py
 
-DPOConfig is a TrainingArguments, so all of it is converted, the steps between two updates of the reference model too.
-The updated reference model is in no checkpoint of TRL: `KeepReference` puts it there.
+All numbers stay those of a batch size of 4, but for the steps between two updates of the reference model: TRL counts
+those in steps of now. The updated reference model is in no checkpoint of TRL: `KeepReference` puts it there.
 """
 
 import os
@@ -19,12 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
 from trl import DPOConfig, DPOTrainer
 
-from rootscale.integrations.transformers import (
-    RescaleCallback,
-    explain_training_arguments,
-    resume,
-    scale_training_arguments,
-)
+from rootscale.integrations.transformers import RunCallback
 
 torch.set_num_threads(1)
 
@@ -67,26 +62,31 @@ class KeepReference(TrainerCallback):
         )
 
 
-def main(folder: Path) -> None:
-    """Train at batch size 4, then resume the checkpoint at 16."""
+def trainer(folder: Path, reference: GPT2LMHeadModel, accumulation: int) -> DPOTrainer:
+    """Return a trainer with the arguments of a batch size of 4."""
     args = DPOConfig(
-        str(folder / "small"), per_device_train_batch_size=4, learning_rate=1e-3, adam_beta1=0.95, max_steps=16,
-        sync_ref_model=True, ref_model_sync_steps=8, logging_steps=8, save_steps=8, gradient_checkpointing=False,
+        str(folder), per_device_train_batch_size=4, gradient_accumulation_steps=accumulation,
+        learning_rate=1e-3, adam_beta1=0.95, max_steps=16, logging_steps=8, save_steps=8,
+        sync_ref_model=True, ref_model_sync_steps=8 // accumulation, gradient_checkpointing=False,
         use_cpu=True, bf16=False, dataloader_pin_memory=False, report_to=[], disable_tqdm=True,
     )  # fmt: skip
-    options = dict(train_dataset=preferences(64), processing_class=tokenizer())
-    reference = model()
-    callbacks = [RescaleCallback(), KeepReference(reference)]
-    DPOTrainer(model(), reference, args, callbacks=callbacks, **options).train()
+    made = DPOTrainer(
+        model(), reference, args, train_dataset=preferences(64), processing_class=tokenizer(),
+        callbacks=[KeepReference(reference)],
+    )  # fmt: skip
+    RunCallback(made, tuned_at=4)
+    return made
 
-    print(explain_training_arguments(args, to=16))
-    larger = scale_training_arguments(args, to=16)
-    larger.output_dir = str(folder / "large")
+
+def main(folder: Path) -> None:
+    """Train at batch size 4, then resume the checkpoint at 16."""
+    reference = model()
+    trainer(folder / "small", reference, 1).train()
     checkpoint = folder / "small" / "checkpoint-8"
     reference.load_state_dict(torch.load(checkpoint / "reference.pt"))
-    trainer = DPOTrainer(model(), reference, larger, callbacks=[RescaleCallback(), KeepReference(reference)], **options)
-    resume(trainer, checkpoint)
-    print(f"reference model every {larger.ref_model_sync_steps} steps, {trainer.state.global_step} steps in all")
+    larger = trainer(folder / "large", reference, 4)
+    larger.train(resume_from_checkpoint=str(checkpoint))
+    print(f"reference model every {larger.args.ref_model_sync_steps} steps, {larger.state.global_step} steps in all")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from rootscale import Adam, Plan, ScalingWarning
 from rootscale.noise import Interval, Noise
 from rootscale.tracking import above_noise, numbers
-from rootscale.training import rescale_
+from rootscale.training import Run
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import compare
 
@@ -73,8 +73,8 @@ def test_the_trackers_of_accelerate_are_told_at_the_samples_seen():
 
     accelerator = Accelerator(cpu=True, log_with=(mine := Tracker()))
     accelerator.init_trackers("project")
-    changes = rescale_(torch.optim.Adam([torch.zeros(1, requires_grad=True)], betas=(0.98, 0.999)), batch_size=(16, 64))
-    log(accelerator, changes, {"loss": 0.5}, samples=1600)
+    run = Run(torch.optim.Adam([torch.zeros(1, requires_grad=True)], betas=(0.98, 0.999)), tuned_at=16, batch_size=64)
+    log(accelerator, run, {"loss": 0.5}, samples=1600)
     ((step, values),) = mine.logged
     assert (step, values["samples_seen"], values["loss"], values["rootscale/lr"]) == (1600, 1600, 0.5, 2e-3)
     with pytest.warns(ScalingWarning, match="the batch of 128 samples exceeds"):
@@ -92,7 +92,7 @@ def test_the_trackers_of_accelerate_are_told_at_the_samples_seen():
 def trainers(tmp_path):
     """A Trainer of a line, with a tracker before the callback that is given to it, as W&B's is."""
     transformers = pytest.importorskip("transformers")
-    from rootscale.integrations.transformers import RescaleCallback
+    from rootscale.integrations.transformers import RunCallback
 
     class Line(nn.Module):
         def __init__(self):
@@ -114,40 +114,34 @@ def trainers(tmp_path):
     rows = 1 + 0.05 * torch.randn(64, 4, generator=source)  # the gradient dominates
     data = [{"x": row, "labels": row.sum(0, keepdim=True)} for row in rows]
 
-    def make(name, first=True, args=None, **options):
-        args = args or transformers.TrainingArguments(
-            str(tmp_path / name), per_device_train_batch_size=4, learning_rate=1e-3, adam_beta1=0.98, logging_steps=8,
-            max_steps=16, save_steps=8, use_cpu=True, report_to=[], disable_tqdm=True, dataloader_pin_memory=False,
-            **options.pop("arguments", {}),
+    def make(name, **options):
+        args = transformers.TrainingArguments(
+            str(tmp_path / name), learning_rate=1e-3, adam_beta1=0.98, logging_steps=8, max_steps=16, save_steps=8,
+            use_cpu=True, report_to=[], disable_tqdm=True, dataloader_pin_memory=False,
+            **{"per_device_train_batch_size": 4, **options.pop("arguments", {})},
         )  # fmt: skip
-        tracker, callback = Tracker(), RescaleCallback(**options)
-        both = [tracker, callback] if first else [callback, tracker]
-        return transformers.Trainer(Line(), args, train_dataset=data, callbacks=both), tracker
+        made = transformers.Trainer(Line(), args, train_dataset=data, callbacks=[tracker := Tracker()])
+        RunCallback(made, tuned_at=4, **options)
+        return made, tracker
 
     return make
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["tracker first", "callback first"])
-def test_a_tracker_of_the_trainer_is_told_in_any_order(trainers, tmp_path, first):
-    from rootscale.integrations.transformers import resume, scale_training_arguments
-
-    trainer, tracker = trainers("small", first)
+def test_a_tracker_of_the_trainer_is_told_the_samples_seen_and_what_a_step_uses(trainers, tmp_path):
+    trainer, tracker = trainers("small")
     trainer.train()
     assert [(step, logs["samples_seen"]) for step, logs in tracker.logged] == [(8, 32), (16, 64), (16, 64)]
-    assert not any("rootscale/kappa" in logs for _, logs in tracker.logged)
-    args = scale_training_arguments(trainer.args, to=16)
-    args.output_dir, args.logging_steps = str(tmp_path / "large"), 1
-    trainer, tracker = trainers("large", first, args)
-    resume(trainer, tmp_path / "small" / "checkpoint-8")
-    losses = [logs for _, logs in tracker.logged if "loss" in logs]
-    assert [logs["samples_seen"] for logs in losses] == [48, 64]  # where the small run had 32 and 64
-    assert (losses[0]["rootscale/kappa"], losses[0]["rootscale/beta1_group_0"]) == (4, pytest.approx(0.92))
-    assert "rootscale/kappa" not in losses[1]
+    trainer, tracker = trainers("large", arguments={"per_device_train_batch_size": 16})
+    trainer.train(str(tmp_path / "small" / "checkpoint-8"))
+    (loss,) = [logs for _, logs in tracker.logged if "loss" in logs]
+    assert loss["samples_seen"] == 64  # step 4, where the small run had step 16
+    assert (loss["rootscale/kappa"], loss["rootscale/group_0/beta1"]) == (4, pytest.approx(0.92))
+    assert loss["rootscale/group_0/lr"] == pytest.approx(2 * loss["learning_rate"])  # that of the optimizer's groups
     assert trainer.state.log_history[-2]["samples_seen"] == 64
 
 
 def test_a_tracker_of_the_trainer_is_told_the_noise_and_a_batch_that_exceeds_it_is_a_warning(trainers):
-    arguments = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.0}
+    arguments = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.0, "max_steps": 32, "logging_steps": 16}
     trainer, tracker = trainers("noise", arguments=arguments, noise_every=1)
     with pytest.warns(ScalingWarning, match=r"the batch of 8 samples exceeds the measured noise scale") as said:
         trainer.train()
@@ -165,7 +159,7 @@ def fits(tmp_path):
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers.logger import Logger
 
-    from rootscale.integrations.lightning import RescaleCallback
+    from rootscale.integrations.lightning import RunCallback
 
     class Mine(Logger):
         name, version = "mine", "0"
@@ -205,7 +199,7 @@ def fits(tmp_path):
         trainer = lightning.Trainer(
             max_epochs=epochs, accelerator="cpu", devices=1, logger=logger, log_every_n_steps=8 // (size // 4),
             accumulate_grad_batches=every, enable_progress_bar=False, enable_model_summary=False,
-            callbacks=[RescaleCallback(**options), ModelCheckpoint(tmp_path, save_last=True)],
+            callbacks=[RunCallback(4, **options), ModelCheckpoint(tmp_path, save_last=True)],
         )  # fmt: skip
         trainer.fit(Net(), DataLoader(data, size), DataLoader(data, 64), ckpt_path=resume, weights_only=True)
         return logger.logged
@@ -236,8 +230,9 @@ def test_the_loggers_of_lightning_go_on_in_samples_after_a_change(fits, tmp_path
         assert [step for step, values in logged if "val" in values] == [end]
         assert [step for step, values in logged if "loss_epoch" in values] == [end]
         assert all("step" not in values for _, values in logged)
-    ((step, changes),) = [row for row in after if "rootscale/kappa" in row[1]]
-    assert (step, changes["rootscale/lr"], changes["samples_seen"]) == (64, 2e-3, 64)
+    ((step, values),) = [row for row in after if "rootscale/kappa" in row[1]]
+    assert (step, values["rootscale/lr"], values["samples_seen"]) == (64, 2e-3, 64)
+    assert [values["rootscale/beta2"] for _, values in after if "loss_step" in values] == pytest.approx([0.96, 0.96])
 
 
 @quiet

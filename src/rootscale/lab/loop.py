@@ -33,8 +33,8 @@ from rootscale.training import Run
 
 __all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "parsed_source", "read_log"]
 
-#: What a training function takes, by name.
-PARAMETERS = ("batch_size", "seed", "log", "convert")
+#: What a training function takes, by name; one that does not make its own `Run` may take ``convert`` too.
+PARAMETERS = ("batch_size", "seed", "log")
 #: Called with the folder of a run after each row that it logs, and with whether it has ended.
 Logged = Callable[[Path, bool], object]
 _PART, _WHOLE = "log.part.jsonl", "log.jsonl"

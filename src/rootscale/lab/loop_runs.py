@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -157,4 +158,5 @@ def _train(loop: Loop, seed: int, log: RunLog, convert: Convert) -> None:
     """Train; the random numbers do not depend on what ran before in this process."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        loop.train(batch_size=convert.batch_size, seed=seed, log=log, convert=convert)
+        options = {"convert": convert} if "convert" in inspect.signature(loop.train).parameters else {}
+        loop.train(batch_size=convert.batch_size, seed=seed, log=log, **options)

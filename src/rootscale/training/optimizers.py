@@ -82,7 +82,6 @@ def ruled_optimizers(optimizer: Any, rule: Rules, *, summed: bool = False) -> li
             rules = {}
             for family in families:
                 chosen = get_rule(_rule_for(rule, i, family.name, len(optimizers)), family.name)
-                chosen.check(family.name)  # refuses optimizers that it is not defined for
                 rules[family.name] = chosen.summed(family.degree) if summed else chosen
         found.append(RuledOptimizer(bare, rules, prefix))
     names = [name for held in found for name in held.rules]

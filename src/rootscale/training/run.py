@@ -130,18 +130,18 @@ class Run:
         self._doubted: set[float] = set()
         self._detached = False
         size = self._resolved(self._tuned if batch_size is None else batch_size)
-        scalings = self._checked(size)  # nothing has been touched until here
+        scalings, foreign = self._checked(size), self._checked_rules()  # nothing has been touched until here
         parts: list[Any] = [*self._optimizers, *self._schedulers, *self._averages]
         for part in parts:
             part.attach()
         self._contracts = [Contract(one, self._averages, loss == "sum") for one in self._optimizers]
         try:
             self._arrive(size, scalings)
+            self._warn_of_start(foreign)
+            self._warn_of_doubts()
         except BaseException:
             self.detach()
             raise
-        self._warn_of_start()
-        self._warn_of_doubts()
 
     # ---- the batch size
 
@@ -374,7 +374,16 @@ class Run:
                         f"{type(parent).__name__} alone"
                     )
 
-    def _warn_of_start(self) -> None:
+    def _checked_rules(self) -> list[str]:
+        """Refuse a rule that is not for a family, or return what there is to warn about."""
+        messages: list[str] = []
+        for one in self._optimizers:
+            with prefixed_errors(one.prefix):
+                for name, rule in one.rules.items():
+                    messages += [f"{one.prefix}{message}" for message in rule.check(name)]
+        return messages
+
+    def _warn_of_start(self, foreign: list[str]) -> None:
         """Say what the objects tell about the run already."""
         for one in self._optimizers:
             driven = any(_unwrapped(held.scheduler.optimizer) is one.optimizer for held in self._schedulers)
@@ -383,9 +392,8 @@ class Run:
                     f"{one.prefix}a scheduler drives this {type(one.optimizer).__name__} and was not given: it would "
                     "count steps of the batch size of now as its own; give scheduler=scheduler"
                 )
-            for projection in {id(held): held for _, _, held in one.groups()}.values():
-                for message in projection.rule.check(projection.family.name):
-                    self._warn(f"{one.prefix}{message}")
+        for message in foreign:
+            self._warn(message)
 
     def _warn_of_doubts(self) -> None:
         """Say what is doubtful at this batch size; at the first sizes only, as batches may vary with every step."""
