@@ -252,7 +252,9 @@ def test_sgd_has_the_linear_rule_and_keeps_the_momentum_that_is_cycled(name):
     job = Job(name, size=16, cls=torch.optim.SGD)
     torch.testing.assert_close(job.advance(18), base[3:72:4], rtol=1e-12, atol=0)
     values = job.run.values()
-    assert (values["group 0/lr"], values["group 0/momentum"]) == pytest.approx((4 * job.numbers[0][0], job.numbers[0][1]))
+    assert (values["group 0/lr"], values["group 0/momentum"]) == pytest.approx(
+        (4 * job.numbers[0][0], job.numbers[0][1])
+    )
 
 
 def test_a_cycled_momentum_follows_the_rule_of_its_family():
@@ -348,7 +350,9 @@ def test_a_state_that_was_converted_by_an_earlier_version_is_refused_with_the_co
     job = Job("StepLR", size=16)
     state = job.scheduler.state_dict()
     for wrong in ({"_rootscale_frames": [1]}, {"last_epoch": "converted by rootscale"}):
-        with pytest.raises(ValueError, match=r"converted in place by rootscale 0\.1: turn its file back with `rootscale"):
+        with pytest.raises(
+            ValueError, match=r"converted in place by rootscale 0\.1: turn its file back with `rootscale"
+        ):
             job.scheduler.load_state_dict({**state, **wrong})
 
 
