@@ -13,7 +13,6 @@ import sys
 import traceback
 from contextlib import nullcontext
 from datetime import timedelta
-from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -29,9 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LinearLR
 
 from rootscale.noise import Interval, Noise
-from rootscale.training import SVAG, BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler, rescale_
-from rootscale.training.sample_clock import AdamW
-from rootscale.training.samples import count_ranks
+from rootscale.training import SVAG, BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler
 
 N, SAVED, END = 96, 48, 112
 GROWING = [(0, 8), (32, 16), (80, 32)]  # saved at 48, the run has been converted once and will be once more
@@ -91,7 +88,7 @@ class Job:
         return {
             "parameters": [whole(p) for p in self.model.parameters()],
             **{key: [whole(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq", "step")},
-            "lr": torch.tensor(self.optimizer.param_groups[0]["lr"]),
+            "lr": torch.tensor(self.run.values()["lr"]),
             "position": torch.tensor(self.run.seen),
         }
 
@@ -137,6 +134,7 @@ class Job:
 def svag(kind):
     """Two fresh batches a step, of eight samples over all ranks."""
     job = Job(kind, [(0, 8)])
+    job.run.detach()
     simulation = SVAG(job.optimizer, 2, scheduler=job.scheduler, model=job.model)
     batches = iter(ScheduledSampler(N, BatchSchedule([(0, 8)]), replacement=True, epoch=1000))
     for _ in range(5):
@@ -173,12 +171,12 @@ def noise(kind, ranks):
 
 
 def sharded_state():
-    """rescale_ on shards: what communicates, and whether it is done in place; rank by rank."""
+    """A change of batch size on shards: what communicates, and whether it is done in place; rank by rank."""
     job = Job("fsdp").train(24)
     shards = [state["exp_avg_sq"].to_local() for state in job.optimizer.state.values()]
     before = [shard.clone() for shard in shards]
     with CommDebugMode() as communication:
-        rescale_(job.optimizer, 4, scheduler=job.scheduler, model=job.model)
+        job.run.batch_size = 32
     after = [state["exp_avg_sq"].to_local() for state in job.optimizer.state.values()]
     return {
         "empty": any(not len(shard) for shard in shards),
@@ -232,31 +230,6 @@ def metered(name, rank=None, bucket_view=False):
     return torch.tensor(meter._values()), float(meter._steps[0][1])
 
 
-SHARES = [(3, 9, 2, 1), (8, 0, 5, 16), (1, 1, 1, 1), (30, 2, 0, 0)]  # samples of each rank, step by step
-
-
-def uneven(kind, world):
-    """A run on the sample clock whose ranks have unequal samples; one process has all of them."""
-    job = Job(kind)
-    optimizer = AdamW(job.model.parameters(), lr=1e-2, reference_batch=8, weight_decay=0.1)
-    for step in range(12):
-        shares = SHARES[step % 4][:world]
-        ends = list(accumulate(shares, initial=step))
-        if kind == "alone":
-            i, (samples, weight) = torch.arange(ends[0], ends[-1]), count_ranks(sum(shares))
-        else:
-            rank = dist.get_rank()
-            i, (samples, weight) = torch.arange(ends[rank], ends[rank + 1]), count_ranks(shares[rank])
-            i = i if len(i) else torch.zeros(1, dtype=torch.int64)  # a rank without samples: anything, with weight 0
-        (weight * F.cross_entropy(job.model(job.x[i % N]), job.y[i % N])).backward()
-        optimizer.step(samples=samples)
-        optimizer.zero_grad()
-    optimizer.settle()
-    states = [optimizer.state[p] for p in job.model.parameters()]
-    moments = {key: [whole(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq", "step")}
-    return {"parameters": [whole(p) for p in job.model.parameters()], **moments}
-
-
 def refusals():
     """What NoiseMeter says of shards that it cannot meter."""
     job, said = Job("fsdp"), []
@@ -279,7 +252,6 @@ def main(rank, world, folder):
             "changed": Job(kind, OTHER).load(f"{folder}/alone.pt").train(END).found(),
             "svag": svag(kind),
             "noise": noise(kind, world),
-            "uneven": uneven(kind, world),
         }
     if world == 2:
         cases = [(name, view) for name in UNEQUAL for view in (False, True)]

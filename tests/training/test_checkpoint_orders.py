@@ -187,7 +187,8 @@ def test_every_order_is_the_run_that_was_not_interrupted(saved, order, name):
     check(go_on(script, place), {at: record for at, record in records.items() if at >= place})
 
 
-def check(found, expected, rel=1e-11):
+def check(found, expected, rel=1e-9):
+    """The bias before BatchNorm has a gradient of rounding alone, which Adam makes large."""
     assert list(found) == list(expected)
     for at in expected:
         assert found[at] == pytest.approx(expected[at], rel=rel), at

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rootscale.training import rescale_
+from rootscale.training import Run, rescale_
 
 
 class MuonWithAuxAdam(torch.optim.Optimizer):
@@ -59,8 +59,7 @@ def test_groups_of_one_optimizer_follow_each_its_own_rule(key, muon, adam):
     assert torch.equal(optimizer.state[model.bias]["exp_avg_sq"], v / 4)
     assert optimizer.state[model.bias]["step"] == 2
     assert changes.rule.name == "normalized-sqrt (muon), sqrt (adamw)"
-    assert changes["muon: lr"].after == 0.04
-    assert [group["rootscale_kappa"] for group in optimizer.param_groups] == [4.0, 4.0]
+    assert changes["lr (group 0)"].after == 0.04
 
 
 def pair():
@@ -75,25 +74,29 @@ def pair():
 def test_a_scheduler_of_both_kinds_of_groups_goes_on():
     _, optimizer = pair()
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, total_iters=100)
-    rescale_(optimizer, 4, scheduler=scheduler)
+    run = Run(optimizer, tuned_at=8, batch_size=32, scheduler=scheduler)
     optimizer.step()
     scheduler.step()
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.04 * 0.98, 6e-4 * 0.98])
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.02 * 0.98, 3e-4 * 0.98])
+    values = run.values()
+    assert [values["group 0/lr"], values["group 1/lr"]] == pytest.approx([0.04 * 0.98, 6e-4 * 0.98])
 
 
-def test_a_scheduler_of_groups_whose_rates_scale_differently_is_refused():
+def test_a_scheduler_may_drive_groups_whose_rates_scale_differently():
+    """It sets the script's numbers, and each group's rule applies to its own."""
     _, optimizer = pair()
-    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    with pytest.raises(ValueError, match="ConstantLR drives groups of muon and adamw, whose learning rates scale diff"):
-        rescale_(optimizer, 4, scheduler=scheduler, rule={"muon": "normalized-linear"})
-    assert [group["lr"] for group in optimizer.param_groups] == rates
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, total_iters=100)
+    run = Run(optimizer, tuned_at=8, batch_size=32, scheduler=scheduler, rule={"muon": "normalized-linear"})
+    optimizer.step()
+    scheduler.step()
+    values = run.values()
+    assert [values["group 0/lr"], values["group 1/lr"]] == pytest.approx([4 * 0.02 * 0.98, 2 * 3e-4 * 0.98])
 
 
 def test_an_error_in_one_kind_of_group_leaves_the_other_as_it_was():
     model, optimizer = pair()
     optimizer.state[model.bias]["exp_avg_sq"] = "lost"
-    with pytest.raises(TypeError, match=r"^adamw: the optimizer's state exp_avg_sq must be a tensor, got str"):
+    with pytest.raises(TypeError, match=r"^the optimizer's state exp_avg_sq must be a tensor, got str"):
         rescale_(optimizer, 4)
     assert optimizer.param_groups[0]["lr"] == 0.02
 

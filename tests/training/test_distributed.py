@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import END, OTHER, SAVED, UNEQUAL, Job, metered, noise, svag, uneven
+from ranks import END, OTHER, SAVED, UNEQUAL, Job, metered, noise, svag
 
 ROOT = Path(__file__).parents[2]
 WORLDS = (2, 4)
@@ -94,11 +94,6 @@ class TestRanks:
         assert expected.isfinite().all()
         for rank in ranks[world]:
             assert torch.allclose(rank[kind]["noise"], expected, rtol=1e-8, atol=1e-12)
-
-    def test_unequal_samples_on_the_sample_clock_are_those_of_one_process(self, ranks, world, kind):
-        expected = uneven("alone", world)
-        for rank in ranks[world]:
-            assert_same(rank[kind]["uneven"], expected)
 
 
 @pytest.mark.parametrize("name", UNEQUAL)

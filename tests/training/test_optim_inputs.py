@@ -1,6 +1,6 @@
 """PyTorch's own optimizer inputs through `Run`: there and back, in parts, saved and loaded.
 
-They are in the package of torch's own tests, which changes settings of the process that imports it, so another one does.
+They are in the package of torch's own tests, which changes settings of the process that imports it: another one does.
 """
 
 import copy
@@ -86,7 +86,7 @@ def assert_same_state(optimizer, other):
         assert where == there
         value, expected = torch.as_tensor(value), torch.as_tensor(expected)
         rtol = 1e-6 if value.dtype == torch.float32 else 1e-10  # step counters, and a few scalars
-        torch.testing.assert_close(value, expected, rtol=rtol, atol=1e-14, msg=lambda text: f"{where}: {text}")
+        torch.testing.assert_close(value, expected, rtol=rtol, atol=1e-14)
 
 
 def assert_same(parameters, others, float32):
