@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from by_hand import go_on
+from resumed_by_hand import go_on
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset

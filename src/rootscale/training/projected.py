@@ -70,6 +70,7 @@ class ProjectedOptimizer:
             self.projection(group)
         self._check_shared()
         self._clock = float(next((group[CLOCK] for group in optimizer.param_groups if CLOCK in group), self._counted()))
+        self._borrowed = False
         self._handles: list[Any] = []
         self._attachments: list[Attachment] = []
 
@@ -95,6 +96,7 @@ class ProjectedOptimizer:
             if getattr(type(optimizer), name) is not getattr(torch.optim.Optimizer, name)
         }
         methods = {"step": self._safe_step, **overridden}
+        self._borrowed = bool(optimizer.state)  # torch loads the tensors of a checkpoint as they are
         self._attachments = [Attachment(optimizer, methods, self._copy)]
 
     def detach(self) -> None:
@@ -264,6 +266,8 @@ class ProjectedOptimizer:
 
     def scaling(self, kappa: float) -> StateScaling:
         """Check the change of the live state to ``kappa`` times the script's batch size, and return it."""
+        if self._borrowed and kappa != self.kappa:
+            self._own_state()
         for family, states, changes in self._families():
             check_known(family, states, changes and kappa != 1)
         current, wanted, scaling = self._factors(self.kappa), self._factors(kappa), StateScaling(self._remainders)
@@ -409,14 +413,19 @@ class ProjectedOptimizer:
         self._projections, self._script = {}, None
         self._clock, self._skipped = self._counted() if self._loading is None else self._loading, None
         self._loading, self.steps_since_load = None, 0
-        for _, group, projection in self.groups():  # torch may have kept the tensors of the checkpoint themselves
+        self._own_state()
+        if kappa != 1:
+            self.scaling(kappa).finish()
+            self.arrive(kappa)
+
+    def _own_state(self) -> None:
+        """Copy what changes would multiply: it may be held by others, such as a checkpoint that is loaded twice."""
+        self._borrowed = False
+        for _, group, projection in self.groups():
             for parameter in group["params"]:
                 if parameter in self.optimizer.state:
                     held = self.optimizer.state[parameter]
                     held.update(copied(held, projection.family, lambda unit: 0.0))
-        if kappa != 1:
-            self.scaling(kappa).finish()
-            self.arrive(kappa)
 
     def _own_load(self, original: Callable[..., Any], state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         self._seen = False
