@@ -90,7 +90,7 @@ def page() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/stability/overshoot.md"))
+    parser.add_argument("--out", type=Path, default=Path("results/overshoot/README.md"))
     args = parser.parse_args()
     text = page()
     args.out.parent.mkdir(parents=True, exist_ok=True)
