@@ -325,7 +325,7 @@ def test_what_is_refused_leaves_the_optimizers_untouched(tmp_path):
             self.strange = object()
 
     cases = (
-        (Strange(), {"ema": ("average", "strange")}, TypeError, r"ema must be an AveragedModel .*got object"),
+        (Strange(), {"ema": ("average", "strange")}, TypeError, r"ema must be an AveragedModel, .*got object"),
         (Manual(), {"ema": "other"}, ValueError, "ema='other': Manual has no such attribute"),
         (Manual(torch.optim.Rprop), {}, TypeError, r"optimizer 1: Rprop has no rule that keeps its dynamics"),
         (Manual(), {"rule": "root"}, ValueError, "rule must be one of sqrt"),

@@ -115,10 +115,10 @@ def trainers(tmp_path):
     data = [{"x": row, "labels": row.sum(0, keepdim=True)} for row in rows]
 
     def make(name, **options):
+        values = {"per_device_train_batch_size": 4, "logging_steps": 8, "max_steps": 16, **options.pop("arguments", {})}
         args = transformers.TrainingArguments(
-            str(tmp_path / name), learning_rate=1e-3, adam_beta1=0.98, logging_steps=8, max_steps=16, save_steps=8,
-            use_cpu=True, report_to=[], disable_tqdm=True, dataloader_pin_memory=False,
-            **{"per_device_train_batch_size": 4, **options.pop("arguments", {})},
+            str(tmp_path / name), learning_rate=1e-3, adam_beta1=0.98, save_steps=8, use_cpu=True, report_to=[],
+            disable_tqdm=True, dataloader_pin_memory=False, **values,
         )  # fmt: skip
         made = transformers.Trainer(Line(), args, train_dataset=data, callbacks=[tracker := Tracker()])
         RunCallback(made, tuned_at=4, **options)
