@@ -15,7 +15,7 @@ class Part(NamedTuple):
     modules: tuple[str, ...]
 
 
-_TOOLS = ("transformers", "lightning", "accelerate", "optax", "ray", "checkpoints", "configs", "logs", "trackers")
+_TOOLS = ("transformers", "training_arguments", "lightning", "accelerate", "optax", "ray", "trackers")
 #: The pages by name; the navigation of mkdocs.yml has them in this order.
 PARTS = {
     "rootscale": Part(
@@ -25,13 +25,11 @@ PARTS = {
     ),
     "training": Part(
         "rootscale.training",
-        "Live PyTorch: runs converted in place, batch-size schedules, SVAG, noise, and optimizers with torch's names. "
+        "Live PyTorch: `Run`, batch-size schedules, SVAG, noise, and optimizers with torch's names. "
         "[Live runs](../../live-runs.md) is the guide.",
         (
             "rootscale.training",
             "rootscale.training.optim",
-            "rootscale.training.sample_clock",
-            "rootscale.training.samples",
         ),
     ),
     "lab": Part(
@@ -54,7 +52,7 @@ PARTS = {
         "Gaps and verdicts",
         "What runs are compared by: curves, the gap of two sets of them, its bands, the verdict. Without torch. "
         "[The verdict](../../verdict.md) explains.",
-        tuple(f"rootscale.{name}" for name in ("trajectory", "gap", "bands", "tolerance", "verdict", "logs", "noise")),
+        tuple(f"rootscale.{name}" for name in ("trajectory", "gap", "bands", "tolerance", "verdict", "compare", "noise")),
     ),
     "registry": Part(
         "Rules and optimizers",
