@@ -477,6 +477,26 @@ def test_a_universal_checkpoint_of_deepspeed_is_converted_by_the_table(tmp_path)
     assert changes["last_batch_iteration"].before == 7
 
 
+def test_a_universal_checkpoint_that_version_0_1_converted_is_taken_back(tmp_path):
+    run = Bare()
+    run.train(8)
+    universal(tmp_path / "in", run, ds_config={"train_batch_size": FIRST})
+    convert_checkpoint(tmp_path / "in", FIRST, NEW, tmp_path / "converted")
+    file = tmp_path / "converted" / "zero" / "optimizer_state.pt"
+    held = torch.load(file, weights_only=True)
+    held["param_groups"][0] |= {"rootscale_kappa": 4.0, "rootscale_batch_size": float(NEW)}
+    torch.save(held, file)
+    with pytest.raises(ValueError, match="--script-units"):
+        convert_checkpoint(tmp_path / "converted", NEW, 2 * NEW)
+    convert_checkpoint(tmp_path / "converted", output=tmp_path / "out", script_units=True)
+    groups, old = (
+        torch.load(tmp_path / name / "zero" / "optimizer_state.pt", weights_only=True) for name in ("out", "in")
+    )
+    assert_close(groups, old)
+    engine = torch.load(tmp_path / "out" / "mp_rank_00_model_states.pt", weights_only=True)
+    assert engine["global_steps"] == 8
+
+
 def test_deepspeed_folders_that_cannot_be_converted_are_refused(tmp_path):
     run = Bare()
     run.train(2)
