@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from rootscale.bands import pooled_se
 from rootscale.lab import Check
-from rootscale.lab.result import LOSSES
 from rootscale.pairing import pair_runs, window
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import LOSSES
 
 __all__ = ["CASES", "Process", "fitted", "trajectories"]
 

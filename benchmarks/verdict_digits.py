@@ -34,11 +34,10 @@ from rootscale.files import whole, write_json
 from rootscale.format import plus_minus
 from rootscale.lab import Forked, Here, Settings, Setup, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
-from rootscale.lab.result import LOSSES
 from rootscale.paper.tasks import digits
 from rootscale.stats import binomial_limit
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import compare
+from rootscale.verdict import LOSSES, compare
 
 TOLERANCE = 0.05
 VERDICTS = ("same", "undecided", "different")

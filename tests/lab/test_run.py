@@ -254,6 +254,31 @@ def test_a_ramp_is_several_switches():
     assert found.values["train loss"][0, -1] == pytest.approx(loss, rel=1e-9)
 
 
+def test_every_stage_of_a_ramp_begins_at_its_place():
+    run = Run(make(), Variant(2, ramp=((48, 4), (80, 8))), [7], replace(SWITCH, grid=(32, 144)))
+    base, seen = int(make().plan.batch_size.total), []
+    while not run.done:
+        before = run.step, int(run.position)
+        run.advance()
+        if run.step > before[0]:
+            seen.append((before[1], int(run.position) - before[1]))
+    expected = [(at, base * (2 if at < 48 else 4 if at < 80 else 8)) for at, _ in seen]
+    assert seen == expected
+    assert {size for _, size in seen} == {2 * base, 4 * base, 8 * base}
+
+
+def test_a_point_between_two_steps_is_measured_at_the_nearer_one():
+    size = 4 * int(make().plan.batch_size.total)  # of a step
+    grid_of = (0, size + size // 4, 4 * size - size // 4, 8 * size)
+    run, places = Run(make(), Variant(4), [7], replace(SETTINGS, grid=grid_of)), []
+    while not run.done:
+        before = run.measured
+        run.advance()
+        if run.measured > before:
+            places.append(int(run.position))
+    assert places == [0, size, 4 * size, 8 * size]
+
+
 def shared_activation():
     relu = nn.ReLU()
     return nn.Sequential(nn.Linear(6, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 3)).double()

@@ -247,6 +247,22 @@ def test_a_group_that_was_stopped_is_resumed_as_it_was_also_where_fewer_seeds_ar
     assert [path.name for path in tmp_path.glob("*/*/")] == ["seeds-0-3"]
 
 
+def test_seeds_that_are_finished_elsewhere_are_not_made_again_with_a_group_that_was_stopped(tmp_path):
+    def interrupt(label, job, jobs, share):
+        if share > 0.5 and job == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    store = Store(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(make(), [Variant()], FOUR, SETTINGS, store, progress=interrupt)
+    spec = group.Spec(make(), Variant(), SETTINGS)
+    assert store.split(store.want(spec, FOUR), 16) == [(0, 1, 2, 3)]
+    run(make(), [Variant()], [1], SETTINGS, tmp_path / "alone")
+    (one,) = (tmp_path / "alone").glob("*/*/")
+    shutil.copytree(one, next(tmp_path.glob("b-4-*")) / one.name)
+    assert store.split(store.want(spec, FOUR), 16) == [(0, 2, 3)]
+
+
 @pytest.mark.parametrize("execute", [Here, Forked])
 def test_a_deadline_stops_a_sweep_with_a_checkpoint(stored, tmp_path, execute):
     task, store = make("everything"), Store(tmp_path)

@@ -70,7 +70,8 @@ def comparison(base, other, tolerance=TOLERANCE, width=3.2, seeds_needed=41):
         else:
             verdict = "same" if np.all((low >= -tolerance) & (high <= tolerance)) else "undecided"
         needed = seeds_needed if verdict == "undecided" else None
-        gaps[name] = Gap(name, base.times, gap, se, span, low, high, verdict, needed)
+        ends = (float(base[name].mean.min()), float(base[name].mean.max()))
+        gaps[name] = Gap(name, base.times, gap, se, span, low, high, verdict, needed, span=ends)
     lost = (int(other.diverged[-1]), int(base.diverged[-1]))
     return Comparison(
         gaps, tolerance, 0.95, (other.replicas, base.replicas), False, lost, (), width, ("train loss", "test loss")

@@ -1,7 +1,6 @@
 """Many runs on real data: tasks, runs, sweeps and the check."""
 
 from rootscale.lab.checking import check
-from rootscale.lab.checks import Judge
 from rootscale.lab.command import Command
 from rootscale.lab.comparing import compare
 from rootscale.lab.execute import Forked, Here
@@ -15,6 +14,7 @@ from rootscale.lab.store import BusyError, Store
 from rootscale.lab.sweeps import Observer, Sweep, finished, sweep
 from rootscale.lab.task import Data, Task, Tensors, load_task
 from rootscale.lab.variant import Variant
+from rootscale.verdict import Judge
 
 __all__ = [
     "Arm", "BusyError", "Check", "Command", "Convert", "Data", "Deadline", "Forked", "Here", "Judge", "Largest", "Loop",

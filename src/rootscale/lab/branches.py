@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from rootscale.format import show
-from rootscale.lab.checks import Judge, arm_of, compared_arm
+from rootscale.lab.checks import arm_of, compared_arm
 from rootscale.lab.early import LoopWatch, TaskWatch, at_the_end
 from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.group import Spec
@@ -23,6 +23,7 @@ from rootscale.lab.sweeps import Observer, Sweep, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment
+from rootscale.verdict import Judge
 
 __all__ = ["KAPPAS", "Look", "Search", "loop_look", "task_look"]
 

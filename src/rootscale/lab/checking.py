@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rootscale.lab.checks import Judge, as_variants, check_task, refuse, settings_of
+from rootscale.lab.checks import as_variants, check_task, refuse, settings_of
 from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_check import check_loop
@@ -22,6 +22,7 @@ from rootscale.lab.sweeps import Observer, kept
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment
+from rootscale.verdict import Judge
 
 __all__ = ["check"]
 

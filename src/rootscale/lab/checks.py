@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from rootscale.format import show
@@ -12,18 +12,17 @@ from rootscale.lab.causes import causes_of
 from rootscale.lab.execute import Execute
 from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
-from rootscale.lab.result import LOSSES, Arm, Check
+from rootscale.lab.result import Arm, Check
 from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.store import Store
 from rootscale.lab.sweeps import Observer, Sweep, sweep
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
-from rootscale.tolerance import Tolerance, tolerance_to_json
+from rootscale.tolerance import tolerance_to_json
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import FEWEST, compare, need_levels
+from rootscale.verdict import FEWEST, Judge
 
 __all__ = [
-    "Judge",
     "arm_of",
     "as_variants",
     "check_task",
@@ -33,28 +32,6 @@ __all__ = [
     "refuse",
     "settings_of",
 ]
-
-
-@dataclass(frozen=True)
-class Judge:
-    """What makes two runs the same.
-
-    Args:
-        tolerance: within which a gap counts as none: a share of the range of the base's mean curve, or an
-            `rootscale.verdict.Absolute` difference.
-        level: the chance that a verdict is right.
-        decide_by: the test functions on which the verdict rests; None is the losses. All others are compared as well,
-            but for the noise scale, and shown with verdicts of their own.
-        looks: at which numbers of seeds the verdict may be asked for, as for `rootscale.verdict.compare`.
-    """
-
-    tolerance: Tolerance = 0.05
-    level: float = 0.95
-    decide_by: Sequence[str] | None = None
-    looks: str = "any"
-
-    def __post_init__(self) -> None:
-        need_levels(self.tolerance, self.level, self.looks)
 
 
 def check_task(
@@ -171,11 +148,7 @@ def judged_arm(
         whole: the base to its end, where ``sides`` are the first part of their runs.
     """
     base, trajectory = sides
-    deciding = list(judge.decide_by) if judge.decide_by is not None else [name for name in base.names if name in LOSSES]
-    comparison = compare(
-        base, trajectory, tolerance=judge.tolerance, level=judge.level, looks=judge.looks, deciding=deciding,
-        whole=whole,
-    )  # fmt: skip
+    comparison = judge.compare(base, trajectory, whole=whole)
     arm = replace(arm_of(task, variant, trajectory), comparison=comparison)
     if comparison.verdict == "different":
         arm = replace(arm, causes=causes_of(task, variant, arm, base, settings))

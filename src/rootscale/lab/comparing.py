@@ -11,7 +11,6 @@ import numpy as np
 
 from rootscale._version import __version__
 from rootscale.format import show
-from rootscale.lab.checks import Judge
 from rootscale.lab.divergence import Divergence
 from rootscale.lab.result import Arm, Check
 from rootscale.logs import Aligned, Alignment, Log, align, as_logs
@@ -20,7 +19,7 @@ from rootscale.logs.one_run import conclusions
 from rootscale.logs.record import Array
 from rootscale.tolerance import Absolute, tolerance_to_json
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import compare as compare_trajectories
+from rootscale.verdict import Judge
 
 __all__ = ["compare"]
 
@@ -104,16 +103,7 @@ def _arm(
     label: str, base: Trajectory, other: Trajectory, side: int, aligned: Aligned, judge: Judge, whole: Trajectory | None
 ) -> Arm:
     """Return a side with its comparison, and with what can be concluded where there is no verdict."""
-    comparison = compare_trajectories(
-        base,
-        other,
-        list(base.names),
-        tolerance=judge.tolerance,
-        looks=judge.looks,
-        level=judge.level,
-        deciding=list(judge.decide_by or ()),
-        whole=whole,
-    )
+    comparison = replace(judge, decide_by=judge.decide_by or base.names).compare(base, other, whole=whole)
     said = [*comparison.notes, *conclusions(comparison, aligned.scatter[0], aligned.scatter[side])]
     if aligned.part and comparison.verdict == "same":
         end = show(float(base.times[-1])).replace(",", "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rootscale.format import show
-from rootscale.lab.checks import Judge, judged_arm
+from rootscale.lab.checks import judged_arm
 from rootscale.lab.comparing import compare as compare_logs
 from rootscale.lab.group import Spec, joined, rows_of
 from rootscale.lab.loop import read_log
@@ -26,7 +26,7 @@ from rootscale.lab.stopping import ClearlyDifferentError
 from rootscale.lab.store import Store
 from rootscale.logs import Alignment, Log, align, reached
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import FEWEST
+from rootscale.verdict import FEWEST, Judge
 
 __all__ = ["LoopWatch", "TaskWatch", "at_the_end"]
 

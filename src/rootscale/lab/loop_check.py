@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.lab.checks import Judge
 from rootscale.lab.comparing import compare
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
@@ -23,7 +22,7 @@ from rootscale.lab.variant import Variant
 from rootscale.logs import Alignment, Log
 from rootscale.noise import NOISE_SCALE
 from rootscale.stats import student_quantile
-from rootscale.verdict import FEWEST
+from rootscale.verdict import FEWEST, Judge
 
 __all__ = ["check_loop", "with_noise", "with_plan"]
 

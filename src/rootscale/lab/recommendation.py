@@ -87,7 +87,7 @@ def _safe(arms: Sequence[Arm], check: Check) -> Iterator[str]:
     start = f"from {check.made['checkpoint']} on" if "checkpoint" in check.made else start
     yield (
         f"{names} {'is' if len(arms) == 1 else 'are'} safe, {start}: the same as {check.base.label} within "
-        f"{tolerance_text(comparison.tolerance)} all along."
+        f"{tolerance_text(comparison.tolerance)}, on the way and at the end."
     )
 
 

@@ -16,10 +16,8 @@ from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import Comparison, Verdict
 
-__all__ = ["LOSSES", "Arm", "Check"]
+__all__ = ["Arm", "Check"]
 
-#: What a verdict rests on, if nothing else is asked for.
-LOSSES = ("train loss", "test loss")
 #: Trajectories that no check.json names are removed when they are this old, in seconds: a save may be under way.
 ABANDONED = 3600.0
 _RECORD = "check.json"

@@ -15,12 +15,11 @@ from rootscale.files import write_json
 from rootscale.lab import Arm, Check, Settings, Sweep
 from rootscale.lab.checks import arm_of
 from rootscale.lab.group import joined, rows_of
-from rootscale.lab.result import LOSSES
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import SEED_DEVIATION, Final, final_values
 from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import compare
+from rootscale.verdict import LOSSES, compare
 
 __all__ = [
     "Kept",

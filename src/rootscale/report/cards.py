@@ -84,9 +84,10 @@ def _gap(gap: Gap, tolerance: float, arm: Arm) -> Html:
     if math.isnan(largest.gap):
         return fill('<p class="gap">no gap of $name could be measured</p>', name=gap.name)
     return fill(
-        '<p class="gap"><b>$gap</b> largest gap: $name, at $at</p>$gauge'
+        '<p class="gap"><b>$gap</b> ($own) largest gap: $name, at $at</p>$gauge'
         '<p class="band">band $low to $high; tolerance ±$tolerance</p>',
         gap=words.percent(largest.gap),
+        own=typeset(gap.in_own_unit(largest.gap)),
         name=gap.name,
         at=words.place(largest.time, arm.trajectory),
         gauge=_gauge(largest, tolerance),

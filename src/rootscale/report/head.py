@@ -79,11 +79,14 @@ def _meaning(check: Check) -> Html:
         return fill("Nothing yet: $why.", why=words.too_few(check.others or (check.base,)))
     text = (
         "The mean curve of a run is held against that of the base at equal $clock. The distance, as a share of the "
-        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that no stretch of "
-        "the run is further off than the [[tolerance]], and no single time than twice it. [[different|Different]]: as "
-        "sure that some time is further off than the tolerance. [[undecided|Undecided]]: these seeds cannot tell."
+        "[[range]] of the base's curve, is the [[gap]]. $definition [[different|Different]]: as sure that the gap is "
+        "further off than the [[tolerance]] at some time. [[undecided|Undecided]]: these seeds cannot tell. $ranges"
     )
-    return fill(text, clock=words.clock_name(check.base.trajectory), level=words.percent(comparison.level))
+    definition = typeset(comparison.definition).replace("Same", "[[same|Same]]", 1)
+    return fill(
+        text.replace("$definition", definition), clock=words.clock_name(check.base.trajectory),
+        ranges=typeset(words.range_sentence(check, comparison)),
+    )  # fmt: skip
 
 
 def first_comparison(check: Check) -> Comparison | None:
@@ -101,12 +104,9 @@ def about_bands(check: Check) -> Html:
         "The wide [[band]] holds the true gap at all times and of all test functions that decide at once; the narrow "
         "one, at each time by itself, that averaged over the times around it (a tenth of all on either side). "
         "<b>Different</b>: the wide band leaves the tolerance entirely at some time. <b>Same</b>: the narrow band lies "
-        "within the tolerance at all times, and no single time is beyond twice it. <b>Undecided</b>: neither. A "
-        "verdict is wrong in at most $error of such comparisons$often. $alone",
-        error=words.percent(1 - comparison.level),
-        often=""
-        if comparison.looks == "once"
-        else ", however often seeds are added and the verdict is asked for again",
+        "within the tolerance at all times, no single time is beyond twice it, and the last is not beyond it. "
+        "<b>Undecided</b>: neither. $reliability $alone",
+        reliability=typeset(comparison.reliability),
         alone=alone if any(arm.verdict is None for arm in check.others) else "",
     )
 

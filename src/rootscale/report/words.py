@@ -13,13 +13,14 @@ import numpy as np
 from rootscale.format import few_digits, listed, plus_minus, typeset
 from rootscale.format import percent as format_percent
 from rootscale.gap import Gap, Largest
-from rootscale.lab.result import LOSSES, Arm, Check
+from rootscale.lab.result import Arm, Check
 from rootscale.lab.settings import Measure
 from rootscale.noise import NO_GRADIENT, NOISE_SCALE, Dominance, scale_curve
 from rootscale.pairing import Array
+from rootscale.pairing import window as pairing_window
 from rootscale.tolerance import tolerance_text
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import FEWEST, Comparison
+from rootscale.verdict import FEWEST, LOSSES, Comparison
 
 #: The words for the verdicts, in the order of the page; the last is for runs that were too few for one.
 VERDICTS = {"same": "Same", "different": "Different", "undecided": "Undecided", "unjudged": "Not judged"}
@@ -130,6 +131,26 @@ def place(time: float, trajectory: Trajectory) -> str:
     at = float(np.interp(time, trajectory.times, clock(trajectory)))
     unit = clock_unit(trajectory)
     return f"time {number(at)}" if unit is None else f"{number(at)} {unit}"
+
+
+def window(base: Arm) -> str:
+    """Return over which part of the run the base's range is taken."""
+    trajectory = base.trajectory
+    at = clock(trajectory)[pairing_window(trajectory)]
+    unit = clock_unit(trajectory)
+    return (
+        f"from {number(at[0])} to {number(at[-1])} {unit}" if unit else f"from time {number(at[0])} to {number(at[-1])}"
+    )
+
+
+def range_sentence(check: Check, comparison: Comparison) -> str:
+    """Return which range the gaps are shares of: its values, and where the base has them."""
+    parts = [
+        f"{gap.name} {few_digits(gap.range)} ({few_digits(gap.span[1])} to {few_digits(gap.span[0])})"
+        for gap in comparison.decisive
+        if math.isfinite(gap.span[0])
+    ]
+    return f"Range of {check.base.label}, {window(check.base)}: {listed(parts)}." if parts else ""
 
 
 def diverged(arm: Arm) -> str:
