@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
-from rootscale.lab import Check, compare
+from rootscale.lab import Table, compare
 from rootscale.noise import noise_cause
 from rootscale.report import render_page, write_page
 from rootscale.report.styles import STRIP, STYLES, WARM, style_of
@@ -441,7 +441,7 @@ def test_a_base_alone_has_no_verdict_and_what_was_not_measured_has_no_section():
     check = make_check()
     values = {name: value for name, value in check.base.trajectory.values.items() if name != "noise scale"}
     base = replace(check.base, trajectory=replace(check.base.trajectory, values=values))
-    parsed = Parsed(render_page(Check(check.task, base, (), 0, {})))
+    parsed = Parsed(render_page(Table(check.task, base, (), 0, {})))
     assert "Not judged: B = 4 was compared with nothing." in parsed.text
     assert "Noise scale and batch size" not in parsed.text
     assert "What was changed, and why" not in parsed.text

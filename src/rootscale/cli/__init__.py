@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from rootscale._version import __version__
-from rootscale.cli import checkpoint, compare, completion, convert, lab, report, reproduce, scale, theory
+from rootscale.cli import checkpoint, compare, completion, convert, lab, report, reproduce, scale, study, theory
 from rootscale.cli.cases import show_cases
 from rootscale.cli.parser import Parser
 
@@ -28,7 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rootscale {__version__}")
     parser.set_defaults(handler=lambda args: show_cases())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, title="commands")
-    for family in (scale, lab, compare, report, convert, checkpoint, reproduce, theory, completion):
+    for family in (scale, lab, compare, report, convert, checkpoint, study, reproduce, theory, completion):
         family.add_parsers(commands)
     return parser
 

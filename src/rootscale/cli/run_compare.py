@@ -16,7 +16,7 @@ from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_repo
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
 from rootscale.integrations.logs import read_logs
-from rootscale.lab import Arm, Check, Judge, compare
+from rootscale.lab import Judge, Result, Table, compare
 from rootscale.logs import Alignment, Log
 
 __all__ = ["handle_compare"]
@@ -75,7 +75,7 @@ def _common(paths: Sequence[str]) -> str:
     )
 
 
-def _show(found: Check, sides: Sequence[Sequence[Log]], console: Console) -> None:
+def _show(found: Table, sides: Sequence[Sequence[Log]], console: Console) -> None:
     runs = [f"{len(logs)} run{'s' * (len(logs) > 1)}" for logs in sides]
     others = ", ".join(f"{escape(arm.label)} ({n})" for arm, n in zip(found.others, runs[1:], strict=True))
     console.print(f"{others} compared with [bold]{escape(found.base.label)}[/] ({runs[0]}):\n")
@@ -87,7 +87,7 @@ def _show(found: Check, sides: Sequence[Sequence[Log]], console: Console) -> Non
     print_notes(found, console)
 
 
-def _said(arm: Arm) -> list[str]:
+def _said(arm: Result) -> list[str]:
     """Return what is behind a verdict: where the curves part, and notes."""
     from rootscale.report import words
 
@@ -95,7 +95,7 @@ def _said(arm: Arm) -> list[str]:
     return [text for text in (words.parts(arm), words.settles(arm)) if text] + list(arm.comparison.notes)
 
 
-def _as_json(found: Check) -> dict[str, object]:
+def _as_json(found: Table) -> dict[str, object]:
     """Return the result in JSON's types, without the curves themselves."""
     return {
         "verdict": found.verdict,
@@ -110,12 +110,12 @@ def _as_json(found: Check) -> dict[str, object]:
     }
 
 
-def _parting(arm: Arm) -> dict[str, object]:
+def _parting(arm: Result) -> dict[str, object]:
     assert arm.comparison is not None
     return {"parts_at": {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}}
 
 
-def _draw(found: Check, args: argparse.Namespace, console: Console) -> None:
+def _draw(found: Table, args: argparse.Namespace, console: Console) -> None:
     for kind, folder in (("png", args.png), ("pdf", args.pdf)):
         if folder is not None:
             from rootscale.report import draw_figures

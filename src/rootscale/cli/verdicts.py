@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as Grid
 
 from rootscale.format import percent
-from rootscale.lab import Check
+from rootscale.lab import Table
 from rootscale.report.words import range_sentence
 
 __all__ = ["EXIT", "print_notes", "print_verdicts", "write_report"]
@@ -19,12 +19,12 @@ EXIT = {"same": 0, "different": 1, "undecided": 3}
 _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
-def print_verdicts(found: Check, console: Console) -> None:
+def print_verdicts(found: Table, console: Console) -> None:
     """Print the verdict on each arm as a table, and what its words mean."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     open_ones = any(arm.verdict == "undecided" for arm in found.others)
-    more = ["seeds that would decide"] if open_ones else []
-    for column in ("", "verdict", "n", "largest gap, with its band", "in its own unit", *more):
+    more = ["seeds needed"] if open_ones else []
+    for column in ("", "verdict", "n", "largest gap, with its band", "absolute", *more):
         table.add_column(column, overflow="fold")
     for arm in found.others:
         assert arm.comparison is not None
@@ -49,13 +49,13 @@ def print_verdicts(found: Check, console: Console) -> None:
     console.print(escape(range_sentence(found, comparison)))
 
 
-def print_notes(found: Check, console: Console) -> None:
+def print_notes(found: Table, console: Console) -> None:
     """Print how the logs were read, where runs were compared by them."""
     for note in found.made.get("notes", ()):
         console.print(f"[dim]  {escape(note)}[/]", soft_wrap=True)
 
 
-def write_report(found: Check, path: Path, console: Console) -> None:
+def write_report(found: Table, path: Path, console: Console) -> None:
     """Write the report and say where it is; or why there is none, which takes nothing from the verdict."""
     try:
         from rootscale.report import write_page

@@ -1,30 +1,29 @@
-"""The check, of a task or of a training loop of the user's own."""
+"""The check of a task or of a training loop, and of logs: studies with a name for what most people ask."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rootscale.lab.checks import as_variants, check_task, refuse, settings_of
-from rootscale.lab.execute import Execute, default_executor, limited
+from rootscale.format import show
+from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
-from rootscale.lab.loop_check import check_loop
-from rootscale.lab.result import Arm, Check
+from rootscale.lab.loop_runs import LoopSpec
+from rootscale.lab.observe import Observer
+from rootscale.lab.result import Table
 from rootscale.lab.rounds import Rounds
-from rootscale.lab.settings import SHARE, Measure, Setup
-from rootscale.lab.stopping import Deadline
-from rootscale.lab.store import Store, as_store
-from rootscale.lab.sweeps import Observer, kept
+from rootscale.lab.settings import SHARE, Measure, Settings, Setup, grid
+from rootscale.lab.store import Store
+from rootscale.lab.study import Arm, Study, need_seeds
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
-from rootscale.logs import Alignment
+from rootscale.logs import Alignment, as_logs
 from rootscale.verdict import Judge
 
-__all__ = ["check"]
+__all__ = ["as_variants", "check", "compare", "measured_on", "settings_of", "study_of"]
 
 _MEASURE, _SETUP, _JUDGE, _ALIGNMENT = Measure(share=SHARE), Setup(), Judge(), Alignment()
 
@@ -44,7 +43,7 @@ def check(
     execute: Execute | None = None,
     store: Store | str | Path | None = None,
     observe: Observer | None = None,
-) -> Check:
+) -> Table:
     """Run a task, or a loop of your own, as it is and in other ways, and decide whether the runs are the same.
 
     ``check(task, [4, 16])`` compares the batch size of the base with 4 and 16 times as much.
@@ -68,44 +67,116 @@ def check(
             stopped is resumed. None keeps nothing.
         observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
     """
-    tried, rounds, watcher = as_variants(variants), Rounds.of(seeds, budget), observe or Observer()
-    look: Callable[..., Check]
+    need_seeds(Rounds.of(seeds, budget).first)
+    study = study_of(
+        task, as_variants(variants), switch_at, stop, measure=measure, setup=setup, judge=judge, alignment=alignment
+    )
+    return replace(study, seeds=seeds).run(store, execute, observe, budget)
+
+
+def study_of(
+    task: Task | Loop,
+    variants: Sequence[Variant],
+    switch_at: int | str | Path = 0,
+    stop: int | None = None,
+    *,
+    measure: Measure = _MEASURE,
+    setup: Setup = _SETUP,
+    judge: Judge = _JUDGE,
+    alignment: Alignment = _ALIGNMENT,
+) -> Study:
+    """Return the study that compares a task, or a loop, with variants of itself; `check` has the arguments."""
+    ways = [Variant(), *variants]
     if isinstance(task, Loop):
         how = replace(alignment, metrics=tuple(judge.decide_by or alignment.metrics), points=measure.points)
         how = how if stop is None else replace(how, stop=float(stop))
-        look = partial(check_loop, task, checkpoint=_checkpoint(switch_at), alignment=how)
-    elif isinstance(switch_at, int):
-        refuse(task, tried, rounds.first, judge)
-        look = partial(check_task, task, settings=settings_of(task, tried, switch_at, stop, measure, setup))
-    else:
+        arms = [Arm(LoopSpec(task, way).label, task, way) for way in ways]
+        return Study(task.name, arms, judge=judge, alignment=how, checkpoint=_checkpoint(switch_at))
+    if not isinstance(switch_at, int):
         raise ValueError(f"switch_at of a Task is a number of samples, got {switch_at!r}; a path is for a Loop")
-    with kept(as_store(store)) as place:
+    arms = [Arm(way.label(task.plan), task, way) for way in ways]
+    settings = settings_of(task, variants, switch_at, stop, measure, setup)
+    return Study(task.name, arms, judge=judge, settings=settings)
 
-        def compared(some: Sequence[Variant], numbers: Sequence[int], within: Deadline) -> tuple[Check, list[Arm]]:
-            workers = limited(execute or default_executor(setup.device), within)
-            found = look(some, numbers, judge=judge, execute=workers, store=place, observe=watcher)
-            return found, list(found.others)
 
-        found, arms = rounds.run(tried, compared, watcher.note)
-        found = replace(found, others=tuple(arms))
-        found = replace(found, made={**found.made, **_spent(found)})
-        found.save(place.folder)
+def compare(
+    base: Any,
+    *others: Any,
+    names: Sequence[str] = (),
+    alignment: Alignment | None = None,
+    judge: Judge = _JUDGE,
+    paired: bool = False,
+    task: str = "",
+    command: str = "",
+) -> Table:
+    """Compare runs by what they logged: are the others the same as the base, within a tolerance?
+
+    >>> import numpy as np
+    >>> rng, x = np.random.default_rng(0), np.linspace(1_000, 50_000, 50)
+    >>> loss = 0.5 + np.exp(-x / 10_000)
+    >>> base = {"samples": x, "loss": loss + 0.004 * rng.normal(size=(4, 50))}
+    >>> other = {"samples": x, "loss": loss + 0.15 + 0.004 * rng.normal(size=(4, 50))}
+    >>> compare(base, other).verdict
+    'different'
+
+    Args:
+        base: the runs of the base, one or many: dicts of arrays, lists of rows, DataFrames, trajectories, or logs that
+            `rootscale.integrations.logs.read_logs` read; `rootscale.logs.as_logs` has the whole list.
+        others: those they are compared with, each side like the base.
+        names: of the base and of the others, for legends.
+        alignment: clock, metrics, batch sizes, smoothing and grid.
+        judge: what makes runs the same; ``decide_by`` names metrics, and None is all that are compared.
+        paired: whether the runs of all sides share seeds in the order in which they are given: the first of each with
+            the first, and so on.
+        task: what the whole is called.
+        command: what is recorded as the command that made it.
+
+    Returns:
+        A `Table`, as `rootscale.lab.check` makes one: it can be saved, and `rootscale.report` makes a page of it.
+        Its results have no plans, and ``made["notes"]`` says how the logs were read.
+    """
+    if not others:
+        raise ValueError("nothing to compare with: give at least one other side, compare(base, other)")
+    numbered = ["other"] if len(others) == 1 else [f"other {i + 1}" for i in range(len(others))]
+    labels = list(names) or ["base", *numbered]
+    if len(labels) != 1 + len(others) or len(set(labels)) != len(labels):
+        raise ValueError(f"names must be {1 + len(others)} different ones, the base first; got {labels}")
+    arms = [Arm(label, as_logs(label, some)) for label, some in zip(labels, (base, *others), strict=True)]
+    study = Study(task or " and ".join(labels), arms, judge=judge, alignment=alignment or Alignment(), paired=paired)
+    return study.table(arms, (), Store(Path()), command)
+
+
+def as_variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
+    """Return what differs from the plan itself, each once; numbers are kappas."""
+    made = [one if isinstance(one, Variant) else Variant(Fraction(one)) for one in given]
+    found = [variant for variant in dict.fromkeys(made) if variant != Variant()]
+    if not found:
+        raise ValueError(
+            "nothing to compare: give a batch size that is not the plan's (a kappa, or a Variant), or an ell of SVAG"
+        )
     return found
 
 
-def _spent(found: Check) -> dict[str, Any]:
-    """Return the seconds of all runs, and the share of them that was measuring, as far as the runs say.
+def settings_of(
+    task: Task, tried: Sequence[Variant], switch_at: int, stop: int | None, measure: Measure, setup: Setup
+) -> Settings:
+    """Return the settings of all runs, on a grid that suits every batch size."""
+    sizes = [int(Fraction(task.plan.batch_size.total) * kappa) for v in (Variant(), *tried) for kappa in v.kappas]
+    total = task.plan.samples
+    assert total is not None
+    stop = int(total) if stop is None else stop
+    if not 0 < stop <= total:
+        raise ValueError(f"stop must lie in the run of {show(total)} samples, got {stop}")
+    if not 0 <= switch_at < stop:
+        raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
+    switch_at = switch_at // sizes[0] * sizes[0]
+    measure = measured_on(task, measure, stop - switch_at)
+    return Settings(grid(stop, measure.points, switch_at, sizes), switch_at, measure, setup)
 
-    Loops of the user's do not, and runs of older versions know no share.
-    """
-    arms = (found.base, *found.others)
-    known = [one.meta for one in (*(arm.trajectory for arm in arms), found.warm) if one is not None]
-    if not all("seconds" in meta for meta in known):
-        return {}
-    seconds = sum(float(meta["seconds"]) for meta in known)
-    measuring = [float(meta["measuring"]) for meta in known if "measuring" in meta]
-    share = round(sum(measuring) / seconds, 3) if seconds and len(measuring) == len(known) else None
-    return {"seconds": round(seconds, 1), "measuring": share}
+
+def measured_on(task: Task, measure: Measure, trained: int) -> Measure:
+    """Return what is measured along a run of so many samples."""
+    return measure.fitted(trained, len(task.train), 0 if task.test is None else len(task.test))
 
 
 def _checkpoint(switch_at: int | str | Path) -> str | None:

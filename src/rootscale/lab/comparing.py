@@ -1,116 +1,79 @@
-"""Runs that were made elsewhere, compared by their logs: the verdict of the check, without its runs."""
+"""Logs as trajectories that can be compared: aligned, without copies, and NaN from where a run has diverged."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
-from rootscale._version import __version__
 from rootscale.format import show
 from rootscale.lab.divergence import Divergence
-from rootscale.lab.result import Arm, Check
-from rootscale.logs import Aligned, Alignment, Log, align, as_logs
+from rootscale.logs import Aligned, Alignment, Log, align
 from rootscale.logs.metrics import is_loss
 from rootscale.logs.one_run import conclusions
 from rootscale.logs.record import Array
-from rootscale.tolerance import Absolute, tolerance_to_json
+from rootscale.tolerance import Absolute
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import Judge
+from rootscale.verdict import Comparison, Judge
 
-__all__ = ["compare"]
-
-_JUDGE = Judge()
+__all__ = ["Logged", "logged"]
 
 
-def compare(
-    base: Any,
-    *others: Any,
-    names: Sequence[str] = (),
-    alignment: Alignment | None = None,
-    judge: Judge = _JUDGE,
-    paired: bool = False,
-    task: str = "",
-    command: str = "",
-    whole: Trajectory | None = None,
-) -> Check:
-    """Compare runs by what they logged: are the others the same as the base, within a tolerance?
+class Asked(Protocol):
+    """What a study asks of logs."""
 
-    >>> import numpy as np
-    >>> rng, x = np.random.default_rng(0), np.linspace(1_000, 50_000, 50)
-    >>> loss = 0.5 + np.exp(-x / 10_000)
-    >>> base = {"samples": x, "loss": loss + 0.004 * rng.normal(size=(4, 50))}
-    >>> other = {"samples": x, "loss": loss + 0.15 + 0.004 * rng.normal(size=(4, 50))}
-    >>> compare(base, other).verdict
-    'different'
+    @property
+    def alignment(self) -> Alignment:
+        """Clock, metrics, batch sizes, smoothing and grid."""
+
+    @property
+    def judge(self) -> Judge:
+        """What makes runs the same."""
+
+    @property
+    def paired(self) -> bool:
+        """Whether the runs of all sides share seeds in the order in which they are given."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Logs of all sides as trajectories on one grid, the base first.
 
     Args:
-        base: the runs of the base, one or many: dicts of arrays, lists of rows, DataFrames, trajectories, or logs that
-            `rootscale.integrations.logs.read_logs` read; `rootscale.logs.as_logs` has the whole list.
-        others: those they are compared with, each side like the base.
-        names: of the base and of the others, for legends.
-        alignment: clock, metrics, batch sizes, smoothing and grid.
-        judge: what makes runs the same; ``decide_by`` names metrics, and None is all that are compared.
-        paired: whether the runs of all sides share seeds in the order in which they are given: the first of each with
-            the first, and so on.
-        task: what the whole is called.
-        command: what is recorded as the command that made it.
-        whole: the base to its end, on the same clock, where the first part of the runs is compared: its range is the
-            unit of the gap.
-
-    Returns:
-        A `Check`, as `rootscale.lab.check` makes one: it can be saved, and `rootscale.report` makes a page of it.
-        Its arms have no plans, and ``made["notes"]`` says how the logs were read.
+        trajectories: of each side.
+        aligned: how they were aligned.
+        notes: what a reader should know, each in a sentence.
     """
-    if not others:
-        raise ValueError("nothing to compare with: give at least one other side, compare(base, other)")
-    labels = list(names) or [
-        "base",
-        *(("other",) if len(others) == 1 else [f"other {i + 1}" for i in range(len(others))]),
+
+    trajectories: tuple[Trajectory, ...]
+    aligned: Aligned
+    notes: tuple[str, ...]
+
+    def concluded(self, comparison: Comparison, side: int) -> Comparison:
+        """Return a comparison with what can be concluded where there is no verdict, and where a run ends early."""
+        aligned = self.aligned
+        said = [*comparison.notes, *conclusions(comparison, aligned.scatter[0], aligned.scatter[side])]
+        if aligned.part and comparison.verdict == "same":
+            end = show(float(self.trajectories[0].times[-1])).replace(",", "")
+            said.append(
+                f"the same up to there: {aligned.part}. Leave that run out, or ask about this part with --stop {end}"
+            )
+        return replace(comparison, notes=tuple(said), partial=bool(aligned.part))
+
+
+def logged(labels: Sequence[str], given: Sequence[Sequence[Log]], asked: Asked) -> Logged:
+    """Return logs as trajectories; copies are left out, and runs that have diverged are NaN from there on."""
+    sides = _paired(given, labels) if asked.paired else [_once(logs) for logs in given]
+    aligned = align(sides, asked.alignment)
+    _need_fractions(aligned, asked.judge)
+    runs = tuple(_without_diverged(trajectory) for trajectory in aligned.trajectories)
+    copies = [note for label, *some in zip(labels, given, sides, strict=True) for note in _copies(label, *some)]
+    strange = [
+        note for label, one in zip(labels, runs, strict=True) for note in (*_stuck(label, one), *_equal(label, one))
     ]
-    if len(labels) != 1 + len(others) or len(set(labels)) != len(labels):
-        raise ValueError(f"names must be {1 + len(others)} different ones, the base first; got {labels}")
-    given = [as_logs(label, some) for label, some in zip(labels, (base, *others), strict=True)]
-    sides = _paired(given, labels) if paired else [_once(logs) for logs in given]
-    aligned = align(sides, alignment)
-    _need_fractions(aligned, judge)
-    runs = [_without_diverged(trajectory) for trajectory in aligned.trajectories]
-    arms = tuple(_arm(label, runs[0], one, i + 1, aligned, judge, whole) for i, (label, one) in enumerate(
-        zip(labels[1:], runs[1:], strict=True)))  # fmt: skip
-    made = {
-        **({"command": command} if command else {}),
-        "versions": {"rootscale": __version__, "numpy": np.__version__},
-        "date": time.strftime("%Y-%m-%d"),
-        "tolerance": tolerance_to_json(judge.tolerance),
-        "level": judge.level,
-        "notes": [
-            *aligned.notes,
-            *(note for label, *some in zip(labels, given, sides, strict=True) for note in _copies(label, *some)),
-            *(
-                note
-                for label, one in zip(labels, runs, strict=True)
-                for note in (*_stuck(label, one), *_equal(label, one))
-            ),
-        ],
-    }
-    return Check(task or " and ".join(labels), Arm(labels[0], "base", None, None, runs[0]), arms, 0, made)
-
-
-def _arm(
-    label: str, base: Trajectory, other: Trajectory, side: int, aligned: Aligned, judge: Judge, whole: Trajectory | None
-) -> Arm:
-    """Return a side with its comparison, and with what can be concluded where there is no verdict."""
-    comparison = replace(judge, decide_by=judge.decide_by or base.names).compare(base, other, whole=whole)
-    said = [*comparison.notes, *conclusions(comparison, aligned.scatter[0], aligned.scatter[side])]
-    if aligned.part and comparison.verdict == "same":
-        end = show(float(base.times[-1])).replace(",", "")
-        said.append(
-            f"the same up to there: {aligned.part}. Leave that run out, or ask about this part with --stop {end}"
-        )
-    return Arm(label, "log", None, None, other, replace(comparison, notes=tuple(said), partial=bool(aligned.part)))
+    return Logged(runs, aligned, (*aligned.notes, *copies, *strange))
 
 
 def _once(logs: Sequence[Log]) -> list[Log]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rootscale.format import listed, show, typeset
-from rootscale.lab import Check
+from rootscale.lab import Table
 from rootscale.lab.recommendation import recommend
 from rootscale.report import words
 from rootscale.report.html import Html, fill, icon, swatch
@@ -13,7 +13,7 @@ from rootscale.verdict import Comparison
 __all__ = ["about_bands", "advice", "first_comparison", "reading", "setting", "verdict_boxes"]
 
 
-def verdict_boxes(check: Check) -> list[Html]:
+def verdict_boxes(check: Table) -> list[Html]:
     nothing = f": {typeset(check.base.label)} was compared with nothing"
     found = words.sentences(check) or [words.Sentence("unjudged", nothing, ())]
     return [
@@ -34,7 +34,7 @@ def verdict_boxes(check: Check) -> list[Html]:
     ]  # fmt: skip
 
 
-def advice(check: Check) -> Html:
+def advice(check: Table) -> Html:
     """What to do, where there is a verdict."""
     found = recommend(check)
     if not found:
@@ -46,7 +46,7 @@ def advice(check: Check) -> Html:
     )
 
 
-def reading(check: Check) -> list[Html]:
+def reading(check: Table) -> list[Html]:
     """What was compared and what the verdict means, for readers who have not read the paper."""
     return [
         fill("<dt>$question</dt><dd>$answer</dd>", question=question, answer=answer)
@@ -58,7 +58,7 @@ def reading(check: Check) -> list[Html]:
     ]
 
 
-def _runs(check: Check) -> Html:
+def _runs(check: Table) -> Html:
     seeds, count = check.base.trajectory.replicas, len(check.others)
     start = "is changed at the [[switch]]" if check.switch_at else "is changed from its start"
     what = "was read from a log" if check.base.plan is None else start
@@ -72,7 +72,7 @@ def _runs(check: Check) -> Html:
     )
 
 
-def _meaning(check: Check) -> Html:
+def _meaning(check: Table) -> Html:
     """What was held against what, and how sure the verdict is; where there is none, what it would need."""
     comparison = first_comparison(check)
     if comparison is None:
@@ -89,12 +89,12 @@ def _meaning(check: Check) -> Html:
     )  # fmt: skip
 
 
-def first_comparison(check: Check) -> Comparison | None:
+def first_comparison(check: Table) -> Comparison | None:
     """Return a comparison that has a verdict."""
     return next((arm.comparison for arm in check.others if arm.comparison and arm.verdict), None)
 
 
-def about_bands(check: Check) -> Html:
+def about_bands(check: Table) -> Html:
     """What the bands of the gaps are."""
     comparison = first_comparison(check)
     alone = "The gap of runs that were not judged is that of their means, without a band."
@@ -111,7 +111,7 @@ def about_bands(check: Check) -> Html:
     )
 
 
-def setting(check: Check) -> list[Html]:
+def setting(check: Table) -> list[Html]:
     comparison = first_comparison(check)
     seeds = check.base.trajectory.replicas
     facts = [f"base: {typeset(check.base.label)}", f"{seeds} seed{'s' * (seeds != 1)}"]
