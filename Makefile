@@ -116,6 +116,7 @@ bench-language: $(READY)
 # Every figure and table of results/ from the stored data.
 results: $(READY)
 	$(BIN)/python -m rootscale.paper.results --pages build/results
+	$(BIN)/python experiments/results.py --pages build/results
 
 # The data of docs/calculator from the tables of the package.
 calculator: $(READY)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from rootscale import Adam, BatchSize, Plan
 from rootscale.files import write_json
-from rootscale.lab import Check, Deadline, Forked, Judge, Measure, Observer, Store, Task, UnfinishedError, check
+from rootscale.lab import Deadline, Forked, Judge, Measure, Observer, Store, Table, Task, UnfinishedError, check
 from rootscale.lab.provenance import environment
 from rootscale.lab.settings import SHARE
 
@@ -89,7 +89,7 @@ def processor_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def timed(steps: int, before: bool, folder: Path, deadline: Deadline) -> tuple[Check, float]:
+def timed(steps: int, before: bool, folder: Path, deadline: Deadline) -> tuple[Table, float]:
     """Return what a check found and the seconds of the processor that it took.
 
     Raises:

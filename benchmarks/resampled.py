@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rootscale.bands import pooled_se
-from rootscale.compare.result import LOSSES
-from rootscale.lab import Check
+from rootscale.lab import Table
 from rootscale.pairing import pair_runs, window
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import LOSSES
 
 __all__ = ["CASES", "Process", "fitted", "trajectories"]
 
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], int | None]] = {
 def fitted(case: str) -> Process:
     """Return the process of a case."""
     folder, labels, tail = CASES[case]
-    check = Check.load(RESULTS / folder)
+    check = Table.load(RESULTS / folder)
     base = check.base.trajectory
     part = window(base)
     curve = np.stack([base.values[name][:, part].mean(0) for name in LOSSES])

@@ -30,7 +30,6 @@ from rich.table import Table
 
 from rootscale.cli.console import make_console
 from rootscale.cli.watching import observing
-from rootscale.compare.result import LOSSES
 from rootscale.files import whole, write_json
 from rootscale.format import plus_minus
 from rootscale.lab import Forked, Here, Settings, Setup, Task, Variant, grid, sweep
@@ -38,7 +37,7 @@ from rootscale.lab.provenance import environment
 from rootscale.paper.tasks import digits
 from rootscale.stats import binomial_limit
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import compare
+from rootscale.verdict import LOSSES, compare
 
 TOLERANCE = 0.05
 VERDICTS = ("same", "undecided", "different")

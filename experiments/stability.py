@@ -42,7 +42,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rootscale import Adam, BatchSize, Plan
 from rootscale.files import whole
-from rootscale.lab import Measure, Run, Settings, Task, Variant, grid
+from rootscale.lab import Measure, Settings, Task, Trial, Variant, grid
 from rootscale.lab.task import Tensors
 from rootscale.paper import tasks
 from rootscale.paper.data import cifar10
@@ -173,9 +173,9 @@ class History:
         sums[p] = sums[p].add_(value) if p in sums else value.clone()
 
 
-def before_the_switch(task: Task, seed: int, start: int) -> tuple[Run, History]:
+def before_the_switch(task: Task, seed: int, start: int) -> tuple[Trial, History]:
     """Return the run of a seed up to the switch."""
-    run, history = Run(task, Variant(), [seed], Settings(grid=(0, start), measure=Measure(noise=False))), History()
+    run, history = Trial(task, Variant(), [seed], Settings(grid=(0, start), measure=Measure(noise=False))), History()
     last = start / float(task.plan.batch_size.total) - WINDOW
     hook = None
     with torch.random.fork_rng():
@@ -188,7 +188,7 @@ def before_the_switch(task: Task, seed: int, start: int) -> tuple[Run, History]:
     return run, history
 
 
-def curvatures(task: Task, run: Run, history: History, size: int, seed: int) -> dict[str, Stability]:
+def curvatures(task: Task, run: Trial, history: History, size: int, seed: int) -> dict[str, Stability]:
     """Return ``eta h`` with ``D`` from the second moment of now, and with three other readings of it."""
     learner: Any = run.learner
     model, optimizer = learner.nets.model, learner.optimizer
@@ -274,7 +274,7 @@ def trial(net: str, betas: str, seed: int, folder: Path, data: str | None) -> st
     same: dict[str, str] = {}
 
     def keep(label: str, variant: Variant) -> None:
-        made = Run(task, variant, [seed], settings, state).finish()
+        made = Trial(task, variant, [seed], settings, state).finish()
         curve = np.full(len(settings.grid), np.nan, np.float32)
         curve[: made.values[chosen.function].shape[1]] = made.values[chosen.function][0]
         curves[label] = curve

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rootscale.cli import main
-from rootscale.compare import Check
+from rootscale.lab import Table
 
 
 def write_side(folder, runs, shift=0.0, seed=0, size=16, steps=100, noise=0.01):
@@ -109,7 +109,7 @@ def test_report_figures_and_result_are_written(logs, tmp_path, capsys):
     assert main(words) == 1
     assert "read from logs, aligned on samples" in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert (tmp_path / "png" / "loss.png").stat().st_size > 10_000
-    assert Check.load(tmp_path / "kept").verdict == "different"
+    assert Table.load(tmp_path / "kept").verdict == "different"
     assert main(["report", str(tmp_path / "kept"), "-o", str(tmp_path / "again.html")]) == 0
 
 

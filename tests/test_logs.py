@@ -428,11 +428,11 @@ def test_what_is_no_run_is_refused_in_words():
 
 
 def test_a_comparison_is_saved_and_read_as_a_check(tmp_path):
-    from rootscale.compare import Check
+    from rootscale.lab import Table
     from rootscale.report import render_page
 
     found = compare(side(), side(seed=1, shift=0.3), names=("B = 4", "B = 16"))
-    again = Check.load(found.save(tmp_path / "kept"))
+    again = Table.load(found.save(tmp_path / "kept"))
     assert again.verdict == "different"
     assert again.base.plan is None
     with pytest.raises(ValueError, match="'B = 16' was read from a log and has no plan"):

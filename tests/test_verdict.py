@@ -14,7 +14,7 @@ from rootscale.bands import averaged
 from rootscale.gap import Gap, gaps
 from rootscale.looks import LOOKS
 from rootscale.pairing import Sample
-from rootscale.stats import binomial_limit, fisher_exact, student_log_tail, student_of_log_tail, student_quantile
+from rootscale.stats import barnard_exact, binomial_limit, student_log_tail, student_of_log_tail, student_quantile
 from rootscale.tolerance import parse_tolerance, tolerance_text
 from rootscale.trajectory import Estimate, Trajectory
 from rootscale.verdict import Absolute, Comparison, compare
@@ -228,6 +228,45 @@ def test_a_gap_on_the_edge_is_called_the_same_in_at_most_5_of_100_cases(count, s
     assert wrong / repeats < 0.05 + 3 * math.sqrt(0.05 * 0.95 / repeats)
 
 
+def late(rng: np.random.Generator, size: float) -> tuple[Trajectory, Trajectory]:
+    """Pairs whose gap is that many tolerances at the last time, and none before; new scatter at every time."""
+    noise = 0.01 * rng.standard_normal((4, len(TIMES)))
+    at = np.zeros(len(TIMES))
+    at[-1] = size * 0.05
+    seeds = {"seeds": list(range(4))}
+    curve = np.broadcast_to(CURVE, noise.shape)
+    return Trajectory(TIMES, {"loss": curve}, meta=seeds), Trajectory(TIMES, {"loss": curve + at + noise}, meta=seeds)
+
+
+@pytest.mark.parametrize("over", ["curve", "end"])
+@pytest.mark.parametrize("size", [1.01, 1.4, 1.8])
+def test_a_gap_at_the_end_alone_is_not_the_same(size, over) -> None:
+    rng = np.random.default_rng(28)
+    verdicts = [compare(*late(rng, size), looks="once", over=over, resamples=400).verdict for _ in range(100)]
+    assert verdicts.count("same") / 100 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 100)
+
+
+def test_a_judge_of_the_end_does_not_ask_for_the_way() -> None:
+    rng = np.random.default_rng(29)
+    base, other = pair(rng, 8, noise=0.002)
+    way = other.values["loss"] + 0.5 * (np.arange(len(TIMES)) == 8)
+    bump = with_values(other, loss=way)
+    assert compare(base, bump).verdict == "different"
+    found = compare(base, bump, over="end")
+    assert (found.verdict, found.end, found.seeds_needed) == ("same", "same", None)
+    assert compare(*pair(rng, 8, gap=0.2, noise=0.002), over="end").verdict == "different"
+    assert Comparison.from_dict(json.loads(json.dumps(found.to_dict()))).over == "end"
+
+
+def test_two_pairs_share_the_error_among_the_functions_that_decide() -> None:
+    """A single deviation is one direction: all functions look like one, and each gets a third of the error."""
+    rng, seeds = np.random.default_rng(11), {"seeds": [0, 1]}
+    base = Trajectory(TIMES[:2], {name: np.array([[1.0, 0.0]] * 2) for name in SCALES}, meta=seeds)
+    noise = {name: base.values[name] + rng.standard_normal((2, 1)) * [0.0, 0.1] for name in SCALES}
+    result = compare(base, Trajectory(TIMES[:2], noise, meta=seeds), resamples=100_000, looks="once")
+    assert result.critical == pytest.approx(stats.t.ppf(1 - 0.05 / 6, 1), rel=0.05)
+
+
 def test_scatter_that_is_new_at_every_time_is_averaged_away_and_scatter_that_lasts_is_not() -> None:
     rng, found = np.random.default_rng(27), {}
     for name, shape in (("new", (8, len(TIMES))), ("lasting", (8, 1))):
@@ -236,8 +275,10 @@ def test_scatter_that_is_new_at_every_time_is_averaged_away_and_scatter_that_las
             base, _ = pair(rng, 8)
             noise = 0.05 * SCALES["loss"] * rng.standard_normal(shape)
             verdicts.append(compare(base, with_values(base, loss=base.values["loss"] + noise), ["loss"], resamples=400))
-        found[name] = [one.verdict for one in verdicts].count("same")
+        found[name] = [bool(one.gaps["loss"].within(0.05)[:-1].all()) for one in verdicts].count(True)
+        found[f"{name}, end"] = [one.end for one in verdicts].count("same")
     assert found["new"] > 14 > 7 > found["lasting"], found
+    assert found["new, end"] < 8, found  # the last time stands for itself
 
 
 def test_a_run_is_averaged_over_the_times_before_it_diverged() -> None:
@@ -450,10 +491,10 @@ def test_the_limit_of_a_rate_is_clopper_and_pearsons() -> None:
 # --- divergence
 
 
-def test_fishers_test_is_scipys() -> None:
-    for a, n, b, m in ((3, 8, 0, 8), (5, 8, 0, 8), (1, 6, 7, 9), (0, 4, 0, 4), (4, 16, 2, 5)):
-        expected = stats.fisher_exact([[a, n - a], [b, m - b]]).pvalue
-        assert fisher_exact((a, b), (n, m)) == pytest.approx(expected, rel=1e-12)
+def test_barnards_test_is_scipys() -> None:
+    for a, n, b, m in ((3, 8, 0, 8), (5, 8, 0, 8), (1, 6, 7, 9), (0, 4, 0, 4), (4, 16, 2, 5), (4, 4, 0, 4)):
+        expected = stats.barnard_exact([[a, b], [n - a, m - b]]).pvalue
+        assert barnard_exact((a, b), (n, m)) == pytest.approx(expected, rel=1e-4)
 
 
 def test_more_divergence_on_one_side_prevents_the_same() -> None:
@@ -463,18 +504,22 @@ def test_more_divergence_on_one_side_prevents_the_same() -> None:
     assert result.diverged == (2, 0)
     assert {gap.verdict for gap in result.gaps.values()} == {"same"}
     assert result.verdict == "undecided"
-    assert result.seeds_needed == 32  # 8 of 32 against 0: p = 0.005; 6 of 24: 0.02, and a look may spend 0.008
-    assert compare(base, diverge(other, 2), looks="once").seeds_needed == 20  # 5 of 20: p = 0.047; 4 of 19: 0.11
+    needed_of = {"any": 32, "once": 16}
+    for looks, level in (("any", 0.05 / 6), ("once", 0.05)):
+        needed, lost = compare(base, diverge(other, 2), looks=looks).seeds_needed, round(needed_of[looks] / 4)
+        assert needed == needed_of[looks]
+        assert stats.barnard_exact([[lost, 0], [needed - lost, needed]]).pvalue < level
     assert "2 of 8 runs of the other and 0 of 8 of the base diverged" in result.notes[0]
 
 
-def test_runs_that_all_diverge_are_forecast_by_that() -> None:
+def test_four_of_four_runs_that_diverge_are_different_and_three_of_three_are_forecast() -> None:
     base, other = pair(np.random.default_rng(40), 4, noise=0.001)
-    result = compare(base, diverge(other, 4))
-    assert result.verdict == "undecided"
-    assert result.seeds_needed == 6  # 6 of 6 against 0: p = 0.002; 5 of 5: 0.008, and a look may spend 0.008
-    six = pair(np.random.default_rng(40), 6, noise=0.001)
-    assert compare(six[0], diverge(six[1], 6)).verdict == "different"
+    assert compare(base, diverge(other, 4)).verdict == "different"  # p = 2 / 2^8, and a look may spend 0.05 / 6
+    assert compare(diverge(base, 4), other).verdict == "different"
+    assert compare(base, diverge(other, 3)).verdict == "undecided"
+    three = pair(np.random.default_rng(40), 3, noise=0.001)
+    result = compare(three[0], diverge(three[1], 3))
+    assert (result.verdict, result.seeds_needed) == ("undecided", 4)
 
 
 def test_much_more_divergence_on_one_side_is_different() -> None:
@@ -703,7 +748,10 @@ def test_a_comparison_as_text_has_a_line_for_each_function() -> None:
         row = next(line for line in text.splitlines() if line.strip().startswith(name))
         assert str(gap) in row
         assert str(gap).startswith(f"{name}: {gap.verdict}")
-        assert f"largest gap {100 * gap.judged.gap:+.1f} % of" in row
+        own = gap.in_own_unit(gap.judged.gap)
+        assert f"largest gap {100 * gap.judged.gap:+.1f} % ({own}) of the base curve's range (" in row
+        assert float(gap.in_own_unit(gap.judged.gap)) == pytest.approx(gap.judged.gap * gap.range, rel=0.01)
+        assert gap.span[1] - gap.span[0] == gap.range == np.ptp(base[name].mean)
         assert str(gap.seeds_needed or "") in row
 
 

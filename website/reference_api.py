@@ -52,7 +52,9 @@ PARTS = {
         "Gaps and verdicts",
         "What runs are compared by: curves, the gap of two sets of them, its bands, the verdict. Without torch. "
         "[The verdict](../../verdict.md) explains.",
-        tuple(f"rootscale.{name}" for name in ("trajectory", "gap", "bands", "tolerance", "verdict", "compare", "noise")),
+        tuple(
+            f"rootscale.{name}" for name in ("trajectory", "gap", "bands", "tolerance", "verdict", "compare", "noise")
+        ),
     ),
     "registry": Part(
         "Rules and optimizers",

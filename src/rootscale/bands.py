@@ -13,6 +13,8 @@ spread at one time is little. Two values of c belong to it:
 
 Sameness is asked of the gap averaged over the same neighbouring times (`averaged`), and with twice the tolerance of the
 gap at every single time: much of what pairs scatter by is new at every measurement, and says nothing about training.
+At the last time, which is what a user ships, it is asked of the gap itself with the plain tolerance. That place has
+quantiles of its own, ``end`` and ``end_together``, like ``each_time`` and ``all_times`` for the last time alone.
 
 gap* and s* are those of the runs' deviations from their mean after a random rotation of the runs among themselves (a
 rotation test: Langsrud 2005, Statistics and Computing 15). Every run keeps its course over all times and functions,
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,10 +42,19 @@ _MOST = 10_000  # seeds: more than these are no advice
 
 @dataclass(frozen=True)
 class Critical:
-    """Half-widths of bands in pooled standard errors: for all times at once, and for each time by itself."""
+    """Half-widths of bands in pooled standard errors.
+
+    Args:
+        all_times: of the band that holds at all times and for all functions at once.
+        each_time: of that which holds at each time by itself.
+        end: of that which holds at the last time of each function.
+        end_together: of that which holds at the last time of all functions at once.
+    """
 
     all_times: float
     each_time: float
+    end: float
+    end_together: float
 
 
 def pooled_se(se: Array, use: Mask) -> Array:
@@ -113,13 +124,20 @@ def critical_values(
     for group in groups:
         parts = [_statistics(rotations, i, use[i]) for i in group if use[i].any()]
         if not parts:
-            found.append(Critical(0.0, 0.0))
+            found.append(Critical(0.0, 0.0, 0.0, 0.0))
             continue
         largest = np.max([part.max(1) for part in parts], axis=0)
         every = np.concatenate([part.ravel() for part in parts])
+        last = np.array([part[:, -1] for part in parts])
         # A single deviation makes all functions look like one: each then gets its part of the error.
         sharing = len(parts) if sum(sample.runs - 1 for sample in samples) == 1 else 1
-        found.append(Critical(_upper(largest, alpha / sharing), _upper(every, min(2 * alpha, 1.0))))
+        one_sided = min(2 * alpha, 1.0)
+        found.append(
+            Critical(
+                _upper(largest, alpha / sharing), _upper(every, one_sided),
+                _upper(last.ravel(), one_sided), _upper(last.max(0), alpha / sharing),
+            )
+        )  # fmt: skip
     return found
 
 
@@ -180,6 +198,12 @@ class Seen:
     spread: Array
     critical: Critical
 
+    @property
+    def last(self) -> Seen:
+        """The last time alone."""
+        critical = replace(self.critical, all_times=self.critical.end_together, each_time=self.critical.end)
+        return Seen(self.gap[-1:], self.se[-1:], self.spread[-1:], critical)
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -205,16 +229,16 @@ class Forecast:
         freedom = self.samples * (n - 1)
         return student_of_log_tail(tail, freedom if freedom < 30 else float(f"{freedom:.0e}"))  # each costs a table
 
-    def seeds_for(self, single: Seen, local: Seen, tolerance: float, spike: float) -> int | None:
+    def seeds_for(self, asked: Sequence[tuple[Seen, float, float]], single: Seen, tolerance: float) -> int | None:
         """Return the smallest number of seeds at which the bands decide; None where no number does.
 
         Args:
-            single: the gap at every time by itself.
-            local: averaged over neighbouring times.
-            tolerance: within which ``local`` has to lie.
-            spike: within which ``single`` has to lie.
+            asked: of runs that are the same: what has to lie within a limit, half the width of its band in standard
+                errors, and the limit.
+            single: the gap at the times that may show a difference; ``critical.all_times`` is its band.
+            tolerance: beyond which that band makes a difference.
         """
-        beyond = np.any(np.abs(local.gap) > tolerance) or np.any(np.abs(single.gap) > spike)
+        beyond = any(np.any(np.abs(seen.gap) > limit) for seen, _, limit in asked)
 
         def half(seen: Seen, c: float, n: int) -> Array:
             return self.at(c, n) * seen.spread / math.sqrt(n)
@@ -222,11 +246,7 @@ class Forecast:
         def decides(n: int) -> bool:
             if beyond:
                 return bool(np.any(np.abs(single.gap) - half(single, single.critical.all_times, n) > tolerance))
-            pairs = ((local, tolerance), (single, spike))
-            return all(
-                bool(np.all(np.abs(seen.gap) + half(seen, seen.critical.each_time, n) <= limit))
-                for seen, limit in pairs
-            )
+            return all(np.all(np.abs(seen.gap) + half(seen, c, n) <= limit) for seen, c, limit in asked)
 
         low, high = self.present, _MOST
         if not decides(high):

@@ -35,7 +35,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rootscale.format import percent
+from rootscale.format import few_digits, percent
 from rootscale.pairing import Array, Mask, PairedRuns, pair_runs
 from rootscale.trajectory import Trajectory, need_keys
 
@@ -81,6 +81,10 @@ class Gap:
         margin: ``[T]``, half the width of the band around ``local`` that holds at each time by itself
             (`rootscale.bands`). In records from before there was one, that of the other band.
         single: ``[T]``, half the width of the band around ``gap`` that holds at each time by itself.
+        end: half the width of the band around the last ``gap``, which decides whether the runs end the same. In
+            records from before there was one, that of the last ``single``.
+        span: the smallest and the largest value of the base's mean curve, between which ``range`` lies; NaN in records
+            from before they were kept.
         verdict: on this test function; None where there were too few seeds for one.
         seeds_needed: where undecided, how many seeds would decide if the gap is what it seems; None if no number can.
     """
@@ -97,6 +101,8 @@ class Gap:
     margin: Array = field(default_factory=_nothing)
     local: Array = field(default_factory=_nothing)
     single: Array = field(default_factory=_nothing)
+    end: float = math.nan
+    span: tuple[float, float] = (math.nan, math.nan)
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
@@ -108,6 +114,8 @@ class Gap:
             object.__setattr__(self, "local", self.gap)
         if not len(self.single):
             object.__setattr__(self, "single", self.margin)
+        if math.isnan(self.end) and len(self.single):
+            object.__setattr__(self, "end", float(self.single[-1]))
 
     @property
     def band(self) -> tuple[Array, Array]:
@@ -140,10 +148,19 @@ class Gap:
     def within(self, tolerance: float) -> Mask:
         """Return where the gap is the same, ``[T]``.
 
-        The band of `local` lies within the tolerance there, and that of the gap at this single time within twice it.
+        The band of `local` lies within the tolerance there, and that of the gap at this single time within twice it;
+        at the last time, within the tolerance itself.
         """
         found: Mask = np.abs(self.local) + self.margin <= tolerance
-        return found & (np.abs(self.gap) + self.single <= SPIKE * tolerance)
+        found = found & (np.abs(self.gap) + self.single <= SPIKE * tolerance)
+        found[-1:] &= self.at_end(tolerance) == "same"
+        return found
+
+    def at_end(self, tolerance: float) -> Verdict:
+        """Return the verdict on the last time alone, not averaged over others."""
+        if self.outside(tolerance)[-1]:
+            return "different"
+        return "same" if abs(self.gap[-1]) + self.end <= tolerance else "undecided"
 
     def outside(self, tolerance: float) -> Mask:
         """Return where the band of all times at once lies outside ``[-tolerance, tolerance]``, ``[T]``."""
@@ -171,6 +188,8 @@ class Gap:
             "name": self.name,
             **{key: _to_json(getattr(self, key)) for key in _CURVES},
             "range": self.range,
+            **({"end": self.end} if math.isfinite(self.end) else {}),
+            **({"span": list(self.span)} if math.isfinite(self.span[0]) else {}),
             "verdict": self.verdict,
             "seeds_needed": self.seeds_needed,
         }
@@ -189,7 +208,8 @@ class Gap:
             raise ValueError(f"the curves of the gap of {data['name']!r} must have one length, got {length}")
         return cls(
             name=str(data["name"]), range=float(data["range"]), verdict=data["verdict"],
-            seeds_needed=data.get("seeds_needed"), **curves,
+            seeds_needed=data.get("seeds_needed"), end=float(data.get("end", math.nan)),
+            span=tuple(data.get("span", (math.nan, math.nan))), **curves,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -197,10 +217,22 @@ class Gap:
         far, verdict = self.judged, self.verdict or "not judged"
         needed = f" ({self.seeds_needed} seeds would decide)" if self.seeds_needed else ""
         band = f", band {percent(far.low, sign='+')} to {percent(far.high, sign='+')}" if math.isfinite(far.low) else ""
+        own = f" ({self.in_own_unit(far.gap)})" if math.isfinite(far.gap) else ""
         return (
-            f"{self.name}: {verdict}{needed}; largest gap {percent(far.gap, sign='+')} of the base "
-            f"curve's range, at t = {far.time:.4g}{band}"
+            f"{self.name}: {verdict}{needed}; largest gap {percent(far.gap, sign='+')}{own} of {self.range_text}, "
+            f"at t = {far.time:.4g}{band}"
         )
+
+    def in_own_unit(self, gap: float) -> str:
+        """Return a gap in the unit of the test function: a share of the range, times the range."""
+        return f"{'-' if gap < 0 else '+'}{few_digits(abs(gap) * self.range)}"
+
+    @property
+    def range_text(self) -> str:
+        """The range that gaps are shares of, with the values it lies between where they are known."""
+        low, high = self.span
+        between = f" ({few_digits(low)} to {few_digits(high)})" if math.isfinite(low) else ""
+        return f"the base curve's range{between}"
 
 
 _CURVES = ("times", "gap", "se", "low", "high", "margin", "local", "single")
@@ -226,5 +258,5 @@ def gaps(
 
 def gaps_of(runs: PairedRuns) -> dict[str, Gap]:
     """Return the gaps of runs that are paired already, by test function."""
-    rows = zip(runs.names, runs.gap, runs.se, runs.ranges, strict=True)
-    return {name: Gap(name, runs.times, gap, se, float(unit)) for name, gap, se, unit in rows}
+    rows = zip(runs.names, runs.gap, runs.se, runs.spans, strict=True)
+    return {name: Gap(name, runs.times, gap, se, span[1] - span[0], span=span) for name, gap, se, span in rows}

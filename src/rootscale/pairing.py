@@ -72,7 +72,7 @@ class PairedRuns:
     Args:
         names: the test functions that have a range.
         times: ``[T]``, the window.
-        ranges: ``[F]``.
+        spans: the smallest and largest value of the mean curve of each; a range is the distance of the two.
         samples: the differences of pairs; or the other's runs and the base's, where they are independent.
         seeds: how many runs of the other and of the base were taken.
         left_out: how many runs were not, as only one of the two has their seed.
@@ -82,7 +82,7 @@ class PairedRuns:
 
     names: tuple[str, ...]
     times: Array
-    ranges: Array
+    spans: tuple[tuple[float, float], ...]
     samples: tuple[Sample, ...]
     seeds: tuple[int, int]
     left_out: int
@@ -123,10 +123,11 @@ def pair_runs(
     pick, paired, left_out = _pairs(base, other)
     base, other = _over_window(base, names), _over_window(other, names)
     unit = base if whole is None else _over_window(whole, names)
-    all_ranges = {name: _range(unit, name) for name in names}
-    flat = tuple(name for name, found in all_ranges.items() if found == 0)
+    all_spans = {name: _span(unit, name) for name in names}
+    flat = tuple(name for name, (low, high) in all_spans.items() if low == high)
     names = [name for name in names if name not in flat]
-    ranges = np.array([all_ranges[name] for name in names])
+    spans = tuple(all_spans[name] for name in names)
+    ranges = np.array([high - low for low, high in spans])
     lost = (other.lost[pick[0]], base.lost[pick[1]])
     x, y = (
         np.stack([one.values[name][rows] for name in names], 1) / ranges[:, None]
@@ -141,7 +142,7 @@ def pair_runs(
         samples = (Sample.of(x, lost[0]), Sample.of(y, lost[1]))
     diverged = (int(lost[0].any(1).sum()), int(lost[1].any(1).sum()))
     seeds = (len(pick[0]), len(pick[1]))
-    return PairedRuns(tuple(names), base.times, ranges, samples, seeds, left_out, diverged, flat)
+    return PairedRuns(tuple(names), base.times, spans, samples, seeds, left_out, diverged, flat)
 
 
 def _over_window(trajectory: Trajectory, names: Sequence[str]) -> Trajectory:
@@ -151,13 +152,13 @@ def _over_window(trajectory: Trajectory, names: Sequence[str]) -> Trajectory:
     return Trajectory(trajectory.times[part], values, meta=trajectory.meta)
 
 
-def _range(base: Trajectory, name: str) -> float:
-    """Return the range of the mean over the runs that never diverged, else of all that are left; 0 if it is flat."""
+def _span(base: Trajectory, name: str) -> tuple[float, float]:
+    """Return the extremes of the mean over the runs that never diverged, else of all that are left; equal if flat."""
     never = ~base.lost.any(1)
     curve = base.values[name][never].mean(0) if never.any() else base[name].mean
     curve = curve[np.isfinite(curve)]
-    found = float(np.ptp(curve)) if curve.size else 0.0
-    return found if found and found > ROUNDING * float(np.abs(curve).max()) else 0.0
+    low, high = (float(curve.min()), float(curve.max())) if curve.size else (0.0, 0.0)
+    return (low, high) if high - low > ROUNDING * max(abs(low), abs(high)) else (low, low)
 
 
 def _same_times(base: Trajectory, other: Trajectory) -> None:

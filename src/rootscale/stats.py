@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["binomial_limit", "fisher_exact", "student_log_tail", "student_of_log_tail", "student_quantile"]
+__all__ = ["barnard_exact", "binomial_limit", "student_log_tail", "student_of_log_tail", "student_quantile"]
 
 Array = NDArray[np.float64]
 
@@ -40,15 +40,34 @@ def student_quantile(freedom: float, level: float = 0.975) -> float:
     return student_of_log_tail(math.log(2 * (1 - level)), freedom)
 
 
-def fisher_exact(events: tuple[int, int], trials: tuple[int, int]) -> float:
-    """Return the p-value of Fisher's exact test that two groups have events equally often (two-sided)."""
-    total = sum(events)
-    weights = [
-        math.comb(trials[0], k) * math.comb(trials[1], total - k)
-        for k in range(max(0, total - trials[1]), min(trials[0], total) + 1)
-    ]
-    seen = math.comb(trials[0], events[0]) * math.comb(trials[1], events[1])
-    return sum(weight for weight in weights if weight <= seen) / sum(weights)
+@lru_cache(maxsize=256)
+def barnard_exact(events: tuple[int, int], trials: tuple[int, int]) -> float:
+    """Return the p-value of Barnard's exact test that two groups have events equally often (two-sided).
+
+    It is the largest chance, over all rates that the groups may share, of a table whose score statistic is at least
+    that of the one seen. Fisher's test, which also fixes the number of events, rejects less: for 4 of 4 against 0 of 4
+    it gives 0.029, this one 2 / 2^8.
+
+    >>> round(barnard_exact((4, 0), (4, 4)), 5), barnard_exact((2, 2), (8, 8))
+    (0.00781, 1.0)
+    """
+    first, second = (np.arange(n + 1) for n in trials)
+    shared = (first[:, None] + second) / sum(trials)
+    spread = shared * (1 - shared) * (1 / trials[0] + 1 / trials[1])
+    difference = first[:, None] / trials[0] - second / trials[1]
+    score = np.divide(difference**2, spread, out=np.zeros_like(difference), where=spread > 0)
+    extreme = score >= score[events] * (1 - 1e-9)
+    rates = np.linspace(0, 1, 201)[1:-1]
+    tables = [_binomial(n, rates) for n in trials]
+    return float(min(1.0, ((tables[0].T @ extreme) * tables[1].T).sum(1).max()))
+
+
+def _binomial(trials: int, rates: Array) -> Array:
+    """Return the chance of each number of events ``[n + 1, P]`` at each rate ``[P]``."""
+    counts = np.arange(trials + 1)[:, None]
+    ways = np.array([[math.log(math.comb(trials, k))] for k in range(trials + 1)])
+    found: Array = np.exp(ways + counts * np.log(rates) + (trials - counts) * np.log1p(-rates))
+    return found
 
 
 def binomial_limit(events: int, trials: int, level: float = 0.95) -> float:

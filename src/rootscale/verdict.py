@@ -3,7 +3,8 @@
 `rootscale.gap` defines the gap and `rootscale.bands` its bands: one that holds at all times and for all deciding test
 functions at once, and narrower ones that hold at each time by itself. Runs are *different* where the first lies wholly
 outside of the tolerance at some time. They are the *same* where, at all times, the gap averaged over neighbouring times
-lies within the tolerance with its whole narrow band, and the gap at the time itself within twice the tolerance.
+lies within the tolerance with its whole narrow band, the gap at the time itself within twice the tolerance, and the gap
+at the last time within the tolerance. `definition` says so in one sentence. A `Judge` may also ask for the end alone.
 
 Both hold however often one looks: the verdict may be asked for again with more seeds, at every number of them, and the
 chance that any of its answers is wrong stays what ``level`` says (`rootscale.looks.LOOKS`).
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from rootscale.format import percent
 from rootscale.gap import SPIKE, Gap, Verdict, gaps_of
 from rootscale.looks import LOOKS
 from rootscale.pairing import ROUNDING, Mask, PairedRuns, Sample, pair_runs
-from rootscale.stats import fisher_exact
+from rootscale.stats import barnard_exact
 from rootscale.tolerance import (
     Absolute,
     Tolerance,
@@ -34,11 +35,86 @@ from rootscale.tolerance import (
 )
 from rootscale.trajectory import Trajectory, need_keys
 
-__all__ = ["FEWEST", "Absolute", "Comparison", "Gap", "Verdict", "compare", "diverged_counts", "need_levels"]
+__all__ = [
+    "FEWEST", "LOSSES", "Absolute", "Comparison", "Gap", "Judge", "Verdict", "compare", "definition", "diverged_counts",
+]  # fmt: skip
 
 #: Verdicts on test functions, from what says least to what settles the whole.
 _SEVERITY: Mapping[str | None, int] = {None: 0, "same": 0, "undecided": 1, "different": 2}
 FEWEST = 2  # seeds (pairs, where paired) for a band; it is of use from 4 on
+#: What a verdict rests on, if nothing else is asked for.
+LOSSES = ("train loss", "test loss")
+#: Over which part of the runs a verdict is given.
+OVER = ("curve", "end")
+#: The numbers of runs on a side for which a test of divergence is forecast.
+_FORECAST: tuple[int, ...] = (*range(3, 128), *range(128, 513, 8))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What makes two sets of runs the same; everything here that says *same* or *different* asks a judge.
+
+    Args:
+        tolerance: within which a gap counts as none: a share of the range of the base's mean curve, or an `Absolute`
+            difference.
+        level: the chance that a verdict is right.
+        decide_by: the test functions on which the verdict rests; None is the losses. All others are compared as well,
+            but for the noise scale, and shown with verdicts of their own.
+        looks: at which numbers of seeds the verdict may be asked for: at ``any``, each time after ``doubling`` them, or
+            ``once``, at a number that was fixed before. The fewer, the narrower are the bands.
+        over: ``curve``, all times and the end; or ``end``, the last evaluation alone.
+        against: the label of the arm that runs are compared with; empty is the base. With the label of a null (the
+            base with other samples), a gap is judged beside that of the null: less the gap that a rerun has.
+    """
+
+    tolerance: Tolerance = 0.05
+    level: float = 0.95
+    decide_by: Sequence[str] | None = None
+    looks: str = "any"
+    over: str = "curve"
+    against: str = ""
+
+    def __post_init__(self) -> None:
+        size = self.tolerance.value if isinstance(self.tolerance, Absolute) else self.tolerance
+        if not (0 < size < math.inf and 0 < self.level < 1):
+            raise ValueError(f"need a tolerance above 0 and a level between 0 and 1, got {size} and {self.level}")
+        for name, known in (("looks", LOOKS), ("over", OVER)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+
+    def compare(self, base: Trajectory, other: Trajectory, *, whole: Trajectory | None = None) -> Comparison:
+        """Compare two sets of runs; `compare` has the arguments and the rules."""
+        names = [name for name in base.names if name in LOSSES] if self.decide_by is None else list(self.decide_by)
+        return compare(
+            base, other, tolerance=self.tolerance, level=self.level, looks=self.looks, over=self.over, deciding=names,
+            whole=whole,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in JSON's types."""
+        names = None if self.decide_by is None else list(self.decide_by)
+        return {**asdict(self), "tolerance": tolerance_to_json(self.tolerance), "decide_by": names}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Judge:
+        """Read what `to_dict` gave."""
+        return cls(**{**data, "tolerance": tolerance_from_json(data["tolerance"])})
+
+
+def definition(tolerance: Tolerance, level: float, over: str = "curve") -> str:
+    """Return what *same* means, in the sentence that the commands, the report and the documentation share.
+
+    >>> definition(0.05, 0.95, "end")
+    "Same means, with 95 % confidence: the gap at the last evaluation is at most 5 % of the base curve's range."
+    """
+    limit = tolerance_text(tolerance)
+    head = f"Same means, with {percent(level)} confidence: the gap"
+    if over == "end":
+        return f"{head} at the last evaluation is at most {limit}."
+    return (
+        f"{head}, averaged over a fifth of the run, is at most {limit} at all times; at every single evaluation it is "
+        "at most twice that, and at the last one at most that."
+    )
 
 
 @dataclass(frozen=True)
@@ -58,6 +134,7 @@ class Comparison:
         deciding: the test functions on which the verdict rests; all, where empty.
         looks: at which numbers of seeds the verdict may be asked for: a key of `rootscale.looks.LOOKS`.
         partial: whether runs end early, so that the rest of the others is not compared: that is not "same".
+        over: which part of the runs the verdict is on: a value of `Judge`.
     """
 
     gaps: Mapping[str, Gap]
@@ -71,6 +148,7 @@ class Comparison:
     deciding: tuple[str, ...] = ()
     looks: str = "any"
     partial: bool = False
+    over: str = "curve"
 
     def limit(self, gap: Gap) -> float:
         """Return the tolerance as a share of the range of one of the gaps; NaN where it says nothing about it."""
@@ -105,11 +183,33 @@ class Comparison:
         return "different" if "different" in verdicts else "undecided" if "undecided" in verdicts else "same"
 
     @property
+    def end(self) -> Verdict | None:
+        """The verdict on the last evaluation alone, on the functions that decide; None where there is no verdict."""
+        if self.verdict is None:
+            return None
+        verdicts = {gap.at_end(self.limit(gap)) for gap in self.decisive}
+        return "different" if "different" in verdicts else "undecided" if "undecided" in verdicts else "same"
+
+    @property
+    def definition(self) -> str:
+        """What *same* means here."""
+        return definition(self.tolerance, self.level, self.over)
+
+    @property
+    def reliability(self) -> str:
+        """How often a verdict is wrong, and on which condition."""
+        often = "" if self.looks == "once" else ", however often you add seeds and ask again"
+        return (
+            f"A verdict is wrong in at most {percent(1 - self.level)} of such comparisons{often}, if the seeds show "
+            "what happens: a run in ten that goes wrong is rarely among four."
+        )
+
+    @property
     def divergence(self) -> Verdict:
-        """The verdict on how many runs diverged: same if equally many, different if Fisher's exact test says so."""
+        """The verdict on how many runs diverged: same if equally many, different if Barnard's exact test says so."""
         if self.diverged[0] * self.seeds[1] == self.diverged[1] * self.seeds[0]:
             return "same"
-        return "different" if fisher_exact(self.diverged, self.seeds) < self.spent(min(self.seeds)) else "undecided"
+        return "different" if barnard_exact(self.diverged, self.seeds) < self.spent(min(self.seeds)) else "undecided"
 
     def spent(self, seeds: int) -> float:
         """Return the chance of an error that a look at so many seeds may have."""
@@ -127,11 +227,11 @@ class Comparison:
         return max(numbers) if numbers and len(numbers) == len(needed) else None
 
     def _seeds_for_divergence(self) -> int | None:
-        """Return the size of the larger side at which Fisher's test would reject, if as many of its runs diverge."""
-        for larger in range(1 + max(self.seeds), 1001):
+        """Return the size of the larger side at which Barnard's test would reject, if as many of its runs diverge."""
+        for larger in [n for n in _FORECAST if n > max(self.seeds)]:
             runs = [round(larger * n / max(self.seeds)) for n in self.seeds]
             lost = [one * n // of for one, n, of in zip(self.diverged, runs, self.seeds, strict=True)]
-            if fisher_exact((lost[0], lost[1]), (runs[0], runs[1])) < self.spent(min(runs)):
+            if barnard_exact((lost[0], lost[1]), (runs[0], runs[1])) < self.spent(min(runs)):
                 return larger
         return None
 
@@ -157,6 +257,8 @@ class Comparison:
             "critical": self.critical,
             "deciding": list(self.deciding),
             "partial": self.partial,
+            "over": self.over,
+            "end": self.end,
         }
 
     @classmethod
@@ -172,7 +274,7 @@ class Comparison:
         return cls(
             {gap.name: gap for gap in gaps}, tolerance_from_json(data["tolerance"]), data["level"],
             (seeds, base_seeds), data["paired"], (diverged, base_diverged), tuple(data["notes"]), data["critical"],
-            tuple(data["deciding"]), data.get("looks", "once"), data.get("partial", False),
+            tuple(data["deciding"]), data.get("looks", "once"), data.get("partial", False), data.get("over", "curve"),
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -195,6 +297,7 @@ def compare(
     tolerance: Tolerance = 0.05,
     level: float = 0.95,
     looks: str = "any",
+    over: str = "curve",
     resamples: int = 4000,
     seed: int = 0,
     deciding: Sequence[str] = (),
@@ -207,7 +310,7 @@ def compare(
 
     One run (pair) has a gap, but neither band nor verdict. Nor has a time at which fewer than 2 runs, or less than half
     of them, are left. That more runs diverge on one side is itself a finding: the verdict is then not "same", and
-    "different" if Fisher's exact test rejects.
+    "different" if Barnard's exact test rejects.
 
     Args:
         base, other: with ``values [R, T]`` on the same times.
@@ -218,13 +321,14 @@ def compare(
         level: the chance that a verdict is right, however often ``looks`` allows to ask for it.
         looks: at which numbers of seeds it may be asked for: at ``any``, each time after ``doubling`` them, or
             ``once``, at a number that was fixed before. The fewer, the narrower are the bands.
+        over: ``curve``, all times and the end; or ``end``, the last evaluation alone.
         resamples: how many rotations.
         seed: of the resamples.
         deciding: the test functions on which the verdict rests, with one band for all of them; all, where empty. Each
             of the others has a band and a verdict for itself.
         whole: the base over a longer window, whose range is taken as the unit instead.
     """
-    need_levels(tolerance, level, looks)
+    Judge(tolerance, level, None, looks, over)  # which refuses what cannot be asked for
     if resamples < 100:
         raise ValueError(f"need at least 100 resamples, got {resamples}")
     runs = pair_runs(base, other, functions, whole=whole)
@@ -235,7 +339,7 @@ def compare(
     notes = _notes(base, other, runs, asked=functions is not None)
     result = Comparison(
         gaps_of(runs), tolerance, level, runs.seeds, runs.paired, runs.diverged, tuple(notes), None, tuple(deciding),
-        looks,
+        looks, over=over,
     )  # fmt: skip
     _need_units(result)
     if min(runs.seeds) < FEWEST:
@@ -243,15 +347,6 @@ def compare(
     _need_ranges(base, other, runs, functions is not None, set(deciding) or set(compared))
     result = _judged(result, runs, Draws(resamples, np.random.default_rng(seed)))
     return replace(result, notes=(*result.notes, _divergence_note(result))) if any(runs.diverged) else result
-
-
-def need_levels(tolerance: Tolerance, level: float, looks: str = "any") -> None:
-    """Refuse what is no tolerance, no level or no choice of looks; also for those who compare only after long work."""
-    size = tolerance.value if isinstance(tolerance, Absolute) else tolerance
-    if not (0 < size < math.inf and 0 < level < 1):
-        raise ValueError(f"need a tolerance above 0 and a level between 0 and 1, got {size} and {level}")
-    if looks not in LOOKS:
-        raise ValueError(f"looks must be one of {', '.join(LOOKS)}, got {looks!r}")
 
 
 def _need_units(result: Comparison) -> None:
@@ -284,13 +379,21 @@ def _judged(result: Comparison, runs: PairedRuns, draws: Draws) -> Comparison:
     )
     gaps = {}
     for (name, gap), one, mean in zip(result.gaps.items(), single, around, strict=True):
-        half, limit = one.critical.all_times * one.se, result.limit(gap)
+        limit, last = result.limit(gap), one.last
+        end = last.critical.each_time * last.se[0]
+        half = one.critical.all_times * one.se
+        asked = [(last, last.critical.each_time, limit)]
+        if result.over == "end":
+            half = np.append(np.full(len(half) - 1, np.nan), last.critical.all_times * last.se[0])
+        else:
+            asked += [(mean, mean.critical.each_time, limit), (one, one.critical.each_time, SPIKE * limit)]
         made = replace(
-            gap, low=gap.gap - half, high=gap.gap + half, local=mean.gap,
-            margin=mean.critical.each_time * mean.se, single=one.critical.each_time * one.se,
+            gap, low=gap.gap - half, high=gap.gap + half, local=mean.gap, margin=mean.critical.each_time * mean.se,
+            single=one.critical.each_time * one.se, end=end,
         )  # fmt: skip
-        verdict: Verdict | None = None if math.isnan(limit) else _verdict(made, limit)
-        needed = forecast.seeds_for(one, mean, limit, SPIKE * limit) if verdict == "undecided" else None
+        verdict: Verdict | None = None if math.isnan(limit) else _verdict(made, limit, result.over)
+        shown = last if result.over == "end" else one
+        needed = forecast.seeds_for(asked, shown, limit) if verdict == "undecided" else None
         gaps[name] = replace(made, verdict=verdict, seeds_needed=needed)
     notes = result.notes
     if not judged.all():
@@ -311,7 +414,9 @@ def _seen(samples: Sequence[Sample], judged: Mask, use: Mask, critical: Mapping[
     return [Seen(gap[i], se[i], spread[i], critical[i]) for i in range(len(gap))]
 
 
-def _verdict(gap: Gap, limit: float) -> Verdict:
+def _verdict(gap: Gap, limit: float, over: str) -> Verdict:
+    if over == "end":
+        return gap.at_end(limit)
     if gap.outside(limit).any():
         return "different"
     return "same" if gap.within(limit).all() else "undecided"
@@ -328,7 +433,7 @@ def _divergence_note(result: Comparison) -> str:
     if result.divergence == "same":
         return f"{counts}; the gap is that of the runs that did not"
     meaning = "different" if result.divergence == "different" else "no proof of a difference, but not the same either"
-    return f"{counts} (Fisher's exact test: p = {fisher_exact(result.diverged, result.seeds):.2g}): {meaning}"
+    return f"{counts} (Barnard's exact test: p = {barnard_exact(result.diverged, result.seeds):.2g}): {meaning}"
 
 
 def _notes(base: Trajectory, other: Trajectory, runs: PairedRuns, asked: bool) -> list[str]:

@@ -469,7 +469,7 @@ def test_runs_of_our_own_are_read_with_their_seeds(tmp_path):
     found = compare(logs, logs)
     assert found.others[0].comparison.paired
     (tmp_path / "trajectory.npz").unlink()
-    (tmp_path / "check.json").write_text("{}")
+    (tmp_path / "table.npz").write_text("{}")
     with pytest.raises(ValueError, match="is a whole check: `rootscale report"):
         read_logs(tmp_path)
 

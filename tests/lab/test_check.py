@@ -17,7 +17,6 @@ from rootscale import SGD, Adam, Plan
 from rootscale.cli import main
 from rootscale.cli.run_check import folder_name
 from rootscale.lab import (
-    Check,
     Forked,
     Here,
     Judge,
@@ -25,11 +24,12 @@ from rootscale.lab import (
     Observer,
     Settings,
     Store,
+    Table,
     Variant,
     causes,
     check,
-    checks,
     load_task,
+    study,
     sweep,
 )
 from rootscale.lab.forking import can_fork
@@ -100,18 +100,28 @@ def test_the_rule_is_the_same_and_a_wrong_one_different_on_digits():
     assert found["B = 16"].verdict == "same"
     assert found["B = 16, none"].verdict == "different"
     assert found.verdict == "different"
-    assert "rule 'none' does not convert eta, beta1, beta2, eps" in found["B = 16, none"].causes[0]
+    assert found["B = 16, none"].causes[0].startswith("not converted: the learning rate, beta1, beta2, eps")
 
 
 @pytest.mark.parametrize(
-    ("rule", "left"), [("sqrt-eta", "beta1, beta2, eps, v, step_counter"), ("linear", "eta, eps, v")]
+    ("rule", "left"),
+    [
+        ("sqrt-eta", ["not converted: beta1, beta2, eps and the optimizer's state"]),
+        (
+            "linear",
+            [
+                "not converted: eps and the optimizer's state",
+                "converted by another power than the sqrt rule has: the learning rate",
+            ],
+        ),
+    ],
 )
 def test_a_wrong_rule_is_told_by_what_it_converts_otherwise(rule, left):
     task = digits(samples=2_000)
     found = check(task, [Variant(4, rule)], seeds=2, switch_at=1_000, **points(2, noise=False))
     settings = Settings(grid=[1_000, 2_000], switch_at=1_000)
     told = causes.causes_of(task, Variant(4, rule), found.others[0], found.base.trajectory, settings)
-    assert told[0] == f"rule {rule!r} does not convert {left} as 'sqrt' does"
+    assert list(told[: len(left)]) == left
 
 
 def test_from_scratch_the_noise_hardly_dominates_and_the_check_says_so(scratch):
@@ -180,15 +190,15 @@ def test_processes_give_what_one_gives():
 
 
 def test_mistakes_are_explained_before_anything_is_run(monkeypatch):
-    monkeypatch.setattr(checks, "sweep", lambda *args, **kwargs: pytest.fail("a run was made"))
+    monkeypatch.setattr(study, "make", lambda *args, **kwargs: pytest.fail("a run was made"))
     for variants, options, message in (
         ([], {}, r"nothing to compare: give a batch size that is not the plan's \(a kappa, or a Variant\)"),
         ([1], {}, "nothing to compare"),
-        ([2], {"seeds": 1}, "at least 2 seeds are needed for a verdict, got 1"),
+        ([2], {"seeds": 1}, r"at least 2 different seeds are needed for a verdict, got \[0\]"),
         ([2], {"switch_at": 600}, "switch_at must lie in the run of 600 samples, got 600"),
         ([2], {"stop": 700}, "stop must lie in the run of 600 samples, got 700"),
         ([2], {"judge": Judge(decide_by=["loss"])}, "the verdict cannot rest on 'loss'; there are 'train loss'"),
-        ([2, Variant(2, "sqrt", name="B = 8")], {}, "two runs are called 'B = 8': give one of the variants a name"),
+        ([2, Variant(2, "sqrt", name="B = 8")], {}, "two arms are called 'B = 8': give one of them another label"),
     ):
         with pytest.raises(ValueError, match=message):
             check(make(), variants, **options)
@@ -216,7 +226,7 @@ def test_damaged_files_of_runs_are_named(small, tmp_path):
 
 def test_a_check_is_kept_whole_and_read_again(small):
     found, folder = small
-    again = Check.load(folder)
+    again = Table.load(folder)
     assert again.verdict == found.verdict
     assert [arm.label for arm in again.others] == [arm.label for arm in found.others]
     for one, other in zip((found.base, *found.others), (again.base, *again.others), strict=True):
@@ -228,35 +238,41 @@ def test_a_check_is_kept_whole_and_read_again(small):
         )
         for name in one.trajectory.names:
             assert np.array_equal(one.trajectory.values[name], other.trajectory.values[name])
-    record = json.loads((folder / "check.json").read_text())
-    assert {"command", "versions", "hardware", "seeds", "seconds"} <= set(record["made"])
+    assert {"command", "versions", "hardware", "seeds", "seconds"} <= set(again.made)
+    assert [arm.factors for arm in again.others] == [arm.factors for arm in found.others]
+    assert [arm.comparison.to_dict() for arm in again.others] == [arm.comparison.to_dict() for arm in found.others]
+
+
+def test_a_table_without_its_comparisons_makes_them_again(small, tmp_path):
+    found, folder = small
+    path = found.save(tmp_path / "small.npz", comparisons=False)
+    assert path.stat().st_size < (folder / "table.npz").stat().st_size
+    again = Table.load(path)
+    assert [arm.comparison.to_dict() for arm in again.others] == [arm.comparison.to_dict() for arm in found.others]
+
+
+def test_a_table_has_a_row_for_each_arm_seed_time_and_function(small):
+    found, _ = small
+    rows = list(found.records())
+    runs = found.others[0].trajectory
+    sides = (found.base, *found.others)
+    assert len(rows) == sum(one.trajectory.values[name].size for one in sides for name in runs.names)
+    (row,) = [
+        row
+        for row in rows
+        if (row["arm"], row["seed"], row["function"]) == (found.others[0].label, 1, "train loss")
+        and row["time"] == runs.times[-1]
+    ]
+    assert row["value"] == runs.values["train loss"][runs.meta["seeds"].index(1), -1]
+    assert row["kappa"] == str(found.others[0].factors["kappa"])
 
 
 def test_a_check_that_is_saved_again_leaves_nothing_of_the_old_one(small, tmp_path):
     found, _ = small
     found.save(tmp_path)
-    names = {path.name for path in tmp_path.iterdir()}
     replace(found, others=found.others[:1], warm=None).save(tmp_path)
-    now = {path.name for path in tmp_path.iterdir()}
-    assert len(now) == 3
-    assert now & names == {"check.json"}
-    assert len(Check.load(tmp_path).others) == 1
-
-
-def test_a_check_with_the_names_of_older_versions_is_read_and_replaced(small, tmp_path):
-    found, _ = small
-    found.save(tmp_path)
-    record = json.loads((tmp_path / "check.json").read_text())
-    for i, arm in enumerate(record["arms"]):
-        (tmp_path / arm["trajectory"]).rename(tmp_path / f"arm-{i}.npz")
-        arm["trajectory"] = f"arm-{i}.npz"
-    (tmp_path / record["warm"]).rename(tmp_path / "warm.npz")
-    record["warm"] = "warm.npz"
-    (tmp_path / "check.json").write_text(json.dumps(record))
-    assert Check.load(tmp_path).verdict == found.verdict
-    found.save(tmp_path)
-    assert not (tmp_path / "arm-0.npz").exists()
-    assert not (tmp_path / "warm.npz").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["table.npz"]
+    assert len(Table.load(tmp_path).others) == 1
 
 
 def _save(check, folder, barrier, times):
@@ -276,21 +292,21 @@ def test_of_two_checks_that_are_saved_at_once_one_remains_whole_and_readers_see_
     )
     expected = {"one": found.base.trajectory.values["train loss"], "other": shifted["train loss"]}
     one.save(tmp_path)
-    context, times = multiprocessing.get_context("fork"), 60
+    context, times = multiprocessing.get_context("fork"), 8
     barrier = context.Barrier(2)
     saving = [context.Process(target=_save, args=(check, tmp_path, barrier, times)) for check in (one, other)]
     for process in saving:
         process.start()
     reads = 0
     while any(process.is_alive() for process in saving) or not reads:
-        read = Check.load(tmp_path)
+        read = Table.load(tmp_path)
         assert len(read.others) == (1 if read.task == "one" else 3)
         assert np.array_equal(read.base.trajectory.values["train loss"], expected[read.task])
         reads += 1
     for process in saving:
         process.join()
         assert process.exitcode == 0
-    assert len(Check.load(tmp_path).others) in (1, 3)
+    assert len(Table.load(tmp_path).others) in (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +315,7 @@ def test_of_two_checks_that_are_saved_at_once_one_remains_whole_and_readers_see_
         (lambda record: [], "expected an object with 'arms', got list"),
         (lambda record: {}, "'arms' is missing; expected a list"),
         (lambda record: {**record, "arms": []}, "'arms' must have at least the base, got none"),
-        (lambda record: {**record, "arms": [3]}, "expected an object with 'label', got int"),
+        (lambda record: {**record, "arms": [3]}, "expected an object with 'runs', got int"),
         (lambda record: {**record, "switch_at": "soon"}, "'switch_at' must be a whole number, got \"soon\""),
         (lambda record: {**record, "made": None}, "'made' must be an object, got null"),
         (
@@ -310,25 +326,30 @@ def test_of_two_checks_that_are_saved_at_once_one_remains_whole_and_readers_see_
             lambda record: {**record, "arms": [{**record["arms"][1], "comparison": {"gaps": 1}}]},
             "'comparison' is not one that was saved",
         ),
-        (lambda record: {**record, "warm": "no.npz"}, "no.npz, which is not there"),
+        (lambda record: {**record, "judge": {"tolerance": -1}}, "'judge' is not one that was saved"),
     ],
 )
 def test_wrong_content_of_a_saved_check_is_named_in_one_line(small, tmp_path, change, message, capsys):
-    small[0].save(tmp_path)
-    record = json.loads((tmp_path / "check.json").read_text())
-    (tmp_path / "check.json").write_text(json.dumps(change(record)))
+    path = small[0].save(tmp_path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays["table"] = np.array(json.dumps(change(json.loads(str(arrays["table"])))))
+    np.savez_compressed(path, **arrays)
     assert main(["report", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert f"{tmp_path / 'check.json'} " in error
+    assert f"{path} " in error
     assert message in error
     assert error.count("\n") == 1
 
 
-def test_what_is_no_json_is_no_saved_check(tmp_path):
+def test_what_is_no_table_is_no_saved_table(tmp_path):
     for raw in (b"{", b"\xff\xfe"):
-        (tmp_path / "check.json").write_bytes(raw)
-        with pytest.raises(ValueError, match=r"check.json is not a saved check"):
-            Check.load(tmp_path)
+        (tmp_path / "table.npz").write_bytes(raw)
+        with pytest.raises(ValueError, match=r"table.npz is not a saved table, or is damaged: no whole .npz file"):
+            Table.load(tmp_path)
+    np.savez(tmp_path / "table.npz", other=np.zeros(3))
+    with pytest.raises(ValueError, match="it has no table"):
+        Table.load(tmp_path)
 
 
 # -- on the command line ---------------------------------------------------------------------------------------------
@@ -370,7 +391,7 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("mnist --to 64", "there is no folder to read MNIST from: set the environment variable ROOTSCALE_DATA"),
         ("{file}:task --to 8 --switch-at soon", "--switch-at takes samples or a share such as 25%, got 'soon'"),
         ("{file}:task --to 8 --keep nothing", "rule 'sqrt' has no row 'nothing' to leave out"),
-        ("{file}:task --to 8 --seeds 1", "at least 2 seeds are needed"),
+        ("{file}:task --to 8 --seeds 1", "at least 2 different seeds are needed"),
         ("{file}:task --to 8 --eval-samples 0", "eval_samples must be at least 1, got 0"),
         ("{file}:task --to 8 --micro -1", "micro must be at least 1, got -1"),
         ("{file}:task --to 8 --points 0", "points must be at least 1, got 0"),
@@ -428,7 +449,7 @@ def test_a_share_of_the_run_is_a_switch(task_file, tmp_path, capsys):
     for path in (tmp_path / "out" / "runs").rglob("run.json"):
         settings = json.loads(path.read_text())["settings"]
         assert (settings["eval_samples"], settings["micro"]) == (7, 3)
-    assert Check.load(tmp_path / "out").base.trajectory.meta["samples"][-1] == 400
+    assert Table.load(tmp_path / "out").base.trajectory.meta["samples"][-1] == 400
 
 
 def test_ready_made_tasks_have_short_names():
@@ -445,7 +466,7 @@ def test_rules_on_the_command_line_are_made_of_three_options(task_file, tmp_path
     words = ["check", f"{task_file}:task", "--to", "8", "--seeds", "4", "--points", "2", "--stop", "80"]
     rule = ["--rule", "sqrt", "--averaging", "power", "--keep", "beta2", "eps"]
     main([*words, *rule, "--workers", "1", "--out", str(tmp_path / "out")])
-    (arm,) = Check.load(tmp_path / "out").others
+    (arm,) = Table.load(tmp_path / "out").others
     assert arm.label == "B = 8, sqrt with power without beta2, eps"
     assert arm.plan.optimizer.beta1 == pytest.approx(0.98**2)
     assert arm.plan.optimizer.beta2 == 0.999

@@ -12,7 +12,7 @@ from torch import nn
 
 from rootscale import Adam, Plan, RMSprop, Schedule
 from rootscale.compare.divergence import FAR, Divergence
-from rootscale.lab import Measure, Run, Settings, Setup, Variant
+from rootscale.lab import Measure, Settings, Setup, Trial, Variant
 
 SETTINGS = Settings(grid=(0, 32, 64, 96), measure=Measure(noise=False))
 SWITCH = replace(SETTINGS, grid=(32, 64, 96), switch_at=32)
@@ -29,7 +29,7 @@ def deep():
 def test_running_statistics_that_lag_are_no_divergence():
     plan = Plan(RMSprop(0.1, 0.99), 16, steps=60, batchnorm_momentum=0.01, schedule=Schedule("cosine"))
     settings = replace(SETTINGS, grid=tuple(range(0, 961, 64)))
-    found = Run(make(plan, deep), Variant(), [5], settings).finish()
+    found = Trial(make(plan, deep), Variant(), [5], settings).finish()
     eval_mode, of_steps = found.values["train loss"][0], found.values["train loss (batch)"][0]
     assert (eval_mode[2:4] > FAR * eval_mode[0]).all()  # by the loss in eval mode, it has diverged
     assert of_steps.max() < 2.5 * of_steps[0]
@@ -41,21 +41,21 @@ def test_running_statistics_that_lag_are_no_divergence():
 def test_the_test_loss_with_reestimated_statistics_does_not_lag():
     plan = Plan(RMSprop(0.1, 0.99), 16, steps=60, batchnorm_momentum=0.01, schedule=Schedule("cosine"))
     settings = replace(SETTINGS, grid=tuple(range(0, 961, 64)), measure=Measure(noise=False, reestimate=True))
-    found = Run(make(plan, deep), Variant(), [5], settings).finish()
+    found = Trial(make(plan, deep), Variant(), [5], settings).finish()
     eval_mode, anew = found.values["test loss"][0], found.values["test loss (BatchNorm re-estimated)"][0]
     assert (eval_mode[2:4] > FAR * eval_mode[0]).all()
     assert anew.max() < 5 * anew[0]
-    plain = Run(make(plan, deep), Variant(), [5], replace(settings, measure=SETTINGS.measure)).finish()
+    plain = Trial(make(plan, deep), Variant(), [5], replace(settings, measure=SETTINGS.measure)).finish()
     assert all(np.array_equal(found.values[name], plain.values[name]) for name in plain.names)  # the same run
     assert set(found.names) - set(plain.names) == {"test loss (BatchNorm re-estimated)"}
-    without = Run(make(plan), Variant(), [5], settings).finish()
+    without = Trial(make(plan), Variant(), [5], settings).finish()
     assert "test loss (BatchNorm re-estimated)" not in without.names
 
 
 def test_a_loss_that_is_not_finite_is_divergence_at_once():
     task = make(Plan(Adam(1e100), batch_size=4, steps=150))
     overflowing = replace(task, loss=lambda outputs, y: outputs.pow(4).sum(-1))
-    run = Run(overflowing, Variant(), [3, 5], SETTINGS)
+    run = Trial(overflowing, Variant(), [3, 5], SETTINGS)
     found = run.finish()
     assert run.step == 8
     assert found.meta["diverged_at"] == [32, 32]
@@ -64,7 +64,7 @@ def test_a_loss_that_is_not_finite_is_divergence_at_once():
 
 def test_a_large_loss_that_stays_is_divergence_from_where_it_began():
     task = make(Plan(Adam(1e4), batch_size=4, steps=150))
-    run = Run(task, Variant(), [3, 5], BOUND)
+    run = Trial(task, Variant(), [3, 5], BOUND)
     found = run.finish()
     assert run.step == 16  # the point at 64 shows that it stays
     assert found.meta["diverged_at"] == [32, 32]
@@ -108,55 +108,55 @@ def test_a_replica_that_diverges_is_recorded_and_the_others_continue():
                 model[2].weight.mul_(1e30)
         return model
 
-    found = Run(make(model=fragile), Variant(), [3, 5], BOUND).finish()
+    found = Trial(make(model=fragile), Variant(), [3, 5], BOUND).finish()
     assert found.meta["diverged_at"] == [None, 0]
     assert np.isnan(found.values["train loss"][1]).all()
-    alone = Run(make(), Variant(), [3], SETTINGS).finish()
+    alone = Trial(make(), Variant(), [3], SETTINGS).finish()
     np.testing.assert_allclose(found.values["train loss"][0], alone.values["train loss"][0], rtol=1e-8)
 
 
 def test_a_loss_below_zero_is_no_divergence():
     task = make()
     below = replace(task, loss=lambda outputs, y: task.loss(outputs, y) - 5)
-    found = Run(below, Variant(), [0, 1], SETTINGS).finish()
+    found = Trial(below, Variant(), [0, 1], SETTINGS).finish()
     assert found.meta["diverged_at"] == [None, None]
     np.testing.assert_allclose(
-        found.values["train loss"], Run(task, Variant(), [0, 1], SETTINGS).finish().values["train loss"] - 5
+        found.values["train loss"], Trial(task, Variant(), [0, 1], SETTINGS).finish().values["train loss"] - 5
     )
 
 
 def test_the_bound_is_that_of_the_start_and_not_of_the_switch():
     task = make()
-    first = Run(task, Variant(), [3], replace(SETTINGS, grid=(0, 32)))
+    first = Trial(task, Variant(), [3], replace(SETTINGS, grid=(0, 32)))
     first.finish()
-    run = Run(task, Variant(4), [3], SWITCH, warm=first.state_dict())
+    run = Trial(task, Variant(4), [3], SWITCH, warm=first.state_dict())
     assert run.state_dict()["bounds"] == [pytest.approx(100 * first.values["train loss"][0][0])]
-    assert Run(task, Variant(4), [3], SWITCH).state_dict()["bounds"] == run.state_dict()["bounds"]
+    assert Trial(task, Variant(4), [3], SWITCH).state_dict()["bounds"] == run.state_dict()["bounds"]
 
 
 def test_what_diverged_before_the_switch_has_diverged_after_it():
     task = make()
-    first = Run(task, Variant(), [3, 5], replace(SETTINGS, grid=(0, 32)))
+    first = Trial(task, Variant(), [3, 5], replace(SETTINGS, grid=(0, 32)))
     first.finish()
     state = first.state_dict()
-    found = Run(task, Variant(4), [3, 5], SWITCH, warm={**state, "diverged": [20, None]}).finish()
+    found = Trial(task, Variant(4), [3, 5], SWITCH, warm={**state, "diverged": [20, None]}).finish()
     assert found.meta["diverged_at"] == [32, None]
     assert np.isnan(found.values["train loss"][0]).all()
     assert np.isfinite(found.values["train loss"][1]).all()
-    lost = Run(task, Variant(4), [3, 5], SWITCH, warm={**state, "diverged": [20, 12]}).finish()
+    lost = Trial(task, Variant(4), [3, 5], SWITCH, warm={**state, "diverged": [20, 12]}).finish()
     assert lost.names == found.names
     assert np.isnan(lost.values["train loss"]).all()
 
 
 def test_the_state_of_an_older_version_is_resumed():
     task = make()
-    run = Run(task, Variant(), [3, 5], SETTINGS)
+    run = Trial(task, Variant(), [3, 5], SETTINGS)
     while run.measured < 2:
         run.advance()
     state = run.state_dict()
     del state["above"], state["learner"]["step_loss"], state["values"]["train loss (batch)"]
-    resumed = Run(task, Variant(), [3, 5], SETTINGS)
+    resumed = Trial(task, Variant(), [3, 5], SETTINGS)
     resumed.load_state_dict(state)
-    found, whole = resumed.finish(), Run(task, Variant(), [3, 5], SETTINGS).finish()
+    found, whole = resumed.finish(), Trial(task, Variant(), [3, 5], SETTINGS).finish()
     assert set(whole.names) - set(found.names) == {"train loss (batch)"}
     assert np.array_equal(found.values["train loss"], whole.values["train loss"])

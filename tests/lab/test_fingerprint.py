@@ -304,9 +304,9 @@ def test_a_check_sees_a_helper_in_another_module_and_a_fresh_process_finds_uncha
     assert again.returncode in (0, 1, 3)
     assert "finished" not in again.stderr
     assert runs() == first
-    before = (tmp_path / "out" / "check.json").read_text()
+    before = (tmp_path / "out" / "table.npz").read_bytes()
     said = check("0.0 * h")
     assert "note: B = 8: the stored runs were made with another loss in evaluation mode, loss, gradient" in said
     assert "finished B = 8 (8 of 8 runs done" in said
     assert len(runs()) == 2 * len(first)
-    assert (tmp_path / "out" / "check.json").read_text() != before
+    assert (tmp_path / "out" / "table.npz").read_bytes() != before

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rootscale import Adam, Plan, RMSprop, Schedule
-from rootscale.lab import Measure, Run, Settings, Setup, Variant
+from rootscale.lab import Measure, Settings, Setup, Trial, Variant
 from rootscale.lab.learner_graph import GraphLearner, SideBySide
 from rootscale.paper.data import patterns
 from rootscale.paper.tasks import generated
@@ -33,9 +33,9 @@ def make(optimizer="adam", **options):
 
 def run(task, variant, settings, seeds=(3,), learner=None):
     """A run whose learner is made by ``learner``, of the same arguments."""
-    made = Run(task, variant, list(seeds), settings)
+    made = Trial(task, variant, list(seeds), settings)
     if learner is not None:
-        made = Run.__new__(Run)
+        made = Trial.__new__(Trial)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("rootscale.lab.run.make_learner", learner)
             made.__init__(task, variant, list(seeds), settings)

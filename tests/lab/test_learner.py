@@ -10,14 +10,14 @@ from problems import jitter, make, mlp, mlp_batchnorm
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from rootscale.lab import Measure, Run, Settings, Setup, Variant
+from rootscale.lab import Measure, Settings, Setup, Trial, Variant
 from rootscale.lab.learner import make_learner
 from rootscale.lab.learner_eager import EagerLearner
 from rootscale.lab.learner_graph import GraphLearner, SideBySide
 from rootscale.lab.objective import Objective
 from rootscale.lab.replicas import Single, Stack, make_replicas
-from rootscale.lab.run import forward_samples
 from rootscale.lab.stream import Stream
+from rootscale.lab.trial import forward_samples
 from rootscale.rules import RULES
 from rootscale.training.adapters import make_optimizer
 from rootscale.training.norms import norm_layers
@@ -138,7 +138,7 @@ def test_the_loss_of_the_steps_of_svag_is_that_of_both_batches():
     ],
 )
 def test_batchnorm_is_converted_by_the_samples_of_a_forward_pass(micro, variant, factors):
-    run = Run(make("everything", mlp_batchnorm), variant, [3], Settings(grid=(0, 128), setup=Setup(micro=micro)))
+    run = Trial(make("everything", mlp_batchnorm), variant, [3], Settings(grid=(0, 128), setup=Setup(micro=micro)))
     found = []
     for number in range(len(factors)):
         if number:
@@ -215,10 +215,10 @@ def test_the_graph_learner_takes_the_steps_of_the_eager_one(variant, stages, see
     task = make("everything", mlp_batchnorm, augment=jitter, draws=1)
     grid = (16, 64, 128) if variant.ell == 1 else (16, 32)
     arguments = (task, variant, seeds, Settings(grid, 16, Measure(noise=variant.zero_state, reestimate=True)))
-    expected = Run(*arguments).finish()
+    expected = Trial(*arguments).finish()
     monkeypatch.setattr("rootscale.lab.run.make_learner", graphs)
     without_a_gpu.clear()
-    found = Run(*arguments).finish()
+    found = Trial(*arguments).finish()
     assert "test loss (BatchNorm re-estimated)" in expected.names
     assert len(without_a_gpu) == len(seeds) * (1 + stages)  # one for the warm start, one for each batch size
     for name in expected.names:
@@ -228,11 +228,11 @@ def test_the_graph_learner_takes_the_steps_of_the_eager_one(variant, stages, see
 def test_a_graph_learner_that_is_resumed_records_anew_and_goes_on(without_a_gpu, monkeypatch):
     monkeypatch.setattr("rootscale.lab.run.make_learner", graphs)
     arguments = (make("everything", mlp_batchnorm), Variant(), [3, 5], Settings(grid=(0, 32, 96)))
-    whole = Run(*arguments).finish()
-    first = Run(*arguments)
+    whole = Trial(*arguments).finish()
+    first = Trial(*arguments)
     while first.step < 11:
         first.advance()
-    second = Run(*arguments)
+    second = Trial(*arguments)
     second.load_state_dict(first.state_dict())
     found = second.finish()
     for name in whole.names:

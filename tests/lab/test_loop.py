@@ -18,7 +18,6 @@ from rootscale.cli import main
 from rootscale.cli.watching import stoppable
 from rootscale.compare import read_logs
 from rootscale.lab import (
-    Check,
     Command,
     Deadline,
     Forked,
@@ -27,6 +26,7 @@ from rootscale.lab import (
     Observer,
     Search,
     Store,
+    Table,
     UnfinishedError,
     Variant,
     check,
@@ -183,7 +183,7 @@ def test_finished_runs_are_read_again_and_others_are_made(tmp_path):
     assert len(made) == 8
     run(counted, store=tmp_path, seeds=5)
     assert made[8:] == [(4, 4), (16, 4)]
-    assert Check.load(tmp_path).base.trajectory.replicas == 5
+    assert Table.load(tmp_path).base.trajectory.replicas == 5
 
 
 def test_a_run_is_finished_when_its_warnings_are_written(tmp_path, monkeypatch):
@@ -280,7 +280,7 @@ def test_a_command_is_run_with_the_converted_values(script, tmp_path, capsys):
     words = ["check", "--command", script, "--values", "optimizer=adam", "lr=1e-3", "betas=0.98,0.999", "steps=200"]
     words += ["--batch-size", "4", "--to", "16", "--rule", "sqrt", "none", "--seeds", "4", "--workers", "1"]
     assert main([*words, "--out", str(tmp_path / "kept")]) == 1
-    found = Check.load(tmp_path / "kept")
+    found = Table.load(tmp_path / "kept")
     assert [arm.verdict for arm in found.others] == ["same", "different"]
     out = capsys.readouterr().out
     assert "train: runs from scratch, each compared with B = 4 (4 seeds each)" in out
@@ -373,7 +373,7 @@ def test_the_search_ends_at_the_first_batch_that_is_different(tmp_path):
     assert len(made) == 14  # four seeds of each decide; of the last, two show it on the way
     assert branch.to_dict()["arms"][-1]["stopped_at"] == pytest.approx(32 + 0.75 * (1600 - 32))
     assert str(branch) == "after 0 samples B = 16 is the same; 32 is different"
-    assert Check.load(tmp_path / "start-0")["B = 32"].verdict == "different"
+    assert Table.load(tmp_path / "start-0")["B = 32"].verdict == "different"
 
 
 def test_an_undecided_batch_gets_more_seeds(tmp_path):

@@ -21,14 +21,14 @@ from rootscale.cli.run_check import _say_cost
 from rootscale.cli.watching import _Watch, speaking, stoppable
 from rootscale.integrations.trackers import TRACKERS, Track
 from rootscale.lab import (
-    Arm,
-    Check,
     Here,
     Measure,
     Observer,
-    Run,
+    Result,
     Settings,
     Store,
+    Table,
+    Trial,
     UnfinishedError,
     Variant,
     check,
@@ -45,7 +45,7 @@ from rootscale.verdict import Absolute, compare
 PLAN = Plan(Adam(eta=1e-3, beta1=0.9), batch_size=16, steps=1000)
 
 
-def arm_with(seeds: int, gap: float, spread: float, size: int = 64, **more) -> Arm:
+def arm_with(seeds: int, gap: float, spread: float, size: int = 64, **more) -> Result:
     """An arm whose gap at the end, and its spread over seeds, are these."""
     samples, rng = np.linspace(1000, 16000, 16), np.random.default_rng(seeds)
     ramp = (samples - samples[0]) / np.ptp(samples)
@@ -54,16 +54,16 @@ def arm_with(seeds: int, gap: float, spread: float, size: int = 64, **more) -> A
     noise = spread * rng.standard_normal((seeds, 1)) * ramp
     other = Trajectory(samples, {"train loss": 1 - ramp + gap * ramp + noise}, meta=seen)
     plan = PLAN.convert(size)
-    return Arm(f"B = {size}", "batch size", plan.plan, plan.changes.to_dict(), other, compare(base, other), **more)
+    return Result(f"B = {size}", "batch size", plan.plan, plan.changes.to_dict(), other, compare(base, other), **more)
 
 
-def check_with(*arms: Arm, noise=None) -> Check:
+def check_with(*arms: Result, noise=None) -> Table:
     values = {"train loss": np.tile(1 - np.linspace(0, 1, 16), (4, 1))}
     if noise is not None:
         values |= {"noise scale": np.tile(noise, (4, 1))}
     samples = np.linspace(1000, 16000, 16)
     base = Trajectory(samples, values, meta={"samples": samples.tolist(), "seeds": [0, 1, 2, 3]})
-    return Check("mine", Arm("B = 16", "base", PLAN, None, base), arms, 1000, {})
+    return Table("mine", Result("B = 16", "base", PLAN, None, base), arms, 1000, {})
 
 
 # --- seeds until it is decided
@@ -323,7 +323,7 @@ def test_wandb_and_mlflow_are_called_as_they_want_it(tmp_path, monkeypatch) -> N
 
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client))
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    run = Run(make(), Variant(), [0], Settings((0, 32)))
+    run = Trial(make(), Variant(), [0], Settings((0, 32)))
     run.finish()
     for name in ("wandb", "mlflow"):
         Track(name)(tmp_path, run)

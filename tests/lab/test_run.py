@@ -10,7 +10,7 @@ from problems import PLANS, Residual, jitter, make, mlp, mlp_batchnorm
 from torch import nn
 
 from rootscale import Adam, Plan
-from rootscale.lab import Measure, Run, Settings, Setup, Variant, grid
+from rootscale.lab import Measure, Settings, Setup, Trial, Variant, grid
 from rootscale.lab.learner import make_learner
 from rootscale.lab.probes import gradient_noise
 from rootscale.lab.stream import Stream
@@ -52,9 +52,9 @@ def close(a, b, row=slice(None)):
 def test_replicas_in_one_program_are_the_single_runs(model, variant):
     task, how = make("everything", model), VARIANTS[variant]
     settings = short(NOISY if variant == "base" or model is Residual else SETTINGS, how)
-    together = Run(task, how, [3, 5], settings).finish()
+    together = Trial(task, how, [3, 5], settings).finish()
     for r, seed in enumerate((3, 5)):
-        close(together, Run(task, how, [seed], settings).finish(), [r])
+        close(together, Trial(task, how, [seed], settings).finish(), [r])
 
 
 def by_hand(task, stages, seed=7):
@@ -77,13 +77,13 @@ def by_hand(task, stages, seed=7):
 
 def test_a_run_is_what_a_users_own_loop_does():
     task = make()
-    found = Run(task, Variant(), [7], SETTINGS).finish()
+    found = Trial(task, Variant(), [7], SETTINGS).finish()
     assert found.values["train loss"][0, -1] == pytest.approx(by_hand(task, [(1, 4, 32)]), rel=1e-9)
 
 
 def test_a_switch_in_mid_run_is_what_rescale_does():
     task = make()
-    found = Run(task, Variant(4), [7], SWITCH).finish()
+    found = Trial(task, Variant(4), [7], SWITCH).finish()
     assert found.values["train loss"][0, -1] == pytest.approx(by_hand(task, [(1, 4, 8), (4, 16, 6)]), rel=1e-9)
 
 
@@ -92,13 +92,13 @@ def test_a_run_resumed_from_its_state_is_the_uninterrupted_one_bit_for_bit(varia
     task = make("everything", mlp_batchnorm, augment=jitter, draws=1)
     settings = replace(SWITCH, measure=NOISY.measure) if variant == "base" else short(SWITCH, VARIANTS[variant])
     arguments = (task, VARIANTS[variant], [3, 5], settings)
-    whole = Run(*arguments).finish()
-    run = Run(*arguments)
+    whole = Trial(*arguments).finish()
+    run = Trial(*arguments)
     for stop in (1, 5):  # a ramp is in its second stage then
         while run.step < stop:
             run.advance()
         state = copy.deepcopy(run.state_dict())
-        run = Run(*arguments)
+        run = Trial(*arguments)
         run.load_state_dict(state)
     resumed = run.finish()
     for name in whole.names:
@@ -107,13 +107,13 @@ def test_a_run_resumed_from_its_state_is_the_uninterrupted_one_bit_for_bit(varia
 
 def test_dropout_is_the_same_after_a_resume():
     task = make(model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double())
-    whole = Run(task, Variant(), [3], SETTINGS).finish()
-    run = Run(task, Variant(), [3], SETTINGS)
+    whole = Trial(task, Variant(), [3], SETTINGS).finish()
+    run = Trial(task, Variant(), [3], SETTINGS)
     for _ in range(21):
         run.advance()
     torch.manual_seed(99)  # somebody else's random numbers
     state = copy.deepcopy(run.state_dict())
-    run = Run(task, Variant(), [3], SETTINGS)
+    run = Trial(task, Variant(), [3], SETTINGS)
     run.load_state_dict(state)
     assert np.array_equal(run.finish().values["train loss"], whole.values["train loss"])
 
@@ -122,20 +122,20 @@ def test_a_run_leaves_the_random_numbers_of_its_user_alone():
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    Run(make(), Variant(), [3], SETTINGS).finish()
+    Trial(make(), Variant(), [3], SETTINGS).finish()
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_micro_batches_give_the_gradient_of_the_batch():
-    whole = Run(make("everything"), Variant(4), [3, 5], SETTINGS).finish()
-    close(Run(make("everything"), Variant(4), [3, 5], replace(SETTINGS, setup=Setup(micro=5))).finish(), whole)
+    whole = Trial(make("everything"), Variant(4), [3, 5], SETTINGS).finish()
+    close(Trial(make("everything"), Variant(4), [3, 5], replace(SETTINGS, setup=Setup(micro=5))).finish(), whole)
 
 
 def test_runs_of_a_seed_see_the_same_samples_at_every_batch_size():
     task = make()
     seen = []
     for variant in (Variant(), Variant(4)):
-        run = Run(task, variant, [3], SETTINGS)
+        run = Trial(task, variant, [3], SETTINGS)
         seen.append(run._stream.indices(0, 64))
     assert torch.equal(*seen)
 
@@ -160,7 +160,7 @@ def test_samples_drawn_with_replacement_are_uniform_and_independent_of_each_othe
 
 def test_the_measured_noise_is_that_of_brute_force():
     task = make()
-    run = Run(task, Variant(), [3, 5], SETTINGS)
+    run = Trial(task, Variant(), [3, 5], SETTINGS)
     x, y = run._probes.samples["train"]
     found = gradient_noise(run.learner, x, y)
     batches, b = 6, len(x) // 6  # of 32 samples or more
@@ -184,8 +184,8 @@ def test_the_measured_noise_is_that_of_brute_force():
 
 def test_measuring_changes_nothing():
     task = make("everything", mlp_batchnorm)
-    often = Run(task, Variant(), [3, 5], Settings(grid=tuple(range(0, 132, 8)))).finish()
-    rarely = Run(task, Variant(), [3, 5], SETTINGS).finish()
+    often = Trial(task, Variant(), [3, 5], Settings(grid=tuple(range(0, 132, 8)))).finish()
+    rarely = Trial(task, Variant(), [3, 5], SETTINGS).finish()
     assert np.array_equal(often.values["train loss"][:, [0, 8, 16]], rarely.values["train loss"])
 
 
@@ -222,7 +222,7 @@ def test_before_the_first_step_batchnorm_takes_the_statistics_of_the_samples(net
 
 def test_users_own_test_functions_see_each_replica():
     task = make("everything", functions={"bias": lambda model: model[2].bias.sum()})
-    run = Run(task, Variant(), [3, 5], SETTINGS)
+    run = Trial(task, Variant(), [3, 5], SETTINGS)
     found = run.finish()
     expected = [value.sum().item() for value in run.learner._averaged()["2.bias"]]
     assert found.values["bias"][:, -1] == pytest.approx(expected, rel=1e-9)
@@ -236,22 +236,47 @@ def test_the_grid_lies_on_whole_steps_of_every_batch_size():
 
 def test_mistakes_are_explained():
     with pytest.raises(ValueError, match=r"longer than the distance of the grid's points: ask for fewer points"):
-        Run(make(), Variant(32), [0], Settings(grid=tuple(range(0, 480, 40))))
+        Trial(make(), Variant(32), [0], Settings(grid=tuple(range(0, 480, 40))))
     with pytest.raises(ValueError, match=r"makes a batch of 1.33333 samples; it must be whole"):
         Variant(Fraction(1, 3)).plan(PLANS["adam"])
     with pytest.raises(
         ValueError, match=r"one value for each of 400 samples, got the shape \[\]; use reduction='none'"
     ):
-        Run(replace(make(), loss=nn.functional.cross_entropy), Variant(), [0, 1], SETTINGS).finish()
+        Trial(replace(make(), loss=nn.functional.cross_entropy), Variant(), [0, 1], SETTINGS).finish()
     with pytest.raises(ValueError, match="needs a length"):
         replace(make(), plan=Plan(Adam(1e-3), batch_size=4))
 
 
 def test_a_ramp_is_several_switches():
     task = make()
-    found = Run(task, Variant(2, ramp=((64, 8),)), [7], replace(SWITCH, grid=(32, 128))).finish()
+    found = Trial(task, Variant(2, ramp=((64, 8),)), [7], replace(SWITCH, grid=(32, 128))).finish()
     loss = by_hand(task, [(1, 4, 8), (2, 8, 4), (4, 32, 2)])
     assert found.values["train loss"][0, -1] == pytest.approx(loss, rel=1e-9)
+
+
+def test_every_stage_of_a_ramp_begins_at_its_place():
+    run = Trial(make(), Variant(2, ramp=((48, 4), (80, 8))), [7], replace(SWITCH, grid=(32, 144)))
+    base, seen = int(make().plan.batch_size.total), []
+    while not run.done:
+        before = run.step, int(run.position)
+        run.advance()
+        if run.step > before[0]:
+            seen.append((before[1], int(run.position) - before[1]))
+    expected = [(at, base * (2 if at < 48 else 4 if at < 80 else 8)) for at, _ in seen]
+    assert seen == expected
+    assert {size for _, size in seen} == {2 * base, 4 * base, 8 * base}
+
+
+def test_a_point_between_two_steps_is_measured_at_the_nearer_one():
+    size = 4 * int(make().plan.batch_size.total)  # of a step
+    grid_of = (0, size + size // 4, 4 * size - size // 4, 8 * size)
+    run, places = Trial(make(), Variant(4), [7], replace(SETTINGS, grid=grid_of)), []
+    while not run.done:
+        before = run.measured
+        run.advance()
+        if run.measured > before:
+            places.append(int(run.position))
+    assert places == [0, size, 4 * size, 8 * size]
 
 
 def shared_activation():
@@ -268,14 +293,14 @@ def tied_weights():
 @pytest.mark.parametrize("model", [shared_activation, tied_weights])
 def test_what_a_net_has_at_two_places_is_at_two_places_in_replicas_too(model):
     task = make(model=model)
-    together = Run(task, Variant(), [3, 5], SETTINGS).finish()
+    together = Trial(task, Variant(), [3, 5], SETTINGS).finish()
     for r, seed in enumerate((3, 5)):
-        close(together, Run(task, Variant(), [seed], SETTINGS).finish(), [r])
+        close(together, Trial(task, Variant(), [seed], SETTINGS).finish(), [r])
 
 
 def test_no_gradient_at_all_is_no_divergence():
     task = replace(make(), loss=lambda outputs, y: 0.0 * outputs.sum(-1))
-    found = Run(task, Variant(), [0], NOISY).finish()
+    found = Trial(task, Variant(), [0], NOISY).finish()
     assert np.isfinite(found.values["noise scale"]).all()
     assert not found.lost.any()
 
@@ -285,7 +310,7 @@ def test_measurements_do_not_depend_on_the_random_numbers_of_the_user():
     found = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        found.append(Run(task, Variant(), [3], NOISY).finish().values["gradient norm"])
+        found.append(Trial(task, Variant(), [3], NOISY).finish().values["gradient norm"])
     np.testing.assert_array_equal(*found)
 
 
@@ -294,10 +319,10 @@ def test_the_number_of_points_that_an_error_advises_is_possible():
     for points in (1, 14, 15, 16, 29, 30, 31, 59):
         places = grid(960, points, batch_sizes=[4, 64])
         try:
-            Run(task, Variant(16), [0], Settings(grid=places))
+            Trial(task, Variant(16), [0], Settings(grid=places))
         except ValueError as error:
             advised = int(str(error).partition("at most ")[2].partition(")")[0])
-            Run(task, Variant(16), [0], Settings(grid=grid(960, advised, batch_sizes=[4, 64])))
+            Trial(task, Variant(16), [0], Settings(grid=grid(960, advised, batch_sizes=[4, 64])))
     with pytest.raises(ValueError, match="points must be at least 1, got 0"):
         grid(960, 0)
 
@@ -307,7 +332,7 @@ def test_a_device_that_is_not_there_is_told():
         Setup("gpu")
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch sees no CUDA GPU"):
-            Run(make(), Variant(), [0], replace(SETTINGS, setup=Setup("cuda")))
+            Trial(make(), Variant(), [0], replace(SETTINGS, setup=Setup("cuda")))
 
 
 def test_a_rule_as_an_object_is_the_rule_of_its_text():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rootscale import hparams, records
-from rootscale.lab import Run, Settings, Task, Variant
+from rootscale.lab import Settings, Task, Trial, Variant
 from rootscale.lab.several import Several, parts_of
 from rootscale.plan import Plan
 from rootscale.training.adapters import make_optimizer
@@ -44,7 +44,7 @@ def rates(run):
 )
 def test_the_first_follows_the_rule_and_the_others_their_own(task, rule, muon, adam):
     settings = Settings(grid=(32, 64, 96, 128), switch_at=32)
-    run = Run(task, Variant(4, rule), [0], settings)
+    run = Trial(task, Variant(4, rule), [0], settings)
     run.advance()
     run.advance()  # a step, with the learning rates of the plan
     assert rates(run) == pytest.approx([0.02 * muon, 1e-3 * adam])
@@ -54,23 +54,23 @@ def test_the_first_follows_the_rule_and_the_others_their_own(task, rule, muon, a
 
 def test_a_run_of_several_optimizers_resumes_to_the_same_end(task):
     settings = Settings(grid=(0, 32, 64, 96, 128))
-    whole = Run(task, Variant(2), [3], settings).finish()
-    first = Run(task, Variant(2), [3], settings)
+    whole = Trial(task, Variant(2), [3], settings).finish()
+    first = Trial(task, Variant(2), [3], settings)
     for _ in range(9):
         first.advance()
-    second = Run(task, Variant(2), [3], settings)
+    second = Trial(task, Variant(2), [3], settings)
     second.load_state_dict(first.state_dict())
     assert second.finish()["train loss"].mean.tolist() == whole["train loss"].mean.tolist()
 
 
 def test_zeroing_the_state_forgets_that_of_all(task):
-    run = Run(task, Variant(2, zero_state=True), [0], Settings(grid=(32, 64, 96), switch_at=32))
+    run = Trial(task, Variant(2, zero_state=True), [0], Settings(grid=(32, 64, 96), switch_at=32))
     assert all(not part.state for part in parts_of(run.learner.optimizer))
 
 
 def test_the_null_starts_from_the_same_state_and_sees_other_samples(task):
     settings = Settings(grid=(32, 64, 96), switch_at=32)
-    base, null = (Run(task, variant, [0], settings) for variant in (Variant(), Variant(other_samples=True)))
+    base, null = (Trial(task, variant, [0], settings) for variant in (Variant(), Variant(other_samples=True)))
     losses = [run.finish()["train loss"].mean.tolist() for run in (base, null)]
     assert losses[0][0] == losses[1][0]
     assert losses[0][1:] != losses[1][1:]

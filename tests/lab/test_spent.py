@@ -8,8 +8,8 @@ import torch
 
 from rootscale.lab import Settings, Variant
 from rootscale.lab.group import joined, rows_of
-from rootscale.lab.run import Run
 from rootscale.lab.spent import SETTLING_STEPS, Spent
+from rootscale.lab.trial import Trial
 from rootscale.paper.tasks import digits
 
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ def test_a_trajectory_knows_which_seeds_were_trained_in_one_program():
     pytest.importorskip("sklearn")
     task, settings = digits(), Settings(grid=(0, 64, 128))
     ramp = Variant(1, ramp=((64, 4),))
-    both, one = (Run(task, ramp, seeds, settings).finish() for seeds in ([0, 1], [2]))
+    both, one = (Trial(task, ramp, seeds, settings).finish() for seeds in ([0, 1], [2]))
     assert [run["seeds"] for run in both.meta["runs"]] == [[0, 1]]
     together = joined([rows_of(both, [0]), rows_of(both, [1]), one])
     assert [run["seeds"] for run in together.meta["runs"]] == [[0, 1], [2]], "once each"

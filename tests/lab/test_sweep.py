@@ -24,15 +24,16 @@ from rootscale.lab import (
     Forked,
     Here,
     Observer,
-    Run,
     Settings,
     Setup,
     Store,
+    Trial,
     UnfinishedError,
     Variant,
     finished,
     group,
     sweep,
+    task_runs,
 )
 from rootscale.lab.forking import can_fork
 from rootscale.trajectory import Trajectory
@@ -247,6 +248,22 @@ def test_a_group_that_was_stopped_is_resumed_as_it_was_also_where_fewer_seeds_ar
     assert [path.name for path in tmp_path.glob("*/*/")] == ["seeds-0-3"]
 
 
+def test_seeds_that_are_finished_elsewhere_are_not_made_again_with_a_group_that_was_stopped(tmp_path):
+    def interrupt(label, job, jobs, share):
+        if share > 0.5 and job == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    store = Store(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(make(), [Variant()], FOUR, SETTINGS, store, progress=interrupt)
+    spec = task_runs.TaskSpec(make(), Variant(), SETTINGS)
+    assert store.split(store.want(spec, FOUR), 16) == [(0, 1, 2, 3)]
+    run(make(), [Variant()], [1], SETTINGS, tmp_path / "alone")
+    (one,) = (tmp_path / "alone").glob("*/*/")
+    shutil.copytree(one, next(tmp_path.glob("b-4-*")) / one.name)
+    assert store.split(store.want(spec, FOUR), 16) == [(0, 2, 3)]
+
+
 @pytest.mark.parametrize("execute", [Here, Forked])
 def test_a_deadline_stops_a_sweep_with_a_checkpoint(stored, tmp_path, execute):
     task, store = make("everything"), Store(tmp_path)
@@ -380,16 +397,6 @@ def test_whether_a_sweep_is_finished_is_known_without_running_it(copied, tmp_pat
         path.with_suffix(".away").rename(path)
 
 
-def test_without_variants_a_sweep_makes_the_warm_starts(tmp_path, stored):
-    task = make("everything")
-    made = run(task, (), [0, 1, 2], SWITCH, tmp_path, Here(together=2))
-    assert made.trajectories == {}
-    assert made.warm.replicas == 3
-    assert finished(task, (), seeds=[0, 1, 2], settings=SWITCH, store=tmp_path)
-    assert len(list(tmp_path.rglob("checkpoint.pt"))) == 2
-    equal(run(task, VARIANTS, [0, 1, 2], SWITCH, tmp_path, Here(together=2)), stored[1])
-
-
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
@@ -414,7 +421,7 @@ def test_models_that_are_kept_are_those_at_the_end_of_a_run(tmp_path, execute):
     found = run(task, variants, [0, 1, 2], SETTINGS, Store(tmp_path, keep_models=True), execute)
     for variant in variants:
         for seeds in ([0, 1], [2]):
-            alone = Run(task, variant, seeds, SETTINGS)
+            alone = Trial(task, variant, seeds, SETTINGS)
             alone.finish()
             for r, seed in enumerate(seeds):
                 path, replica = found.models[variant, seed]
@@ -444,7 +451,7 @@ def test_models_can_be_asked_for_later(copied, tmp_path):
 
 
 def test_a_model_is_made_from_the_last_checkpoint_where_there_is_one(tmp_path):
-    alone = Run(make(), Variant(), [0], SETTINGS)
+    alone = Trial(make(), Variant(), [0], SETTINGS)
     alone.finish()
     run(make(), [Variant()], [0], SETTINGS, tmp_path)
     (place,) = tmp_path.glob("*/*/")

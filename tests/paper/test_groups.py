@@ -10,13 +10,11 @@ import torch
 from rootscale import records
 from rootscale.paper.entries import entries_of
 from rootscale.paper.experiments import experiments
-from rootscale.paper.experiments.digits_ablations import RULES
 from rootscale.paper.experiments.floors import BETAS, FORMS
 from rootscale.paper.experiments.momentum_switch import KINDS, Lion
 from rootscale.paper.experiments.switch_lines import KEPT, NULL
 from rootscale.paper.finals import Final
 from rootscale.paper.groups import GROUPS, TOLERANCE, Measured, cells_of
-from rootscale.rules import get_rule
 from rootscale.training import rescale_
 
 ROOT = Path(__file__).parents[2]
@@ -164,29 +162,6 @@ def test_when_it_matters_has_the_measured_numbers(entries):
     ends = [round(100 * average[16, form].final.accuracy.gap, 1) for form in ("learning rate only", "floors .8, .9")]
     assert ends == [-5.1, -0.1]
     assert not any(one.keeps(cell.null) for cell in cells.values() for (k, _), one in cell.found.items() if k == 64)
-
-
-def test_the_protocol_says_where_the_whole_rule_was_the_nearest_of_nine(entries):
-    cells = {cell.name: cell for cell in cells_of(entries, "ablations")}
-    nearest = {
-        (name, kappa): min((abs(one.gap), form) for (k, form), one in cells[name].found.items() if k == kappa)[1]
-        for name in ("digits", "convnet")
-        for kappa in (4, 16)
-    }
-    assert {key for key, form in nearest.items() if form != "the whole rule"} == {("convnet", 16)}
-    linear, whole = (cells["convnet"].found[16, form] for form in ("linear: eta, beta1, beta2", "the whole rule"))
-    assert len(cells["convnet"].found) == 2 * 9 + 1
-    told = f"({linear.text()} against {whole.text()})"
-    assert told in (RESULTS / "PROTOCOL.md").read_text(encoding="utf-8")
-
-
-def test_linear_for_all_begins_with_the_step_of_the_whole_rule():
-    kappa, rules = (
-        16.0,
-        {name: get_rule(RULES[name], "adam") for name in ("the whole rule", "linear: eta, beta1, beta2")},
-    )
-    steps = [rule.convert("eta", 1.0, kappa) / rule.convert("v", 1.0, kappa) ** 0.5 for rule in rules.values()]
-    assert steps == pytest.approx([kappa, kappa])
 
 
 def test_beta1_of_the_advice_stays_above_the_floor():

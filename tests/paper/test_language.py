@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rootscale.lab import Here, Measure, Run, Settings, Setup, Store, Variant, sweep
+from rootscale.lab import Here, Measure, Settings, Setup, Store, Trial, Variant, sweep
 from rootscale.lab.fingerprint import Fingerprints, differences
 from rootscale.lab.task import Tensors
 from rootscale.paper.language import (
@@ -180,7 +180,9 @@ def test_the_loss_of_a_sample_is_the_mean_over_its_tokens():
 def test_a_small_gpt_learns_which_word_follows(words):
     task = tiny(words, epochs=4, dropout=0.0)
     total = int(task.plan.samples)
-    found = Run(task, Variant(), [0], Settings(grid=(0, total), measure=Measure(eval_samples=64, noise=False))).finish()
+    found = Trial(
+        task, Variant(), [0], Settings(grid=(0, total), measure=Measure(eval_samples=64, noise=False))
+    ).finish()
     start, end = found.values["test loss"][0]
     assert start == pytest.approx(math.log(words.vocabulary.size), abs=0.2)
     assert end < start - 0.7
@@ -191,7 +193,7 @@ def test_parts_of_a_batch_make_the_gradient_of_the_whole(words):
     task = tiny(words, dropout=0.0)
     settings = Settings(grid=(0, 64), measure=Measure(eval_samples=48))
     whole, parts = (
-        Run(task, Variant(4), [0], replace(settings, setup=Setup(micro=micro))).finish() for micro in (None, 3)
+        Trial(task, Variant(4), [0], replace(settings, setup=Setup(micro=micro))).finish() for micro in (None, 3)
     )
     for name in whole.names:
         assert parts.values[name] == pytest.approx(whole.values[name], rel=2e-3, abs=1e-5), name
@@ -201,8 +203,8 @@ def test_parts_of_a_batch_make_the_gradient_of_the_whole(words):
 def test_replicas_train_together_as_they_do_alone(words):
     task = tiny(words, dropout=0.0)
     settings = Settings(grid=(0, 32), measure=Measure(eval_samples=16, noise=False))
-    both = Run(task, Variant(), [0, 1], settings).finish().values["train loss"]
-    alone = [Run(task, Variant(), [seed], settings).finish().values["train loss"][0] for seed in (0, 1)]
+    both = Trial(task, Variant(), [0, 1], settings).finish().values["train loss"]
+    alone = [Trial(task, Variant(), [seed], settings).finish().values["train loss"][0] for seed in (0, 1)]
     assert both == pytest.approx(np.array(alone), rel=1e-4)
 
 
@@ -335,7 +337,7 @@ def test_a_small_roberta_learns_and_the_noise_is_measured():
     words = from_text(chain(10, 3000, 0.95))
     task = masked(words, epochs=12, dropout=0.0, batch_size=8, reference=8)
     total = int(task.plan.samples)
-    found = Run(task, Variant(), [0], Settings(grid=(0, total), measure=Measure(eval_samples=64))).finish()
+    found = Trial(task, Variant(), [0], Settings(grid=(0, total), measure=Measure(eval_samples=64))).finish()
     start, end = found.values["test loss"][0]
     assert start == pytest.approx(math.log(words.vocabulary.total), abs=0.4)
     assert end < start - 0.7
@@ -488,7 +490,7 @@ def test_fine_tuning_starts_from_the_pretrained_encoder_and_learns(sentences, tm
     assert (adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (0.9, 0.98, 1e-6, 0.1)
     assert (steps, task.plan.schedule.warmup) == (128, Fraction(768, 100))
     total = int(task.plan.samples)
-    found = Run(
+    found = Trial(
         task, Variant(), [0], Settings(grid=(0, total), measure=Measure(noise=False), setup=Setup(replacement=False))
     ).finish()
     assert found.values["Matthews correlation"][0, -1] > 0.8

@@ -15,7 +15,7 @@ import torch
 from rootscale import Adam, Plan
 from rootscale.cli import main
 from rootscale.files import locked
-from rootscale.lab import Arm, Check, Deadline, Settings, Task, Variant
+from rootscale.lab import Deadline, Result, Settings, Table, Task, Variant
 from rootscale.lab.task import Tensors
 from rootscale.paper import entries, pages, parts, results, running, work
 from rootscale.paper import experiments as experiments_package
@@ -83,7 +83,7 @@ def tiny(seeds=2, steps=24):
 
 
 def stored(folder):
-    check = Check.load(folder)
+    check = Table.load(folder)
     return {arm.label: arm.trajectory for arm in (check.base, *check.others)}
 
 
@@ -155,7 +155,7 @@ def test_stopped_after_some_time_it_resumes_to_the_same_end(tmp_path, monkeypatc
         for name in trajectory.names:
             assert np.array_equal(trajectory.values[name], cut[label].values[name])
     assert np.array_equal(
-        Check.load(tmp_path / "whole").warm.values["train loss"], Check.load(tmp_path / "cut").warm.values["train loss"]
+        Table.load(tmp_path / "whole").warm.values["train loss"], Table.load(tmp_path / "cut").warm.values["train loss"]
     )
 
 
@@ -163,7 +163,7 @@ def test_two_seeds_are_compared_and_one_gets_no_verdict(tmp_path):
     for seeds in (1, 2):
         out = tmp_path / str(seeds)
         assert running.reproduce(tiny(), Options(epochs=1, seeds=seeds), out, tmp_path / "runs")
-        (arm,) = Check.load(out).others
+        (arm,) = Table.load(out).others
         assert (arm.verdict in ("same", "different", "undecided")) == (seeds == 2)
     assert list(arm.comparison.deciding) == ["train loss", "test loss"]
     assert "test accuracy" in arm.comparison.gaps
@@ -225,7 +225,7 @@ def test_results_are_completed_without_the_runs_that_made_them(tmp_path):
     assert {path.parent.name for path in tmp_path.rglob("second/**/trajectory.npz")} == {"seeds-1-2"}
     assert running.reproduce(tiny(), Options(epochs=1, seeds=3), out, tmp_path / "third", complete)
     assert kept_results.record_of(out)["missing"] == []
-    here, there = Check.load(out), Check.load(tmp_path / "whole")
+    here, there = Table.load(out), Table.load(tmp_path / "whole")
     for mine, other in zip((here.base, *here.others), (there.base, *there.others), strict=True):
         assert mine.trajectory.meta["seeds"] == other.trajectory.meta["seeds"] == [0, 1, 2]
         for name in other.trajectory.names:
@@ -237,27 +237,16 @@ def test_results_are_completed_without_the_runs_that_made_them(tmp_path):
     assert runs_in(tmp_path / "fourth") == [], "nothing was left to make"
 
 
-def test_results_from_before_plans_had_a_field_can_be_completed(tmp_path):
-    out = tmp_path / "out"
-    assert running.reproduce(tiny(), Options(epochs=1, seeds=1), out, tmp_path / "runs")
-    for path in out.glob("arm-*.npz"):
-        runs = Trajectory.load(path)
-        assert runs.meta["base_plan"]["optimizer"].pop("eps") == 1e-8, "its default"
-        runs.save(path)
-    assert running.reproduce(tiny(), Options(epochs=1, seeds=2), out, tmp_path / "more", How(complete=True))
-    assert kept_results.record_of(out)["seeds"] == [0, 1]
-
-
 def test_stored_runs_are_not_lost_to_results_that_are_not_finished(tmp_path, caplog):
     caplog.set_level("INFO", "rootscale")
     asked = tiny(), Options(epochs=1, seeds=2), tmp_path / "out"
     assert running.reproduce(*asked, tmp_path / "runs")
-    before = (tmp_path / "out" / "check.json").read_text()
+    before = (tmp_path / "out" / "table.npz").read_bytes()
     assert running.reproduce(*asked, tmp_path / "elsewhere", How(only=("kept",)))
     assert "stays as it is: it holds 2 runs that would be lost" in caplog.text
-    assert (tmp_path / "out" / "check.json").read_text() == before
+    assert (tmp_path / "out" / "table.npz").read_bytes() == before
     assert running.reproduce(*asked, tmp_path / "elsewhere"), "all of it is there"
-    assert (tmp_path / "out" / "check.json").read_text() != before
+    assert (tmp_path / "out" / "table.npz").read_bytes() != before
 
 
 def test_results_of_runs_that_would_be_made_otherwise_cannot_be_completed(tmp_path):
@@ -609,7 +598,7 @@ def arm(label, accuracy, seeds=None, size=256, loss=None):
     values["train loss"] = np.stack([20 * start, 20 * start, ends], 1)
     meta = {"seeds": seeds, "seconds": 1.0, "samples": [0, 50, 100], "guards": []}
     plan = Plan(Adam(1e-3, 0.9, 0.99), batch_size=size, steps=10)
-    return Arm(label, "base", plan, None, Trajectory(np.array([0.0, 1.0, 2.0]), values, meta=meta))
+    return Result(label, "base", plan, None, Trajectory(np.array([0.0, 1.0, 2.0]), values, meta=meta))
 
 
 def test_one_seed_has_the_deviation_over_seeds_where_that_is_known():

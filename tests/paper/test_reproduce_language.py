@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rootscale.cli import main
-from rootscale.lab import Check, Deadline, Tensors, Variant
+from rootscale.lab import Deadline, Table, Tensors, Variant
 from rootscale.paper import results, stored
 from rootscale.paper.data import Images
 from rootscale.paper.experiments import (
@@ -128,7 +128,7 @@ def test_svag_has_the_papers_betas_and_sequences(texts):
 
 def test_gpt_smoke_learns_and_its_perplexities_are_told(tmp_path, monkeypatch, capsys):
     out = run("gpt-wikitext", tmp_path, monkeypatch)
-    check, table = Check.load(out), stored.finals_of(out)
+    check, table = Table.load(out), stored.finals_of(out)
     assert [final.batch_size for final in table] == [4, 16, 16, 16]
     train, test = (check.base.trajectory.values[f"{part} loss"][0] for part in ("train", "test"))
     assert test[-1] < test[0] - 0.5
@@ -207,7 +207,7 @@ def pretrained(tmp_path_factory):
 def test_roberta_smoke_runs_the_whole_path(pretrained):
     out = pretrained / "results" / "roberta-mlm"
     assert [final.batch_size for final in stored.finals_of(out)] == [4, 8, 8, 8]
-    loss = Check.load(out).base.trajectory.values["test loss"][0]
+    loss = Table.load(out).base.trajectory.values["test loss"][0]
     assert loss[-1] < loss[0] - 0.3
 
 
@@ -241,7 +241,7 @@ def test_glue_smoke_fine_tunes_every_pretrained_model(pretrained, monkeypatch):
     assert len(record["runs"]) == 2 * 3 * 2
     scores = [run["score"] for run in record["runs"] if (run["pretrained_at"], run["task"]) == (4, "CoLA")]
     assert f"| 4 | {max(scores):.3f} |" in (out / "README.md").read_text()
-    check = Check.load(pretrained / "results" / "roberta-mlm")
+    check = Table.load(pretrained / "results" / "roberta-mlm")
     losses = [one["log_perplexity"] for one in record["pretraining"]["runs"]]
     assert losses == [arm.trajectory.values["test loss"][0, -1] for arm in (check.base, check.others[0])]
     found = experiments()["glue"].stored(out)

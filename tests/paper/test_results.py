@@ -1,6 +1,5 @@
-"""The stored results say one thing: the tables, the page and check.json have the same number for the same runs."""
+"""The stored results say one thing: the tables and the page have the same number for the same runs."""
 
-import json
 import re
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from rootscale.format import percent
 from rootscale.gap import gaps
-from rootscale.lab import Check
+from rootscale.lab import Table
 from rootscale.paper.entries import entries_of
 from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import final_values
@@ -21,7 +20,7 @@ from rootscale.paper.stored import deviation_of, record_of
 from rootscale.report.payload import make_payload
 
 RESULTS = Path(__file__).parents[2] / "results"
-CHECKS = sorted(path.parent for path in RESULTS.rglob("check.json"))
+CHECKS = sorted(path.parent for path in RESULTS.rglob("table.npz"))
 ENTRIES = [
     entry
     for entry in entries_of(RESULTS)
@@ -39,7 +38,7 @@ ONCE_DISAGREED = {
 
 @pytest.fixture(scope="module")
 def checks():
-    return {name: Check.load(folder) for name, folder in NAMES.items()}
+    return {name: Table.load(folder) for name, folder in NAMES.items()}
 
 
 def shown_in_the_table(folder):
@@ -53,9 +52,8 @@ def shown_in_the_table(folder):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_table_page_and_json_have_the_same_gap_for_the_same_runs(name, checks):
+def test_table_and_page_have_the_same_gap_for_the_same_runs(name, checks):
     check, folder = checks[name], RESULTS / name
-    stored = json.loads((folder / "check.json").read_text(encoding="utf-8"))["arms"]
     page = make_payload(check)
     compares = name not in HEADLINES and (name not in experiments() or experiments()[name].shown.compares)
     curves = (folder / "README.md").exists() and compares  # other pages are of ends
@@ -63,12 +61,10 @@ def test_table_page_and_json_have_the_same_gap_for_the_same_runs(name, checks):
     count = 0
     for i, arm in enumerate(check.others, 1):
         again = gaps(check.base.trajectory, arm.trajectory)
-        kept = {gap["name"]: gap for gap in stored[i]["comparison"]["gaps"]}
-        assert set(kept) == set(again)
+        assert set(arm.comparison.gaps) == set(again)
         for function, gap in again.items():
             far = gap.largest
-            recorded = np.array(kept[function]["gap"] or np.full(len(gap.times), np.nan), float)
-            np.testing.assert_allclose(recorded, gap.gap, rtol=1e-9, atol=1e-12)
+            np.testing.assert_array_equal(arm.comparison.gaps[function].gap, gap.gap)
             drawn = page["arms"][i]["gaps"][page["functions"].index(function)]["gap"]
             np.testing.assert_allclose(np.array(drawn, float), gap.gap, rtol=1e-5, atol=1e-12)
             if table is not None and (arm.label, function) in table:
@@ -155,6 +151,6 @@ def test_no_page_has_the_binomial_error_of_its_test_set():
 
 def test_no_command_of_the_results_names_a_file_that_was_moved():
     for path in [*RESULTS.rglob("*.json"), *RESULTS.rglob("*.md"), *RESULTS.rglob("*.txt")]:
-        text = path.read_text(encoding="utf-8").replace("paper/experiments/", "")
-        named = set(re.findall(r"experiments/[\w./-]*", text))
-        assert all((RESULTS.parent / name).is_file() for name in named), (path, named)
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r"(?<!paper/)experiments/(\w+\.py)", text):
+            assert (RESULTS.parent / "experiments" / name).exists(), path

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rootscale.cli import main
-from rootscale.lab import Check
+from rootscale.lab import Table
 from rootscale.lab.group import rows_of
 from rootscale.paper.entries import entries_of
 from rootscale.paper.experiments import experiments, sooner, switch_lines
@@ -158,7 +158,7 @@ def test_a_smoke_test_stores_what_a_run_alone_took(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     more = ["--smoke", "--epochs", "2", "--points", "2", "--out", "out", "--only", "B = 8 kept", "Seesaw"]
     assert main(["reproduce", "sooner", *more]) == 0
-    check = Check.load("out")
+    check = Table.load("out")
     for arm in (check.base, *check.others):
         (run,) = arm.trajectory.meta["runs"]
         assert run["seeds"] == [0]

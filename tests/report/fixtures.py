@@ -8,7 +8,7 @@ import numpy as np
 
 from rootscale import Adam, Plan
 from rootscale.gap import Gap
-from rootscale.lab import Arm, Check
+from rootscale.lab import Result, Table
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import Comparison, compare
 
@@ -70,7 +70,8 @@ def comparison(base, other, tolerance=TOLERANCE, width=3.2, seeds_needed=41):
         else:
             verdict = "same" if np.all((low >= -tolerance) & (high <= tolerance)) else "undecided"
         needed = seeds_needed if verdict == "undecided" else None
-        gaps[name] = Gap(name, base.times, gap, se, span, low, high, verdict, needed)
+        ends = (float(base[name].mean.min()), float(base[name].mean.max()))
+        gaps[name] = Gap(name, base.times, gap, se, span, low, high, verdict, needed, span=ends)
     lost = (int(other.diverged[-1]), int(base.diverged[-1]))
     return Comparison(
         gaps, tolerance, 0.95, (other.replicas, base.replicas), False, lost, (), width, ("train loss", "test loss")
@@ -107,7 +108,7 @@ def make_check(warm=True, seeds=16):
             warnings.simplefilter("ignore")
             plan = PLAN.at(batch_size, rule)
         changes = PLAN.explain(batch_size, rule).to_dict()
-        arms.append(Arm(label, kind, plan, changes, other, comparison(base, other), guards, causes))
+        arms.append(Result(label, kind, plan, changes, other, comparison(base, other), guards, causes))
     before = trajectory(np.linspace(0, SWITCH, 13), range(seeds), rng) if warm else None
     made = {
         "command": "rootscale check rootscale.paper.tasks:digits --to 16 64 --ells 2 --switch-at 12000 --seeds 16",
@@ -115,8 +116,13 @@ def make_check(warm=True, seeds=16):
         "hardware": "2 x 2.1 GHz CPU",
         "seconds": 83.4,
     }
-    return Check(
-        "digits: MLP 64-32-10", Arm("B = 4", "base", PLAN, None, base), tuple(arms), SWITCH if warm else 0, made, before
+    return Table(
+        "digits: MLP 64-32-10",
+        Result("B = 4", "base", PLAN, None, base),
+        tuple(arms),
+        SWITCH if warm else 0,
+        made,
+        before,
     )
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
-from rootscale.compare import Check, compare
-from rootscale.compare.result import settles
+from rootscale.lab import Table, compare
 from rootscale.noise import noise_cause
 from rootscale.report import render_page, write_page
 from rootscale.report.styles import STRIP, STYLES, WARM, style_of
-from rootscale.report.words import sentences
+from rootscale.report.words import sentences, settles
+from rootscale.verdict import definition
 
 HOSTILE = """</script><img src=x onerror="hacked=1"><!-- '&amp;' $task ${data} </style>\u2028"""
 VOID = {"meta", "link", "input", "img", "br"}
@@ -94,7 +94,7 @@ def test_the_verdict_is_that_of_the_functions_that_decide_and_the_others_are_fol
     card = plain.text[plain.text.index("B = 16Same") :]
     card = card[: card.index("B = 64Undecided")]
     far = arm.comparison.decisive[0].largest.gap
-    assert card.startswith(f"B = 16Same{100 * far:.1f} % largest gap: train loss, at ")
+    assert card.startswith(f"B = 16Same{100 * far:.1f} % (+0.00434) largest gap: train loss, at ")
     assert "16 runs against 16, wide bands of ± 3.2 standard errors" in card
     marked = re.findall(
         r"(train loss|test loss|test accuracy|gradient norm|Tr Sigma|parameter norm)(decides|followed)", card
@@ -204,7 +204,10 @@ def test_all_sections_are_there_in_order(plain):
 def test_the_page_says_what_was_compared_and_what_same_means(plain):
     told = plain.text[plain.text.index("How to read this") :]
     assert "B = 4 is the run as it is, the base. It was made with 16 seeds. Each of the 4 runs below is changed" in told
-    assert "we are 95 % sure that no stretch of the run is further off than the tolerance" in told
+    assert definition(0.05, 0.95) in told.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Range of B = 4, from 12,000 to 52,000 samples: train loss 0.476 (0.561 to 0.085)" in told.replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
 
 
 def test_terms_are_explained_and_those_of_users_are_text():
@@ -220,7 +223,7 @@ def test_a_card_has_verdict_gap_band_and_causes_and_the_plan_its_guards(plain):
     card = plain.text[plain.text.index("B = 64, linearDifferent") :]
     card = card[: card.index("All test functions")]
     assert card.startswith(
-        "B = 64, linearDifferent20.7 % largest gap: train loss, at 24,000 samplesband 19.3 % to 22 %"
+        "B = 64, linearDifferent20.7 % (+0.0983) largest gap: train loss, at 24,000 samplesband 19.3 % to 22 %"
     )
     assert "Likely cause: the linear rule raises" in card
     assert "Likely cause: beta1, beta2" in card
@@ -438,7 +441,7 @@ def test_a_base_alone_has_no_verdict_and_what_was_not_measured_has_no_section():
     check = make_check()
     values = {name: value for name, value in check.base.trajectory.values.items() if name != "noise scale"}
     base = replace(check.base, trajectory=replace(check.base.trajectory, values=values))
-    parsed = Parsed(render_page(Check(check.task, base, (), 0, {})))
+    parsed = Parsed(render_page(Table(check.task, base, (), 0, {})))
     assert "Not judged: B = 4 was compared with nothing." in parsed.text
     assert "Noise scale and batch size" not in parsed.text
     assert "What was changed, and why" not in parsed.text

@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,18 +10,9 @@ from rootscale.cli import main
 ROOT = Path(__file__).parents[2]
 
 
-ARM = dict.fromkeys(("label", "kind", "plan", "changes", "trajectory", "comparison", "guards", "causes"))
-CHECK = {"task": "t", "switch_at": 0, "warm": None, "made": {}}
-#: Valid JSON with the wrong content.
-WRONG = [
-    3, [], {"a": 1}, CHECK, {**CHECK, "arms": {}}, {**CHECK, "arms": []}, {**CHECK, "arms": [3]},
-    {**CHECK, "arms": [{"label": "B = 4"}]}, {**CHECK, "arms": [ARM]}, {**CHECK, "arms": [{**ARM, "plan": 3}]},
-]  # fmt: skip
-
-
 @pytest.fixture
 def folder(tmp_path):
-    return few(make_check(), "train loss").save(tmp_path / "runs")
+    return few(make_check(), "train loss").save(tmp_path / "runs").parent
 
 
 def error_of(capsys, *arguments):
@@ -48,13 +38,6 @@ def test_a_result_without_verdicts_has_a_report_too(tmp_path):
     assert "a verdict needs at least 2 seeds; there is 1" in (tmp_path / "out.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("record", sorted((ROOT / "results").glob("*/check.json")), ids=lambda path: path.parent.name)
-def test_every_committed_result_has_a_report(record, tmp_path):
-    assert main(["report", str(record.parent), "-o", str(tmp_path / "out.html")]) == 0
-    text = (tmp_path / "out.html").read_text(encoding="utf-8")
-    assert text.count('<article class="card') == len(json.loads(record.read_text())["arms"]) - 1
-
-
 def test_a_place_that_cannot_be_written_is_one_line(folder, tmp_path, capsys):
     error = error_of(capsys, folder, "-o", tmp_path / "missing" / "out.html")
     assert "must be a file in a folder that exists" in error
@@ -62,21 +45,15 @@ def test_a_place_that_cannot_be_written_is_one_line(folder, tmp_path, capsys):
     assert "error: cannot write " in error_of(capsys, folder, "-o", tmp_path / "a.html", "--png", tmp_path / "papers")
 
 
-def test_a_folder_that_holds_no_whole_check_is_one_line(folder, tmp_path, capsys):
+def test_a_folder_that_holds_no_whole_table_is_one_line(folder, tmp_path, capsys):
     out = ("-o", tmp_path / "out.html")
-    assert "holds no check.json" in error_of(capsys, tmp_path, *out)
-    assert "cannot read" in error_of(capsys, folder / "check.json", *out)
-    (arm,) = folder.glob("arm-1*.npz")
-    arm.write_bytes(arm.read_bytes()[:500])
-    assert f"{arm.name} is not a saved trajectory, or is damaged: no whole .npz file" in error_of(capsys, folder, *out)
-    arm.unlink()
-    assert f"check.json names {arm}, which is not there" in error_of(capsys, folder, *out)
-    (folder / "check.json").write_text('{"arms": []}')
-    assert "is not a saved check: 'arms' must have at least the base, got none" in error_of(capsys, folder, *out)
-    for record in WRONG:
-        (folder / "check.json").write_text(json.dumps(record))
-        error = error_of(capsys, folder, *out)
-        assert f"{folder / 'check.json'} is not a saved check: " in error
+    assert "holds no table.npz" in error_of(capsys, tmp_path, *out)
+    path = folder / "table.npz"
+    path.write_bytes(path.read_bytes()[:500])
+    assert f"{path} is not a saved table, or is damaged: no whole .npz file" in error_of(capsys, folder, *out)
+    path.unlink()
+    path.mkdir()
+    assert "cannot read" in error_of(capsys, folder, *out)
     assert not (tmp_path / "out.html").exists()
 
 

@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command("report", "what a check found, as one HTML page and as figures for papers"),
     "convert": Command("convert", "a configuration file of another tool at another batch size"),
     "checkpoint": Command("checkpoint", "a checkpoint on disk at another batch size"),
+    "study": Command("study", "run a study that a Python file defines: arms, compared with a base"),
     "reproduce": Command("reproduce", "run an experiment of the paper again"),
     "order": Command("theory", "measure how fast an optimizer approaches its SDE: weak errors and their order"),
     "simulate": Command("theory", "run an optimizer, SVAG and the SDE over continuous time"),

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.options import add_rule, add_tolerance
+from rootscale.cli.options import add_rule, add_tolerance, duration, seeds
 
 __all__ = ["TASKS", "add_parsers"]
 
@@ -83,11 +83,11 @@ def _add_loop(own: Any) -> None:
 
 def _add_verdict(how: Any) -> None:
     how.add_argument(
-        "--seeds", type=_seeds, default="auto", metavar="N", help="runs of each kind; auto takes 4, and more until all "
+        "--seeds", type=seeds, default="auto", metavar="N", help="runs of each kind; auto takes 4, and more until all "
         "verdicts are decided; default: %(default)s",
     )  # fmt: skip
     how.add_argument(
-        "--budget", type=_duration, metavar="TIME", help="with --seeds auto: add no more seeds after so long, such as "
+        "--budget", type=duration, metavar="TIME", help="with --seeds auto: add no more seeds after so long, such as "
         "90s, 30m or 2h; default: none",
     )  # fmt: skip
     add_tolerance(how)
@@ -127,30 +127,6 @@ def _add_runs(run: Any) -> None:
         "--track", choices=TRACKERS, help="log the runs to a tracker too: event files beside them, or the tracker's "
         "own settings (its project is rootscale)",
     )  # fmt: skip
-
-
-def _seeds(text: str) -> int | str:
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"seeds are a number or auto, got {text!r}") from None
-
-
-def _duration(text: str) -> float:
-    """Return the seconds of a time such as 90s, 30m or 2h.
-
-    >>> _duration("90s"), _duration("30m"), _duration("1.5h")
-    (90.0, 1800.0, 5400.0)
-    """
-    try:
-        seconds = float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1:]]
-    except (KeyError, ValueError):
-        seconds = 0.0
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"a time is given as 90s, 30m or 2h, got {text!r}")
-    return seconds
 
 
 def _check(args: argparse.Namespace) -> int:

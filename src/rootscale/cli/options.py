@@ -177,3 +177,27 @@ def refuse_unused(args: argparse.Namespace, words: Sequence[str], subject: str) 
             name, value = use.needs
             if str(getattr(args, name[2:].replace("-", "_"))) != value:
                 raise ValueError(f"{flag} does nothing without {name} {value}: leave it out, or add that")
+
+
+def seeds(text: str) -> int | str:
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"seeds are a number or auto, got {text!r}") from None
+
+
+def duration(text: str) -> float:
+    """Return the seconds of a time such as 90s, 30m or 2h.
+
+    >>> duration("90s"), duration("30m"), duration("1.5h")
+    (90.0, 1800.0, 5400.0)
+    """
+    try:
+        seconds = float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1:]]
+    except (KeyError, ValueError):
+        seconds = 0.0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"a time is given as 90s, 30m or 2h, got {text!r}")
+    return seconds

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rootscale.compare import Check
+    from rootscale.lab import Table
 
 __all__ = ["add_parsers"]
 
@@ -57,11 +57,11 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
-def _load(folder: Path) -> Check:
+def _load(folder: Path) -> Table:
     """Return the check in a folder; what is wrong with it is one line."""
-    from rootscale.compare import Check
+    from rootscale.lab import Table
 
     try:
-        return Check.load(folder)
+        return Table.load(folder)
     except OSError as error:
         raise ValueError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -22,26 +23,27 @@ from rootscale.compare import Alignment
 from rootscale.files import command_line, need_folder
 from rootscale.format import few_digits, show
 from rootscale.lab import (
-    Arm,
-    Check,
     Forked,
     Here,
     Judge,
     Loop,
     Measure,
+    Result,
     Setup,
     Store,
+    Table,
     Task,
     Variant,
     check,
 )
-from rootscale.lab.checks import refuse, settings_of
+from rootscale.lab.checking import study_of
 from rootscale.lab.cost import Cost, estimate_cost
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import is_train_function
 from rootscale.lab.recommendation import recommend
 from rootscale.lab.rounds import FIRST, Rounds
 from rootscale.lab.settings import SHARE, Settings
+from rootscale.lab.study import need_seeds
 from rootscale.lab.task import as_task, load_named
 from rootscale.noise import advise, noise_at_start
 from rootscale.paper.tasks import digits
@@ -73,26 +75,18 @@ def handle_check(args: argparse.Namespace) -> int:
     setup = Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs)
     judge = Judge(args.tolerance, args.level, args.decide_by, args.looks)
     seeds = seeds_of(args)
-    if isinstance(task, Task) and isinstance(start, int) and args.device.startswith("cpu"):
-        refuse(task, variants, Rounds.of(seeds, args.budget).first, judge)
-        settings = settings_of(task, variants, start, stop, measure, setup)
-        _say_cost(estimate_cost(task, variants, settings), settings, seeds, execute)
+    study = study_of(
+        task, variants, start, stop, measure=measure, setup=setup, judge=judge,
+        alignment=Alignment(clock=args.clock, window=args.window),
+    )  # fmt: skip
+    first = Rounds.of(seeds, args.budget).first
+    need_seeds(first)
+    study.refuse(first)
+    if isinstance(task, Task) and args.device.startswith("cpu"):
+        _say_cost(estimate_cost(task, variants, study.settings), study.settings, seeds, execute)
     with stoppable(folder / "runs"), observing(console, tracker(args.track)) as observe:
-        found = check(
-            task,
-            variants,
-            seeds=seeds,
-            budget=args.budget,
-            switch_at=start,
-            stop=stop,
-            measure=measure,
-            setup=setup,
-            judge=judge,
-            alignment=Alignment(clock=args.clock, window=args.window),
-            execute=execute,
-            store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
-            observe=observe,
-        )
+        store = Store(folder, command=command_line("rootscale", sys.argv[1:]))
+        found = replace(study, seeds=seeds).run(store, execute, observe, args.budget)
     show_check(found, console)
     write_report(found, args.report or folder / "report.html", console)
     return EXIT[found.verdict]
@@ -243,7 +237,7 @@ def samples_at(flag: str, text: str, total: int) -> int:
 # -- printing --------------------------------------------------------------------------------------------------------
 
 
-def show_noise(found: Check, plan: Plan, console: Console) -> None:
+def show_noise(found: Table, plan: Plan, console: Console) -> None:
     """Print the noise scale when the runs begin, and how far it allows to go."""
     noise = noise_at_start(found.base.trajectory)
     assert noise is not None
@@ -255,7 +249,7 @@ def show_noise(found: Check, plan: Plan, console: Console) -> None:
     )
 
 
-def show_check(found: Check, console: Console) -> None:
+def show_check(found: Table, console: Console) -> None:
     """Print the verdicts as a table, and what is behind them."""
     start = f"switched after {show(found.switch_at)} samples" if found.switch_at else "from scratch"
     if "checkpoint" in found.made:
@@ -276,7 +270,7 @@ def show_check(found: Check, console: Console) -> None:
         console.print(f"  {escape(sentence)}", soft_wrap=True)
 
 
-def _explain(arm: Arm, console: Console) -> None:
+def _explain(arm: Result, console: Console) -> None:
     assert arm.comparison is not None
     words = {
         "likely": arm.causes, "note": arm.comparison.notes, "warning": arm.guards if not arm.causes else (),

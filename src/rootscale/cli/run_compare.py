@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from rootscale.cli.console import make_console
 from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
-from rootscale.compare import Alignment, Arm, Check, Judge, Log, compare, read_logs
+from rootscale.compare import Alignment, Judge, Log, Result, Table, compare, read_logs
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
 
@@ -88,7 +88,7 @@ def _few(paths: Sequence[str]) -> str:
     return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
-def _show(found: Check, sides: Sequence[Sequence[Log]], console: Console) -> None:
+def _show(found: Table, sides: Sequence[Sequence[Log]], console: Console) -> None:
     runs = [f"{len(logs)} run{'s' * (len(logs) > 1)}" for logs in sides]
     others = ", ".join(f"{escape(arm.label)} ({n})" for arm, n in zip(found.others, runs[1:], strict=True))
     console.print(f"{others} compared with [bold]{escape(found.base.label)}[/] ({runs[0]}):\n")
@@ -100,7 +100,7 @@ def _show(found: Check, sides: Sequence[Sequence[Log]], console: Console) -> Non
     print_notes(found, console)
 
 
-def _said(arm: Arm) -> list[str]:
+def _said(arm: Result) -> list[str]:
     """Return what is behind a verdict: where the curves part, and notes."""
     from rootscale.compare.result import parts, settles
 
@@ -108,7 +108,7 @@ def _said(arm: Arm) -> list[str]:
     return [text for text in (parts(arm), settles(arm)) if text] + list(arm.comparison.notes)
 
 
-def _as_json(found: Check) -> dict[str, object]:
+def _as_json(found: Table) -> dict[str, object]:
     """Return the result in JSON's types, without the curves themselves."""
     return {
         "verdict": found.verdict,
@@ -123,12 +123,12 @@ def _as_json(found: Check) -> dict[str, object]:
     }
 
 
-def _parting(arm: Arm) -> dict[str, object]:
+def _parting(arm: Result) -> dict[str, object]:
     assert arm.comparison is not None
     return {"parts_at": {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}}
 
 
-def _draw(found: Check, args: argparse.Namespace, console: Console) -> None:
+def _draw(found: Table, args: argparse.Namespace, console: Console) -> None:
     for kind, folder in (("png", args.png), ("pdf", args.pdf)):
         if folder is not None:
             from rootscale.report import draw_figures

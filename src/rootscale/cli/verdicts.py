@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as Grid
 
-from rootscale.compare import Check
+from rootscale.compare import Table
+from rootscale.compare.result import range_sentence
 from rootscale.format import percent
-from rootscale.tolerance import tolerance_text
 
 __all__ = ["EXIT", "print_notes", "print_verdicts", "write_report"]
 
@@ -19,11 +19,12 @@ EXIT = {"same": 0, "different": 1, "undecided": 3}
 _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 
 
-def print_verdicts(found: Check, console: Console) -> None:
+def print_verdicts(found: Table, console: Console) -> None:
     """Print the verdict on each arm as a table, and what its words mean."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     open_ones = any(arm.verdict == "undecided" for arm in found.others)
-    for column in ("", "verdict", "largest gap, with its band", *(["seeds that would decide"] if open_ones else [])):
+    more = ["seeds needed"] if open_ones else []
+    for column in ("", "verdict", "n", "largest gap, with its band", "absolute", *more):
         table.add_column(column, overflow="fold")
     for arm in found.others:
         assert arm.comparison is not None
@@ -36,26 +37,25 @@ def print_verdicts(found: Check, console: Console) -> None:
         row = (
             escape(arm.label) + (" [dim](tests the theory)[/]" if arm.kind == "svag" else ""),
             f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
+            str(min(arm.comparison.seeds)),
             f"{gap} of the {escape(worst.name)}'s range",
+            worst.in_own_unit(worst.judged.gap) if np.isfinite(worst.judged.gap) else "–",
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
         )
         table.add_row(*row[: len(table.columns)])
     console.print(table)
     comparison = next(arm.comparison for arm in found.others if arm.comparison)
-    often = "" if comparison.looks == "once" else ", however often you add seeds and ask again"
-    console.print(
-        f"\nSame: within {escape(tolerance_text(comparison.tolerance))} all along, averaged over a fifth of the run. A "
-        f"verdict is wrong in at most {percent(1 - comparison.level)} of such checks{often}."
-    )
+    console.print(f"\n{escape(comparison.definition)} {escape(comparison.reliability)}")
+    console.print(escape(range_sentence(found, comparison)))
 
 
-def print_notes(found: Check, console: Console) -> None:
+def print_notes(found: Table, console: Console) -> None:
     """Print how the logs were read, where runs were compared by them."""
     for note in found.made.get("notes", ()):
         console.print(f"[dim]  {escape(note)}[/]", soft_wrap=True)
 
 
-def write_report(found: Check, path: Path, console: Console) -> None:
+def write_report(found: Table, path: Path, console: Console) -> None:
     """Write the report and say where it is; or why there is none, which takes nothing from the verdict."""
     try:
         from rootscale.report import write_page

@@ -17,7 +17,7 @@ from rootscale.cli.console import progress
 from rootscale.lab import Observer, UnfinishedError
 
 if TYPE_CHECKING:
-    from rootscale.lab import Run
+    from rootscale.lab import Trial
 
 __all__ = ["duration", "observing", "speaking", "stoppable", "tracker"]
 
@@ -26,7 +26,7 @@ EVERY = 60.0
 
 
 @contextmanager
-def observing(console: Console, measured: Callable[[Path, Run], object] | None = None) -> Iterator[Observer]:
+def observing(console: Console, measured: Callable[[Path, Trial], object] | None = None) -> Iterator[Observer]:
     """Show a bar for all runs together; without a terminal, a line a minute and when a kind of run is finished."""
     watch = _Watch(console)
     with progress(console) as bar:
@@ -91,7 +91,7 @@ def _so_far(share: float, seconds: float, first: float = 0.0) -> str:
     return f"{100 * share:.0f} %{left}"
 
 
-def tracker(name: str | None) -> Callable[[Path, Run], object] | None:
+def tracker(name: str | None) -> Callable[[Path, Trial], object] | None:
     """Return what logs runs to the tracker of that name; None for no name."""
     if name is None:
         return None

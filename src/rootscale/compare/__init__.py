@@ -5,12 +5,13 @@ runs on samples or tokens seen, and `compare` says whether they are the same wit
 """
 
 from rootscale.compare.alignment import Aligned, Alignment, align, reached
-from rootscale.compare.comparison import Judge, compare
+from rootscale.compare.comparison import compare
 from rootscale.compare.log import Log, Series, as_logs
 from rootscale.compare.readers import FORMATS, LogFormat, read_logs
-from rootscale.compare.result import Arm, Check
+from rootscale.compare.result import Result, Table
+from rootscale.verdict import Judge
 
 __all__ = [
-    "FORMATS", "Aligned", "Alignment", "Arm", "Check", "Judge", "Log", "LogFormat", "Series", "align", "as_logs",
+    "FORMATS", "Aligned", "Alignment", "Judge", "Log", "LogFormat", "Result", "Series", "Table", "align", "as_logs",
     "compare", "reached", "read_logs",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,16 +20,15 @@ from rootscale.compare.alignment import Aligned, Alignment, align
 from rootscale.compare.columns import is_loss
 from rootscale.compare.divergence import Divergence
 from rootscale.compare.log import Array, Log, as_logs
-from rootscale.compare.result import Arm, Check
+from rootscale.compare.result import Result, Table
 from rootscale.format import percent, show
 from rootscale.gap import Gap
 from rootscale.stats import student_quantile
-from rootscale.tolerance import Absolute, Tolerance, tolerance_to_json
+from rootscale.tolerance import Absolute
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import FEWEST, Comparison, diverged_counts, need_levels
-from rootscale.verdict import compare as compare_trajectories
+from rootscale.verdict import FEWEST, Comparison, Judge, diverged_counts
 
-__all__ = ["Judge", "compare"]
+__all__ = ["Logged", "compare", "logged"]
 
 #: Runs a side from which on a verdict is of use.
 USEFUL = 4
@@ -37,28 +36,6 @@ USEFUL = 4
 _GLANCE = 100
 _ASSUMED = "assuming that values scatter independently around the smooth curve, beyond what neighbours share"
 _CAUSE = "Whether the setting or the seed made the difference cannot be told"
-
-
-@dataclass(frozen=True)
-class Judge:
-    """What makes two runs the same.
-
-    Args:
-        tolerance: within which a gap counts as none: a share of the range of the base's mean curve, or an
-            `rootscale.verdict.Absolute` difference.
-        level: the chance that a verdict is right.
-        decide_by: the test functions on which the verdict rests; None is the losses. All others are compared as well,
-            but for the noise scale, and shown with verdicts of their own.
-        looks: at which numbers of seeds the verdict may be asked for, as for `rootscale.verdict.compare`.
-    """
-
-    tolerance: Tolerance = 0.05
-    level: float = 0.95
-    decide_by: Sequence[str] | None = None
-    looks: str = "any"
-
-    def __post_init__(self) -> None:
-        need_levels(self.tolerance, self.level, self.looks)
 
 
 _JUDGE = Judge()
@@ -74,7 +51,7 @@ def compare(
     task: str = "",
     command: str = "",
     whole: Trajectory | None = None,
-) -> Check:
+) -> Table:
     """Compare runs by what they logged: are the others the same as the base, within a tolerance?
 
     >>> import numpy as np
@@ -100,8 +77,8 @@ def compare(
             unit of the gap.
 
     Returns:
-        A `Check`, as `rootscale.lab.check` makes one: it can be saved, and `rootscale.report` makes a page of it.
-        Its arms have no plans, and ``made["notes"]`` says how the logs were read.
+        A `Table`, as `rootscale.lab.check` makes one: it can be saved, and `rootscale.report` makes a page of it.
+        Its results have no plans, and ``made["notes"]`` says how the logs were read.
     """
     if not others:
         raise ValueError("nothing to compare with: give at least one other side, compare(base, other)")
@@ -112,52 +89,85 @@ def compare(
     if len(labels) != 1 + len(others) or len(set(labels)) != len(labels):
         raise ValueError(f"names must be {1 + len(others)} different ones, the base first; got {labels}")
     given = [as_logs(label, some) for label, some in zip(labels, (base, *others), strict=True)]
-    sides = _paired(given, labels) if paired else [_once(logs) for logs in given]
-    aligned = align(sides, alignment)
-    _need_fractions(aligned, judge)
-    runs = [_without_diverged(trajectory) for trajectory in aligned.trajectories]
-    arms = tuple(_arm(label, runs[0], one, i + 1, aligned, judge, whole) for i, (label, one) in enumerate(
-        zip(labels[1:], runs[1:], strict=True)))  # fmt: skip
+    read = logged(labels, given, _Logs(alignment or Alignment(), judge, paired))
+    first, *rest = read.trajectories
+    deciding = replace(judge, decide_by=judge.decide_by or first.names)
+    results = [
+        Result(label, "log", None, None, runs, read.concluded(deciding.compare(first, runs, whole=whole), side))
+        for side, (label, runs) in enumerate(zip(labels[1:], rest, strict=True), 1)
+    ]
     made = {
         **({"command": command} if command else {}),
         "versions": {"rootscale": __version__, "numpy": np.__version__},
         "date": time.strftime("%Y-%m-%d"),
-        "tolerance": tolerance_to_json(judge.tolerance),
-        "level": judge.level,
-        "notes": [
-            *aligned.notes,
-            *(note for label, *some in zip(labels, given, sides, strict=True) for note in _copies(label, *some)),
-            *(
-                note
-                for label, one in zip(labels, runs, strict=True)
-                for note in (*_stuck(label, one), *_equal(label, one))
-            ),
-        ],
+        "notes": list(read.notes),
     }
-    return Check(task or " and ".join(labels), Arm(labels[0], "base", None, None, runs[0]), arms, 0, made)
+    base_result = Result(labels[0], "base", None, None, first)
+    return Table(task or " and ".join(labels), base_result, tuple(results), 0, made, None, judge)
 
 
-def _arm(
-    label: str, base: Trajectory, other: Trajectory, side: int, aligned: Aligned, judge: Judge, whole: Trajectory | None
-) -> Arm:
-    """Return a side with its comparison, and with what can be concluded where there is no verdict."""
-    comparison = compare_trajectories(
-        base,
-        other,
-        list(base.names),
-        tolerance=judge.tolerance,
-        looks=judge.looks,
-        level=judge.level,
-        deciding=list(judge.decide_by or ()),
-        whole=whole,
-    )
-    said = [*comparison.notes, *_conclusions(comparison, aligned.scatter[0], aligned.scatter[side])]
-    if aligned.part and comparison.verdict == "same":
-        end = show(float(base.times[-1])).replace(",", "")
-        said.append(
-            f"the same up to there: {aligned.part}. Leave that run out, or ask about this part with --stop {end}"
-        )
-    return Arm(label, "log", None, None, other, replace(comparison, notes=tuple(said), partial=bool(aligned.part)))
+@dataclass(frozen=True)
+class _Logs:
+    """What is asked of logs, by `compare`."""
+
+    alignment: Alignment
+    judge: Judge
+    paired: bool
+
+
+class Asked(Protocol):
+    """What a study asks of logs."""
+
+    @property
+    def alignment(self) -> Alignment:
+        """Clock, metrics, batch sizes, smoothing and grid."""
+
+    @property
+    def judge(self) -> Judge:
+        """What makes runs the same."""
+
+    @property
+    def paired(self) -> bool:
+        """Whether the runs of all sides share seeds in the order in which they are given."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Logs of all sides as trajectories on one grid, the base first.
+
+    Args:
+        trajectories: of each side.
+        aligned: how they were aligned.
+        notes: what a reader should know, each in a sentence.
+    """
+
+    trajectories: tuple[Trajectory, ...]
+    aligned: Aligned
+    notes: tuple[str, ...]
+
+    def concluded(self, comparison: Comparison, side: int) -> Comparison:
+        """Return a comparison with what can be concluded where there is no verdict, and where a run ends early."""
+        aligned = self.aligned
+        said = [*comparison.notes, *_conclusions(comparison, aligned.scatter[0], aligned.scatter[side])]
+        if aligned.part and comparison.verdict == "same":
+            end = show(float(self.trajectories[0].times[-1])).replace(",", "")
+            said.append(
+                f"the same up to there: {aligned.part}. Leave that run out, or ask about this part with --stop {end}"
+            )
+        return replace(comparison, notes=tuple(said), partial=bool(aligned.part))
+
+
+def logged(labels: Sequence[str], given: Sequence[Sequence[Log]], asked: Asked) -> Logged:
+    """Return logs as trajectories; copies are left out, and runs that have diverged are NaN from there on."""
+    sides = _paired(given, labels) if asked.paired else [_once(logs) for logs in given]
+    aligned = align(sides, asked.alignment)
+    _need_fractions(aligned, asked.judge)
+    runs = tuple(_without_diverged(trajectory) for trajectory in aligned.trajectories)
+    copies = [note for label, *some in zip(labels, given, sides, strict=True) for note in _copies(label, *some)]
+    strange = [
+        note for label, one in zip(labels, runs, strict=True) for note in (*_stuck(label, one), *_equal(label, one))
+    ]
+    return Logged(runs, aligned, (*aligned.notes, *copies, *strange))
 
 
 def _once(logs: Sequence[Log]) -> list[Log]:

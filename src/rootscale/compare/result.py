@@ -1,36 +1,33 @@
-"""What a check found: the arms that were compared, saved to a folder as a whole and read again."""
+"""What a study found: the arms that were compared, saved as one file and read again."""
 
 from __future__ import annotations
 
 import json
-import time
-import uuid
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rootscale.files import remove_temporary, write_json
-from rootscale.format import few_digits, frame_of, html_table, percent, typeset
+from rootscale.files import remove_temporary, whole
+from rootscale.format import few_digits, frame_of, html_table, listed, percent, typeset
 from rootscale.pairing import Array
+from rootscale.pairing import window as pairing_window
 from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import Comparison, Verdict
+from rootscale.verdict import Comparison, Judge, Verdict
 
-__all__ = ["LOSSES", "Arm", "Check", "clock", "clock_unit", "parts", "place", "settles"]
+__all__ = ["Result", "Table", "clock", "clock_unit", "parts", "place", "range_sentence", "settles"]
 
-#: What a verdict rests on, if nothing else is asked for.
-LOSSES = ("train loss", "test loss")
-#: Trajectories that no check.json names are removed when they are this old, in seconds: a save may be under way.
-ABANDONED = 3600.0
-_RECORD = "check.json"
+#: The part of the file that holds all but numbers, as JSON.
+_RECORD = "table"
 
 
 @dataclass(frozen=True)
-class Arm:
+class Result:
     """One way of running the task, and how it compares with the base.
 
     Args:
@@ -42,6 +39,7 @@ class Arm:
         comparison: with the base; its verdict is None where there were too few seeds. None for the base itself.
         guards: warnings that the conversion gave.
         causes: why it is different, likeliest first.
+        factors: by which it differs from the base: rule, kappa, ell, and what else a study varies.
     """
 
     label: str
@@ -52,6 +50,7 @@ class Arm:
     comparison: Comparison | None = None
     guards: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
+    factors: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -65,38 +64,40 @@ class Arm:
             raise ValueError(f"{self.label!r} was read from a log and has no plan")
         return self.plan
 
-    def to_dict(self, trajectory: str) -> dict[str, Any]:
-        """Return it in JSON's types, with the name of the file of its trajectory."""
+    def to_dict(self, comparisons: bool) -> dict[str, Any]:
+        """Return it in JSON's types, but for the values of its trajectory; with its comparison or without."""
+        kept = self.comparison is not None and comparisons
         return {
             "label": self.label,
             "kind": self.kind,
             "plan": None if self.plan is None else self.plan.to_dict(),
             "changes": self.changes,
-            "trajectory": trajectory,
-            "comparison": None if self.comparison is None else self.comparison.to_dict(),
+            "comparison": self.comparison.to_dict() if self.comparison is not None and kept else None,
             "guards": list(self.guards),
             "causes": list(self.causes),
+            "factors": dict(self.factors),
             "verdict": self.verdict,
         }
 
     @classmethod
-    def from_dict(cls, record: Any, folder: Path) -> Arm:
-        """Read what `to_dict` gave, and the trajectory from the folder."""
+    def from_dict(cls, record: Any, trajectory: Trajectory) -> Result:
+        """Read what `to_dict` gave."""
         return cls(
             label=_need(record, "label", str),
             kind=_need(record, "kind", str),
             plan=_made("plan", _plan, _need(record, "plan", dict, type(None))),
             changes=_need(record, "changes", dict, type(None)),
-            trajectory=Trajectory.load(folder / _need(record, "trajectory", str)),
+            trajectory=trajectory,
             comparison=_made("comparison", _comparison, _need(record, "comparison", dict, type(None))),
             guards=tuple(_need(record, "guards", list)),
             causes=tuple(_need(record, "causes", list)),
+            factors=_need(record, "factors", dict),
         )
 
 
 @dataclass(frozen=True)
-class Check:
-    """What a check found.
+class Table:
+    """What a study found: values of test functions by arm, seed and time, with the fields of the arms.
 
     Args:
         task: its name.
@@ -105,14 +106,16 @@ class Check:
         switch_at: samples seen before the switch; 0 for runs from scratch.
         made: how: command, versions, hardware, seconds (of all runs, however often they were stopped).
         warm: the trajectory up to the switch, where there is one.
+        judge: of its comparisons.
     """
 
     task: str
-    base: Arm
-    others: tuple[Arm, ...]
+    base: Result
+    others: tuple[Result, ...]
     switch_at: int
     made: Mapping[str, Any]
     warm: Trajectory | None = None
+    judge: Judge = field(default_factory=Judge)
 
     @property
     def verdict(self) -> Verdict:
@@ -120,13 +123,33 @@ class Check:
         verdicts = {arm.verdict for arm in self.others}
         return "different" if "different" in verdicts else "same" if verdicts == {"same"} else "undecided"
 
-    def __getitem__(self, label: str) -> Arm:
+    def __getitem__(self, label: str) -> Result:
         """Return the arm of that label."""
         for arm in (self.base, *self.others):
             if arm.label == label:
                 return arm
         labels = ", ".join(repr(arm.label) for arm in (self.base, *self.others))
         raise KeyError(f"no arm {label!r}; there are {labels}")
+
+    def judged(self) -> Table:
+        """Return the table with all comparisons made anew by its judge."""
+        trajectories = {result.label: result.trajectory for result in (self.base, *self.others)}
+        base = trajectories.get(self.judge.against, self.base.trajectory)
+        others = (replace(result, comparison=self.judge.compare(base, result.trajectory)) for result in self.others)
+        return replace(self, others=tuple(others))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield a row for each arm, seed, time and test function, with the fields of the arm: what pandas reads."""
+        for result in (self.base, *self.others):
+            runs = result.trajectory
+            seeds, samples = runs.meta.get("seeds", range(runs.replicas)), runs.meta.get("samples", runs.times.tolist())
+            for name, values in runs.values.items():
+                for seed, row in zip(seeds, values.tolist(), strict=True):
+                    for time, at, value in zip(runs.times.tolist(), samples, row, strict=True):
+                        yield {
+                            "arm": result.label, **result.factors, "seed": seed, "time": time, "samples": at,
+                            "function": name, "value": value,
+                        }  # fmt: skip
 
     def to_frame(self) -> Any:
         """Return a row for each arm and test function as a DataFrame of pandas, or of polars where only that is there.
@@ -155,73 +178,95 @@ class Check:
         columns = ("", "function", "verdict", "largest gap, of the base's range", "its band", "at")
         return html_table(f"{self.task}: {self.verdict}, compared with {self.base.label}", columns, rows)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write it to a folder: ``check.json`` and one ``.npz`` for each arm.
+    def save(self, where: str | Path, comparisons: bool = True) -> Path:
+        """Write it as one compressed file, all of it or nothing; numpy reads it without this package.
 
-        The names of the trajectories are new ones, and ``check.json`` with these names takes its place at the end: who
-        reads meanwhile reads the old check or the new one, and of two that are saved at once one remains.
+        Args:
+            where: a file that ends in ``.npz``, or a folder, in which it is ``table.npz``.
+            comparisons: whether comparisons are kept, bands and all; otherwise `load` makes them anew.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_temporary(folder)
-        before, token, arms = _named(folder), uuid.uuid4().hex[:8], []
-        for i, arm in enumerate((self.base, *self.others)):
-            arms.append(arm.to_dict(arm.trajectory.save(folder / f"arm-{i}-{token}.npz").name))
+        path = _file(Path(where))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_temporary(path.parent)
+        arrays: dict[str, Any] = {}
+        results = (self.base, *self.others)
         record = {
             "task": self.task,
             "verdict": self.verdict,
             "switch_at": self.switch_at,
-            "warm": None if self.warm is None else self.warm.save(folder / f"warm-{token}.npz").name,
-            "arms": arms,
+            "judge": self.judge.to_dict(),
+            "compared": comparisons,
+            "warm": None if self.warm is None else _packed("warm", self.warm, arrays),
+            "arms": [
+                {**result.to_dict(comparisons), "runs": _packed(f"arm-{i}", result.trajectory, arrays)}
+                for i, result in enumerate(results)
+            ],
             "made": dict(self.made),
         }
-        write_json(
-            folder / _RECORD, record, allow_nan=False, indent=None
-        )  # curves of numbers: a line for each is most of a file
-        _remove_old(folder, before)
-        return folder
+        arrays[_RECORD] = np.array(json.dumps(record, allow_nan=False))
+        with whole(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        return path
 
     @classmethod
-    def load(cls, folder: str | Path) -> Check:
+    def load(cls, where: str | Path) -> Table:
         """Read what `save` wrote."""
-        folder = Path(folder)
-        while True:
-            text = _text(folder)
-            try:
-                return cls._read(json.loads(text), folder)
-            except FileNotFoundError as error:  # removed by who has saved another check meanwhile
-                if _text(folder) == text:
-                    raise ValueError(f"{folder / _RECORD} names {error.filename}, which is not there") from None
-            except ValueError as error:
-                if str(folder) in str(error):  # a trajectory, which is named
-                    raise
-                raise ValueError(f"{folder / _RECORD} is not a saved check: {error}") from None
+        path = _file(Path(where))
+        try:
+            with path.open("rb") as raw:
+                if not zipfile.is_zipfile(raw):  # numpy would advise to unpickle it
+                    raise ValueError("no whole .npz file")
+                raw.seek(0)
+                with np.load(raw, allow_pickle=False) as file:
+                    if _RECORD not in file.files:
+                        raise ValueError("it has no table")
+                    return cls._read(json.loads(str(file[_RECORD])), file)
+        except FileNotFoundError:
+            raise ValueError(
+                f"{path.parent} holds no {path.name}; give the folder that `rootscale check --out FOLDER` wrote"
+            ) from None
+        except OSError:
+            raise
+        except Exception as error:  # a broken .npz raises almost anything
+            raise ValueError(f"{path} is not a saved table, or is damaged: {error}") from None
 
     @classmethod
-    def _read(cls, record: Any, folder: Path) -> Check:
-        arms = [Arm.from_dict(arm, folder) for arm in _need(record, "arms", list)]
-        if not arms:
+    def _read(cls, record: Any, arrays: Mapping[str, Any]) -> Table:
+        rows = _need(record, "arms", list)
+        if not rows:
             raise ValueError("'arms' must have at least the base, got none")
-        warm = _need(record, "warm", str, type(None))
-        return cls(
+        results = [Result.from_dict(row, _unpacked(f"arm-{i}", row, arrays)) for i, row in enumerate(rows)]
+        warm = _need(record, "warm", dict, type(None))
+        table = cls(
             _need(record, "task", str),
-            arms[0],
-            tuple(arms[1:]),
+            results[0],
+            tuple(results[1:]),
             _need(record, "switch_at", int),
             _need(record, "made", dict),
-            None if warm is None else Trajectory.load(folder / warm),
+            None if warm is None else _unpacked("warm", {"runs": warm}, arrays),
+            _made("judge", Judge.from_dict, _need(record, "judge", dict)),
         )
+        return table if _need(record, "compared", bool) else table.judged()
 
 
-def _text(folder: Path) -> str:
-    try:
-        return (folder / _RECORD).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(
-            f"{folder} holds no {_RECORD}; give the folder that `rootscale check --out FOLDER` wrote"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{folder / _RECORD} is not a saved check: {error}") from None
+def _file(where: Path) -> Path:
+    return where if where.suffix == ".npz" else where / "table.npz"
+
+
+def _packed(name: str, runs: Trajectory, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Put the values of a trajectory under its name, those of single precision as such; return the rest of it."""
+    arrays[f"{name}/times"] = runs.times
+    for function, values in runs.values.items():
+        single = values.astype(np.float32)
+        arrays[f"{name}/{function}"] = single if np.array_equal(single, values, equal_nan=True) else values
+    return {"functions": list(runs.values), "meta": dict(runs.meta)}
+
+
+def _unpacked(name: str, row: Any, arrays: Mapping[str, Any]) -> Trajectory:
+    """Return the trajectory that `_packed` put under a name."""
+    rest = _need(row, "runs", dict)
+    values = {function: arrays[f"{name}/{function}"] for function in _need(rest, "functions", list)}
+    return Trajectory(arrays[f"{name}/times"], values, meta=_need(rest, "meta", dict))
 
 
 def _need(record: Any, key: str, *kinds: type) -> Any:
@@ -236,7 +281,7 @@ def _need(record: Any, key: str, *kinds: type) -> Any:
     return record[key]
 
 
-_JSON = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
+_JSON = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
 
 
 def _made(key: str, make: Any, value: Any) -> Any:
@@ -253,23 +298,6 @@ def _plan(record: Any) -> Plan | None:
 
 def _comparison(record: Any) -> Comparison | None:
     return None if record is None else Comparison.from_dict(record)
-
-
-def _named(folder: Path) -> set[str]:
-    """Return the names of the trajectories of the check in a folder; of none where it cannot be read."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        return {str(arm["trajectory"]) for arm in record["arms"]} | {str(record["warm"])}
-    return set()
-
-
-def _remove_old(folder: Path, before: set[str]) -> None:
-    """Remove the trajectories of the check that was replaced, and those that a killed process left long ago."""
-    now = _named(folder)
-    for path in [*folder.glob("arm-*.npz"), *folder.glob("warm*.npz")]:
-        with suppress(OSError):
-            if path.name not in now and (path.name in before or time.time() - path.stat().st_mtime > ABANDONED):
-                path.unlink()
 
 
 # -- where on the clock the curves separate --------------------------------------------------------------------------
@@ -298,7 +326,7 @@ def place(time: float, trajectory: Trajectory) -> str:
     return f"time {number}" if unit is None else f"{number} {unit}"
 
 
-def parts(arm: Arm) -> str:
+def parts(arm: Result) -> str:
     """Return where a run parts from the base for the first time; nothing where it is not seen to."""
     if arm.comparison is None or arm.verdict != "different":
         return ""
@@ -310,7 +338,7 @@ def parts(arm: Arm) -> str:
     return f"the whole band of {name} leaves the tolerance for the first time at {place(at, arm.trajectory)}"
 
 
-def settles(arm: Arm) -> str:
+def settles(arm: Result) -> str:
     """Return from when on the gap stays within the tolerance, for a run that left it and came back; else nothing."""
     comparison = arm.comparison
     if comparison is None or comparison.verdict in (None, "same") or comparison.settled_after is None:
@@ -319,3 +347,21 @@ def settles(arm: Arm) -> str:
     if all(time <= gap.times[0] for gap in comparison.decisive):
         return ""
     return f"from {place(time, arm.trajectory)} on the gap stays within the tolerance"
+
+
+def window(base: Result) -> str:
+    """Return over which part of the run the base's range is taken."""
+    trajectory = base.trajectory
+    at, unit = clock(trajectory)[pairing_window(trajectory)], clock_unit(trajectory)
+    first, last = (typeset(few_digits(float(one))) for one in (at[0], at[-1]))
+    return f"from {first} to {last} {unit}" if unit else f"from time {first} to {last}"
+
+
+def range_sentence(table: Table, comparison: Comparison) -> str:
+    """Return which range the gaps are shares of: its values, and where the base has them."""
+    ranges = [
+        f"{gap.name} {few_digits(gap.range)} ({few_digits(gap.span[1])} to {few_digits(gap.span[0])})"
+        for gap in comparison.decisive
+        if math.isfinite(gap.span[0])
+    ]
+    return f"Range of {table.base.label}, {window(table.base)}: {listed(ranges)}." if ranges else ""

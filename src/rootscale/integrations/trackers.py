@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.lab import Run
+from rootscale.lab import Trial
 
 __all__ = ["TRACKERS", "Track"]
 
@@ -61,7 +61,7 @@ class Track:
         """Leave open runs behind: every process has its own."""
         return {"tracker": self.tracker, "_logs": {}}
 
-    def __call__(self, place: Path, run: Run) -> None:
+    def __call__(self, place: Path, run: Trial) -> None:
         """Log the latest measurement."""
         point = run.measured - 1
         samples = run.settings.grid[point]

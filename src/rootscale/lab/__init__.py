@@ -1,21 +1,55 @@
 """Many runs on real data: tasks, runs, sweeps and the check."""
 
-from rootscale.compare import Arm, Check, Judge
+from rootscale.compare import Result, Table, compare
 from rootscale.lab.checking import check
 from rootscale.lab.command import Command
 from rootscale.lab.execute import Forked, Here
 from rootscale.lab.largest import Largest, Search, find_largest
 from rootscale.lab.loop import Convert, Loop, RunLog
-from rootscale.lab.run import Run
+from rootscale.lab.observe import Observer
 from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.store import BusyError, Store
-from rootscale.lab.sweeps import Observer, Sweep, finished, sweep
+from rootscale.lab.study import Arm, Study
+from rootscale.lab.sweeps import Sweep, finished, sweep
 from rootscale.lab.task import Data, Task, Tensors, load_task
+from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
+from rootscale.verdict import Judge
 
 __all__ = [
-    "Arm", "BusyError", "Check", "Command", "Convert", "Data", "Deadline", "Forked", "Here", "Judge", "Largest", "Loop",
-    "Measure", "Observer", "Run", "RunLog", "Search", "Settings", "Setup", "Store", "Sweep", "Task", "Tensors",
-    "UnfinishedError", "Variant", "check", "find_largest", "finished", "grid", "load_task", "sweep",
+    "Arm",
+    "BusyError",
+    "Command",
+    "Convert",
+    "Data",
+    "Deadline",
+    "Forked",
+    "Here",
+    "Judge",
+    "Largest",
+    "Loop",
+    "Measure",
+    "Observer",
+    "Result",
+    "RunLog",
+    "Search",
+    "Settings",
+    "Setup",
+    "Store",
+    "Study",
+    "Sweep",
+    "Table",
+    "Task",
+    "Tensors",
+    "Trial",
+    "UnfinishedError",
+    "Variant",
+    "check",
+    "compare",
+    "find_largest",
+    "finished",
+    "grid",
+    "load_task",
+    "sweep",
 ]  # fmt: skip

@@ -6,29 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from rootscale.compare import Alignment, Arm, Judge
+from rootscale.compare.result import Result
 from rootscale.format import show
-from rootscale.lab.checks import arm_of, compared_arm
-from rootscale.lab.early import LoopWatch, TaskWatch, at_the_end
-from rootscale.lab.execute import Execute, default_executor, limited
-from rootscale.lab.group import Spec
-from rootscale.lab.loop import Loop
-from rootscale.lab.loop_check import check_loop, with_noise, with_plan
-from rootscale.lab.loop_runs import LoopSpec, run_loop
+from rootscale.lab.early import at_the_end, watch_of
+from rootscale.lab.execute import Execute
+from rootscale.lab.observe import Observer
 from rootscale.lab.rounds import Rounds
-from rootscale.lab.settings import Settings
 from rootscale.lab.stopping import ClearlyDifferentError, Deadline
 from rootscale.lab.store import Store
-from rootscale.lab.sweeps import Observer, Sweep, sweep
-from rootscale.lab.task import Task
+from rootscale.lab.study import Arm, Study
 from rootscale.lab.variant import Variant
+from rootscale.verdict import Judge
 
-__all__ = ["KAPPAS", "Look", "Search", "loop_look", "task_look"]
+__all__ = ["KAPPAS", "Look", "Search", "look_of"]
 
 #: The batch sizes that are tried, over that of the base.
 KAPPAS = (2, 4, 8, 16, 32, 64)
-#: Compares variants with the base at some seeds, until a deadline: the arm of the base, and theirs.
-Look = Callable[[Sequence[Variant], Sequence[int], Deadline], tuple[Arm, list[Arm]]]
+#: Compares an arm with the base at some seeds, until a deadline: the result of the base, and that of the arm.
+Look = Callable[[Sequence[Arm], Sequence[int], Deadline], tuple[Result, list[Result]]]
 
 
 @dataclass(frozen=True)
@@ -58,59 +53,23 @@ class Search:
             raise ValueError(f"the batch sizes must be larger than that of the base; got {given} times as large")
 
 
-def task_look(
-    task: Task, search: Search, settings: Settings, execute: Execute | None, place: Store, observe: Observer
-) -> Look:
-    """Return how a task is looked at; all arms are measured on one grid, so that they share the runs of the base."""
-    runs = replace(place, folder=place.folder / "runs")
+def look_of(study: Study, execute: Execute | None, place: Store, observe: Observer) -> Look:
+    """Return how an arm of a study is looked at: the base is run first, and the arm until it is clearly different."""
+    ended = replace(study, judge=at_the_end(study.judge))
 
-    def look(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Arm, list[Arm]]:
-        workers = limited(execute or default_executor(settings.setup.device), within)
-
-        def made(which: Sequence[Variant], following: Observer) -> Sweep:
-            return sweep(task, which, seeds=seeds, settings=settings, store=runs, execute=workers, observe=following)
-
-        base, (variant,) = made([Variant()], observe).trajectories[Variant()], some
-        watch = TaskWatch(Spec(task, variant, settings), seeds, base, runs, search.judge, observe.measured)
-        arm = watch.stopped()  # by an earlier start of this search
-        if arm is None:
+    def look(arms: Sequence[Arm], seeds: Sequence[int], within: Deadline) -> tuple[Result, list[Result]]:
+        (arm,) = arms
+        base = study.look([], seeds, place, execute, observe, within).base
+        watch = watch_of(study, arm, seeds, base.trajectory, place, observe)
+        result = watch.stopped()  # by an earlier start of this search
+        if result is None:
             try:
-                swept = made([Variant(), variant], replace(observe, measured=watch))
-                arm = compared_arm(task, variant, swept, settings, at_the_end(search.judge))
+                following = replace(observe, measured=watch.measured, logged=watch.logged)
+                table = ended.look([arm], seeds, place, execute, following, within)
+                return table.base, list(table.others)
             except ClearlyDifferentError:
-                arm = watch.stopped()
-                assert arm is not None
-        return arm_of(task, Variant(), base), [arm]
-
-    return look
-
-
-def loop_look(
-    loop: Loop, search: Search, start: str | None, alignment: Alignment, execute: Execute | None, place: Store,
-    observe: Observer,
-) -> Look:  # fmt: skip
-    """Return how a loop of the user's is looked at, from a checkpoint or from scratch."""
-    how = replace(alignment, metrics=tuple(search.judge.decide_by or alignment.metrics))
-    runs = replace(place, folder=place.folder / "runs")
-
-    def look(some: Sequence[Variant], seeds: Sequence[int], within: Deadline) -> tuple[Arm, list[Arm]]:
-        workers = limited(execute or default_executor("cpu"), within)
-        own, spec = (LoopSpec(loop, variant, checkpoint=start) for variant in (Variant(), *some))
-        (logs,) = run_loop([own], seeds, runs, workers, observe)
-        base = dict(zip(seeds, logs, strict=True))
-        watch = LoopWatch(spec, base, own.label, runs, how, search.judge)
-        arm = watch.stopped()  # by an earlier start of this search
-        if arm is None:
-            try:
-                found = check_loop(
-                    loop, some, seeds, checkpoint=start, alignment=how, judge=at_the_end(search.judge),
-                    execute=workers, store=place, observe=replace(observe, logged=watch),
-                )  # fmt: skip
-                return with_noise(found.base, logs), list(found.others)
-            except ClearlyDifferentError:
-                arm = watch.stopped()
-                assert arm is not None
-        whole = Arm(own.label, "base", loop.plan, None, watch.whole)
-        return with_noise(whole, logs), [with_plan(arm, spec, ())]
+                result = watch.stopped()
+                assert result is not None
+        return base, [result]
 
     return look

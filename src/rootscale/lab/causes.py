@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from rootscale.compare import Arm
-from rootscale.format import show
+from rootscale.compare.result import Result
+from rootscale.format import listed, show
 from rootscale.lab.settings import Settings
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
@@ -13,23 +13,30 @@ from rootscale.noise import noise_cause
 from rootscale.plan import Plan
 from rootscale.rules import default_rule
 from rootscale.trajectory import Trajectory
+from rootscale.units import KEPT
 from rootscale.verdict import Comparison
 
 __all__ = ["causes_of"]
 
+#: What the rows of a rule are to somebody who trains; others are called as the table of units has them.
+NAMES = {
+    "eta": "the learning rate", "v": "the optimizer's state", "m": "the optimizer's state",
+    "step_counter": "the optimizer's state", "ema": "the decay of the averaged weights", "warmup": "the warm-up",
+    "decoupled_decay": "the weight decay", "clip": "the gradient clip", "batchnorm": "BatchNorm's momentum",
+}  # fmt: skip
 #: Fewer steps than this after the change are too few for the averages of a run to follow an SDE.
 FEW_STEPS = 100
 #: BatchNorm's statistics of fewer samples are noisy enough to make another model of it.
 BATCHNORM_SAMPLES = 32
 
 
-def causes_of(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: Settings) -> tuple[str, ...]:
+def causes_of(task: Task, variant: Variant, arm: Result, base: Trajectory, settings: Settings) -> tuple[str, ...]:
     """Return why an arm differs from the base, likeliest first; where nothing is seen, how far one may go."""
     assert arm.comparison is not None
     return tuple(_known(task, variant, arm, base, settings)) or tuple(_advice(variant, arm.comparison))
 
 
-def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: Settings) -> Iterator[str]:
+def _known(task: Task, variant: Variant, arm: Result, base: Trajectory, settings: Settings) -> Iterator[str]:
     """Yield the known causes that apply."""
     rule = variant.the_rule(task.plan)
     own = default_rule(task.plan.optimizer.name).averaged(rule.averaging)
@@ -40,7 +47,11 @@ def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: S
             if key in _used(task.plan, settings) and rule.form(key) != unit.form and unit.form.text != "x"
         ]
         if left:
-            yield f"rule {rule.name!r} does not convert {', '.join(left)} as {own.name!r} does"
+            alone = [key for key in left if rule.form(key).text == KEPT.text]
+            if alone:
+                yield f"not converted: {listed(_words(alone))}"
+            if other := [key for key in left if key not in alone]:
+                yield f"converted by another power than the {own.name} rule has: {listed(_words(other))}"
     lost = [place for place in arm.trajectory.meta["diverged_at"] if place is not None]
     if lost:
         yield f"{len(lost)} of {arm.trajectory.replicas} runs diverged, the first after {show(min(lost))} samples"
@@ -61,6 +72,11 @@ def _known(task: Task, variant: Variant, arm: Arm, base: Trajectory, settings: S
             f"BatchNorm normalises with the statistics of the batch: those of {smallest} samples make another model "
             f"than those of {max(size, int(task.plan.batch_size.total))}, whatever the hyperparameters"
         )
+
+
+def _words(keys: Iterable[str]) -> list[str]:
+    """Return what the rows of these keys are called, each once."""
+    return list(dict.fromkeys(NAMES.get(key, key) for key in keys))
 
 
 def _advice(variant: Variant, comparison: Comparison) -> Iterator[str]:

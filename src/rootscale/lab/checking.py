@@ -1,28 +1,29 @@
-"""The check, of a task or of a training loop of the user's own."""
+"""The check of a task or of a training loop: studies with a name for what most people ask."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from rootscale.compare import Alignment, Arm, Check, Judge
-from rootscale.lab.checks import as_variants, check_task, refuse, settings_of
-from rootscale.lab.execute import Execute, default_executor, limited
+from rootscale.compare import Alignment
+from rootscale.compare.result import Table
+from rootscale.format import show
+from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
-from rootscale.lab.loop_check import check_loop
+from rootscale.lab.loop_runs import LoopSpec
+from rootscale.lab.observe import Observer
 from rootscale.lab.rounds import Rounds
-from rootscale.lab.settings import SHARE, Measure, Setup
-from rootscale.lab.stopping import Deadline
-from rootscale.lab.store import Store, as_store
-from rootscale.lab.sweeps import Observer, kept
+from rootscale.lab.settings import SHARE, Measure, Settings, Setup, grid
+from rootscale.lab.store import Store
+from rootscale.lab.study import Arm, Study, need_seeds
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
+from rootscale.verdict import Judge
 
-__all__ = ["check"]
+__all__ = ["as_variants", "check", "measured_on", "settings_of", "study_of"]
 
 _MEASURE, _SETUP, _JUDGE, _ALIGNMENT = Measure(share=SHARE), Setup(), Judge(), Alignment()
 
@@ -42,7 +43,7 @@ def check(
     execute: Execute | None = None,
     store: Store | str | Path | None = None,
     observe: Observer | None = None,
-) -> Check:
+) -> Table:
     """Run a task, or a loop of your own, as it is and in other ways, and decide whether the runs are the same.
 
     ``check(task, [4, 16])`` compares the batch size of the base with 4 and 16 times as much.
@@ -66,44 +67,69 @@ def check(
             stopped is resumed. None keeps nothing.
         observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
     """
-    tried, rounds, watcher = as_variants(variants), Rounds.of(seeds, budget), observe or Observer()
-    look: Callable[..., Check]
+    need_seeds(Rounds.of(seeds, budget).first)
+    study = study_of(
+        task, as_variants(variants), switch_at, stop, measure=measure, setup=setup, judge=judge, alignment=alignment
+    )
+    return replace(study, seeds=seeds).run(store, execute, observe, budget)
+
+
+def study_of(
+    task: Task | Loop,
+    variants: Sequence[Variant],
+    switch_at: int | str | Path = 0,
+    stop: int | None = None,
+    *,
+    measure: Measure = _MEASURE,
+    setup: Setup = _SETUP,
+    judge: Judge = _JUDGE,
+    alignment: Alignment = _ALIGNMENT,
+) -> Study:
+    """Return the study that compares a task, or a loop, with variants of itself; `check` has the arguments."""
+    ways = [Variant(), *variants]
     if isinstance(task, Loop):
         how = replace(alignment, metrics=tuple(judge.decide_by or alignment.metrics), points=measure.points)
         how = how if stop is None else replace(how, stop=float(stop))
-        look = partial(check_loop, task, checkpoint=_checkpoint(switch_at), alignment=how)
-    elif isinstance(switch_at, int):
-        refuse(task, tried, rounds.first, judge)
-        look = partial(check_task, task, settings=settings_of(task, tried, switch_at, stop, measure, setup))
-    else:
+        arms = [Arm(LoopSpec(task, way).label, task, way) for way in ways]
+        return Study(task.name, arms, judge=judge, alignment=how, checkpoint=_checkpoint(switch_at))
+    if not isinstance(switch_at, int):
         raise ValueError(f"switch_at of a Task is a number of samples, got {switch_at!r}; a path is for a Loop")
-    with kept(as_store(store)) as place:
+    arms = [Arm(way.label(task.plan), task, way) for way in ways]
+    settings = settings_of(task, variants, switch_at, stop, measure, setup)
+    return Study(task.name, arms, judge=judge, settings=settings)
 
-        def compared(some: Sequence[Variant], numbers: Sequence[int], within: Deadline) -> tuple[Check, list[Arm]]:
-            workers = limited(execute or default_executor(setup.device), within)
-            found = look(some, numbers, judge=judge, execute=workers, store=place, observe=watcher)
-            return found, list(found.others)
 
-        found, arms = rounds.run(tried, compared, watcher.note)
-        found = replace(found, others=tuple(arms))
-        found = replace(found, made={**found.made, **_spent(found)})
-        found.save(place.folder)
+def as_variants(given: Sequence[float | Fraction | Variant]) -> list[Variant]:
+    """Return what differs from the plan itself, each once; numbers are kappas."""
+    made = [one if isinstance(one, Variant) else Variant(Fraction(one)) for one in given]
+    found = [variant for variant in dict.fromkeys(made) if variant != Variant()]
+    if not found:
+        raise ValueError(
+            "nothing to compare: give a batch size that is not the plan's (a kappa, or a Variant), or an ell of SVAG"
+        )
     return found
 
 
-def _spent(found: Check) -> dict[str, Any]:
-    """Return the seconds of all runs, and the share of them that was measuring, as far as the runs say.
+def settings_of(
+    task: Task, tried: Sequence[Variant], switch_at: int, stop: int | None, measure: Measure, setup: Setup
+) -> Settings:
+    """Return the settings of all runs, on a grid that suits every batch size."""
+    sizes = [int(Fraction(task.plan.batch_size.total) * kappa) for v in (Variant(), *tried) for kappa in v.kappas]
+    total = task.plan.samples
+    assert total is not None
+    stop = int(total) if stop is None else stop
+    if not 0 < stop <= total:
+        raise ValueError(f"stop must lie in the run of {show(total)} samples, got {stop}")
+    if not 0 <= switch_at < stop:
+        raise ValueError(f"switch_at must lie in the run of {stop} samples, got {switch_at}")
+    switch_at = switch_at // sizes[0] * sizes[0]
+    measure = measured_on(task, measure, stop - switch_at)
+    return Settings(grid(stop, measure.points, switch_at, sizes), switch_at, measure, setup)
 
-    Loops of the user's do not, and runs of older versions know no share.
-    """
-    arms = (found.base, *found.others)
-    known = [one.meta for one in (*(arm.trajectory for arm in arms), found.warm) if one is not None]
-    if not all("seconds" in meta for meta in known):
-        return {}
-    seconds = sum(float(meta["seconds"]) for meta in known)
-    measuring = [float(meta["measuring"]) for meta in known if "measuring" in meta]
-    share = round(sum(measuring) / seconds, 3) if seconds and len(measuring) == len(known) else None
-    return {"seconds": round(seconds, 1), "measuring": share}
+
+def measured_on(task: Task, measure: Measure, trained: int) -> Measure:
+    """Return what is measured along a run of so many samples."""
+    return measure.fitted(trained, len(task.train), 0 if task.test is None else len(task.test))
 
 
 def _checkpoint(switch_at: int | str | Path) -> str | None:

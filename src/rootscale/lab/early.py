@@ -10,24 +10,28 @@ gap is the range of the whole base, which is run first.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rootscale.compare import Alignment, Arm, Judge, Log, align, reached
-from rootscale.compare import compare as compare_logs
+from rootscale.compare import Log, reached
+from rootscale.compare.comparison import logged
+from rootscale.compare.result import Result
 from rootscale.format import show
-from rootscale.lab.checks import judged_arm
-from rootscale.lab.group import Spec, joined, rows_of
-from rootscale.lab.loop import read_log
+from rootscale.lab.group import joined, rows_of
+from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import LoopSpec
-from rootscale.lab.run import Run
+from rootscale.lab.observe import Observer
 from rootscale.lab.stopping import ClearlyDifferentError
 from rootscale.lab.store import Store
+from rootscale.lab.study import Arm, Study
+from rootscale.lab.task_runs import TaskSpec
+from rootscale.lab.trial import Trial
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import FEWEST
+from rootscale.verdict import FEWEST, Judge
 
-__all__ = ["LoopWatch", "TaskWatch", "at_the_end"]
+__all__ = ["Watch", "at_the_end", "watch_of"]
 
 #: Shares of a run at which is looked, and what each of them may spend of the chance of an error.
 PLACES, SPENT = (0.25, 0.5, 0.75), 0.05
@@ -46,72 +50,94 @@ def _on_the_way(judge: Judge) -> Judge:
     return replace(judge, level=1 - (1 - judge.level) * SPENT)
 
 
-def _stopped(arm: Arm, at: float, end: float, unit: str) -> Arm:
-    """Return the arm with a note on where it was stopped."""
-    assert arm.comparison is not None
-    note = f"stopped at {show(round(at))} of {show(round(end))} {unit}, where it was clearly different"
-    comparison = replace(arm.comparison, notes=(*arm.comparison.notes, note))
-    trajectory = replace(arm.trajectory, meta={**arm.trajectory.meta, "stopped_at": float(at)})
-    return replace(arm, comparison=comparison, trajectory=trajectory)
-
-
-@dataclass(frozen=True)
-class TaskWatch:
-    """Follows the runs of one variant of a task; `rootscale.lab.Observer.measured` is to call it.
+@dataclass
+class Watch(ABC):
+    """Follows the runs of one arm; `rootscale.lab.Observer` calls it.
 
     Args:
-        spec: of the variant.
+        study: of the arm, with the judge of looks on the way.
+        arm: that is followed.
         seeds: of its runs.
-        base: the whole runs of the base.
-        store: of the runs.
-        judge: what makes runs the same.
-        then: what else is called after each measurement.
+        whole: the runs of the base, to their end.
+        runs: the store of the runs.
     """
 
-    spec: Spec
+    study: Study
+    arm: Arm
     seeds: Sequence[int]
-    base: Trajectory
-    store: Store
-    judge: Judge
-    then: Callable[[Path, Run], object] | None = None
+    whole: Trajectory
+    runs: Store
+    measured: Callable[[Path, Trial], object] | None = None
+    logged: Callable[[Path, bool], object] | None = None
+
+    def stopped(self) -> Result | None:
+        """Return the result as it was when the arm was clearly different, at the first such place; else None."""
+        return next((found for share in PLACES if (found := self.at(share)) is not None), None)
+
+    @abstractmethod
+    def at(self, share: float) -> Result | None:
+        """Return the result of all runs that are so far, if they are clearly different by then."""
+
+    def _different(self, result: Result, at: float, end: float, unit: str) -> Result | None:
+        """Return a result with a note on where it was stopped, if it is different."""
+        if result.verdict != "different":
+            return None
+        assert result.comparison is not None
+        note = f"stopped at {show(round(at))} of {show(round(end))} {unit}, where it was clearly different"
+        comparison = replace(result.comparison, notes=(*result.comparison.notes, note))
+        trajectory = replace(result.trajectory, meta={**result.trajectory.meta, "stopped_at": float(at)})
+        return replace(result, comparison=comparison, trajectory=trajectory)
+
+
+@dataclass
+class TaskWatch(Watch):
+    """Follows the runs of a task, at points of their grid."""
+
+    then: Callable[[Path, Trial], object] | None = None
+
+    def __post_init__(self) -> None:
+        self.measured = self._look
 
     @property
-    def places(self) -> list[int]:
-        """The numbers of measured points at which is looked."""
-        whole = len(self.spec.settings.grid)
-        return sorted({count for share in PLACES if 2 < (count := round(share * whole)) < whole})
+    def spec(self) -> TaskSpec:
+        """Of the arm."""
+        spec = self.study.specs[self.arm.label]
+        assert isinstance(spec, TaskSpec)
+        return spec
 
-    def __call__(self, folder: Path, run: Run) -> None:
+    def _count(self, share: float) -> int:
+        """Return the number of measured points after a share of the run; 0 where that is none of its own."""
+        points = len(self.spec.settings.grid)
+        count = round(share * points)
+        return count if 2 < count < points else 0
+
+    def _look(self, folder: Path, trial: Trial) -> None:
         """Keep what a run has so far, and look, where it is due; raises `ClearlyDifferentError`."""
         if self.then is not None:
-            self.then(folder, run)
-        if run.variant == self.spec.variant and run.measured in self.places:
-            run.trajectory().save(folder / _PART)
-            if self.found(run.measured) is not None:
+            self.then(folder, trial)
+        due = [share for share in PLACES if self._count(share) == trial.measured]
+        if trial.variant == self.spec.variant and due:
+            trial.trajectory().save(folder / _PART)
+            if self.at(due[0]) is not None:
                 raise ClearlyDifferentError
 
-    def stopped(self) -> Arm | None:
-        """Return the arm as it was when it was clearly different, at the first such place; None where it is not."""
-        return next((arm for count in self.places if (arm := self.found(count)) is not None), None)
-
-    def found(self, count: int) -> Arm | None:
-        """Return the arm of all runs that have so many points, if it is clearly different by then."""
-        parts = []
-        for group in self.store.matching(self.store.want(self.spec, self.seeds)):
+    def at(self, share: float) -> Result | None:
+        """Return the result of all runs that have so many points, if they are clearly different by then."""
+        count, parts = self._count(share), []
+        if not count:
+            return None
+        for group in self.runs.matching(self.runs.want(self.spec, self.seeds)):
             file = next((group.file(name) for name in ("trajectory.npz", _PART) if group.file(name).exists()), None)
             part = None if file is None else Trajectory.load(file)
             if part is not None and len(part.times) >= count:
-                parts.append(
-                    rows_of(_cut(part, count), [i for i, seed in enumerate(group.seeds) if seed in self.seeds])
-                )
+                places = [i for i, seed in enumerate(group.seeds) if seed in self.seeds]
+                parts.append(rows_of(_cut(part, count), places))
         if sum(part.replicas for part in parts) < FEWEST:
             return None
-        task, variant, settings = self.spec.task, self.spec.variant, self.spec.settings
-        sides = (_cut(self.base, count), joined(parts))
-        arm = judged_arm(task, variant, sides, settings, _on_the_way(self.judge), whole=self.base)
-        if arm.verdict != "different":
-            return None
-        return _stopped(arm, settings.grid[count - 1], settings.grid[-1], "samples")
+        result = self.study.result(self.arm, joined(parts), self.runs, self.seeds)
+        found = self.study.judged(self.arm, result, _cut(self.whole, count), whole=self.whole)
+        grid = self.spec.settings.grid
+        return self._different(found, grid[count - 1], grid[-1], "samples")
 
 
 def _cut(trajectory: Trajectory, count: int) -> Trajectory:
@@ -122,82 +148,68 @@ def _cut(trajectory: Trajectory, count: int) -> Trajectory:
 
 
 @dataclass
-class LoopWatch:
-    """Follows the runs of one variant of a user's loop; `rootscale.lab.Observer.logged` is to call it.
+class LoopWatch(Watch):
+    """Follows the runs of a user's loop, by what they have logged."""
 
-    Args:
-        spec: of the variant.
-        base: the logs of the base's finished runs, by seed.
-        label: of the base.
-        store: of the runs.
-        alignment: of the logs.
-        judge: what makes runs the same.
-    """
-
-    spec: LoopSpec
-    base: dict[int, Log]
-    label: str
-    store: Store
-    alignment: Alignment
-    judge: Judge
     due: float = field(default=0.0, init=False)
     alike: set[tuple[float, tuple[int, ...]]] = field(default_factory=set, init=False)
-    whole: Trajectory = field(init=False)
 
     def __post_init__(self) -> None:
-        (self.whole,) = align([list(self.base.values())], self.alignment).trajectories
+        self.logged = self._look
+        self.base = self._spec(self.study.base).logs(self.runs, self.seeds)
 
-    def __call__(self, folder: Path, ended: bool) -> None:
+    def _spec(self, arm: Arm) -> LoopSpec:
+        spec = self.study.specs[arm.label]
+        assert isinstance(spec, LoopSpec)
+        return spec
+
+    def _look(self, folder: Path, ended: bool) -> None:
         """Look, at most once a second and a small part of the time, and when a run has ended.
 
         Raises:
             ClearlyDifferentError: that is what was seen.
         """
         began = time.monotonic()
-        if folder.parent.name == self.spec.name and (ended or began > self.due):
+        if folder.parent.name == self._spec(self.arm).name and (ended or began > self.due):
             if self.stopped() is not None:
                 raise ClearlyDifferentError
             now = time.monotonic()
             self.due = now + max(EVERY, (now - began) / SHARE)
 
-    def stopped(self) -> Arm | None:
-        """Return the arm as it was when it was clearly different, at the first such place; None where it is not."""
-        logs = self._logs()
+    def at(self, share: float) -> Result | None:
+        """Return the result of all runs that have logged so much, if they are clearly different by then."""
+        logs = self._spec(self.arm).logs(self.runs, list(self.base))
         if len(logs) < FEWEST:
             return None
         first, last = self.whole.times[0], self.whole.times[-1]
         try:
-            own = reached([list(self.base.values()), list(logs.values())], self.alignment)
+            own = reached([list(self.base.values()), list(logs.values())], self.study.alignment)
         except ValueError:  # nothing to compare has been logged yet
             return None
-        for share in PLACES:
-            place = float(first + share * (last - first))
-            seeds = [seed for seed, end in zip(logs, own, strict=True) if end >= place and seed in self.base]
-            if len(seeds) < FEWEST or (share, tuple(seeds)) in self.alike:
-                continue
-            arm = self._arm([logs[seed] for seed in seeds], seeds, place)
-            if arm is not None and arm.verdict == "different":
-                return _stopped(arm, place, last, str(self.whole.meta["clock"]))
+        place = float(first + share * (last - first))
+        seeds = [seed for seed, end in zip(logs, own, strict=True) if end >= place]
+        if len(seeds) < FEWEST or (share, tuple(seeds)) in self.alike:
+            return None
+        found = self._compared([self.base[seed] for seed in seeds], [logs[seed] for seed in seeds], seeds, place)
+        stopped = None if found is None else self._different(found, place, last, str(self.whole.meta["clock"]))
+        if stopped is None:
             self.alike.add((share, tuple(seeds)))  # what there is up to this place will not change
-        return None
+        return stopped
 
-    def _arm(self, logs: list[Log], seeds: list[int], place: float) -> Arm | None:
-        how = replace(self.alignment, stop=place)
+    def _compared(self, base: list[Log], other: list[Log], seeds: list[int], place: float) -> Result | None:
+        part = replace(self.study, alignment=replace(self.study.alignment, stop=place))
         try:
-            found = compare_logs(
-                [self.base[seed] for seed in seeds], logs, names=[self.label, self.spec.label], alignment=how,
-                judge=_on_the_way(self.judge), whole=self.whole,
-            )  # fmt: skip
+            read = logged([self.study.base.label, self.arm.label], [base, other], part)
         except ValueError:  # too little has been logged
             return None
-        return found.others[0]
+        result = part.result(self.arm, read.trajectories[1], self.runs, seeds)
+        return part.judged(self.arm, result, read.trajectories[0], read, whole=self.whole)
 
-    def _logs(self) -> dict[int, Log]:
-        """Return what the runs of this variant have logged so far, by seed."""
-        found: dict[int, Log] = {}
-        for group in self.store.matching(self.store.want(self.spec, list(self.base))):
-            (seed,) = group.seeds
-            log = read_log(group.place, f"{self.spec.label}, seed {seed}", seed, self.spec.batch_size)
-            if log.columns:
-                found[seed] = log
-        return dict(sorted(found.items()))
+
+def watch_of(study: Study, arm: Arm, seeds: Sequence[int], whole: Trajectory, place: Store, observe: Observer) -> Watch:
+    """Return what follows the runs of an arm, given those of the base to their end."""
+    runs = replace(place, folder=place.folder / "runs")
+    on_the_way = replace(study, judge=_on_the_way(study.judge))
+    if isinstance(arm.run, Loop):
+        return LoopWatch(on_the_way, arm, seeds, whole, runs)
+    return TaskWatch(on_the_way, arm, seeds, whole, runs, then=observe.measured)

@@ -7,65 +7,75 @@ import hashlib
 import json
 import pickle
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from rootscale.files import locked, whole, write_json
-from rootscale.lab.run import Run
-from rootscale.lab.settings import Settings
-from rootscale.lab.task import Task
+from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from rootscale.lab.observe import Observer
+    from rootscale.lab.stopping import Stop
+    from rootscale.lab.store import Store
 
 __all__ = [
     "Group", "Spec", "Wanted", "joined", "rows_of", "write_checkpoint", "write_facts", "write_result",
 ]  # fmt: skip
 
-#: Changes when runs of the same settings come out differently, so that older ones are not found.
-ENGINE = 2
 #: What a run spent, which is shared by its seeds; runs of older versions know only the first.
 _TIMES = ("seconds", "measuring")
 #: Said of a file that cannot be read.
 _AGAIN = "remove it, and the run is made again"
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What decides a run, but for its seed and the code and data of its task."""
+class Spec(ABC):
+    """What decides a run, but for its seed and the code and data of what is run.
 
-    task: Task
+    Tasks and loops of users have one each (`rootscale.lab.task_runs`, `rootscale.lab.loop_runs`); what stores, makes
+    and resumes runs knows nothing else of them.
+    """
+
+    task: Any
     variant: Variant
-    settings: Settings
 
     @property
+    @abstractmethod
     def label(self) -> str:
-        """In words, for legends."""
-        return self.variant.label(self.task.plan)
+        """In words, for legends and messages."""
 
-    def start(self, seed: int) -> Path | None:
-        """Return the file or folder from which a run of this seed starts; a task has none."""
+    @property
+    def warm(self) -> Spec | None:
+        """The run of which this one is the continuation, made first; None where it starts by itself."""
         return None
 
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return it in JSON's types; the device is left out, since runs may be moved."""
-        settings = {**asdict(self.settings.measure), **asdict(self.settings.setup)}
-        for name in ("device", "points", "share", "reestimate"):  # the points are those of the grid
-            del settings[name]
-        return {
-            "engine": ENGINE,
-            "task": self.task.name,
-            "base_plan": self.task.plan.to_dict(),
-            "variant": self.variant.to_dict(),
-            "plans": [plan.to_dict() for plan in self.variant.plans(self.task.plan)],
-            "settings": {**settings, "grid": list(self.settings.grid), "switch_at": self.settings.switch_at},
-        }
+        """Return it in JSON's types."""
 
-    @property
+    def start(self, seed: int) -> Path | None:
+        """Return the file or folder from which a run of this seed starts; None where there is none."""
+        return None
+
+    def together(self, most: int) -> int:
+        """Return how many seeds are trained in one program, of at most so many."""
+        return 1
+
+    @abstractmethod
+    def make(
+        self, store: Store, wanted: Wanted, observe: Observer, tell: Callable[[float], object], stop: Stop
+    ) -> None:
+        """Make a group of runs, or what is left of it, and store it."""
+
+    @cached_property
     def name(self) -> str:
         """The name of its folder."""
         text = json.dumps(self.to_dict(), sort_keys=True)
@@ -143,13 +153,13 @@ def write_facts(place: Path, wanted: Wanted, facts: Mapping[str, Any]) -> None:
     write_json(place / "run.json", record)
 
 
-def write_checkpoint(place: Path, run: Run) -> None:
+def write_checkpoint(place: Path, run: Trial) -> None:
     """Write everything that is needed to resume a run."""
     with whole(place / "checkpoint.pt") as temporary:
         torch.save(run.state_dict(), temporary)
 
 
-def write_result(place: Path, wanted: Wanted, run: Run, facts: Mapping[str, Any], keep_models: bool) -> None:
+def write_result(place: Path, wanted: Wanted, run: Trial, facts: Mapping[str, Any], keep_models: bool) -> None:
     """Write what a finished run leaves."""
     trajectory = run.trajectory()
     if wanted.with_state:
@@ -164,7 +174,7 @@ def write_result(place: Path, wanted: Wanted, run: Run, facts: Mapping[str, Any]
         (place / "checkpoint.pt").unlink(missing_ok=True)
 
 
-def _write_models(place: Path, run: Run) -> None:
+def _write_models(place: Path, run: Trial) -> None:
     models = [
         dict(run.learner.replica(r).cpu().state_dict()) if lost is None else None for r, lost in enumerate(run.diverged)
     ]

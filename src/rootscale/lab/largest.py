@@ -17,19 +17,20 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rootscale.compare import Alignment, Arm, Check
+from rootscale.compare import Alignment
+from rootscale.compare.result import Result, Table
 from rootscale.format import show
-from rootscale.lab.branches import KAPPAS, Look, Search, loop_look, task_look
-from rootscale.lab.checks import measured_on, settings_of
+from rootscale.lab.branches import KAPPAS, Look, Search, look_of
+from rootscale.lab.checking import measured_on, study_of
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import need_checkpoint
+from rootscale.lab.observe import Observer
 from rootscale.lab.settings import Measure, Setup
 from rootscale.lab.store import Store
-from rootscale.lab.sweeps import Observer
+from rootscale.lab.study import Study
 from rootscale.lab.task import Task
 from rootscale.noise import NOISE_SCALE, Advice, Interval, advice_of_scale, advise, noise_at_start
-from rootscale.tolerance import tolerance_to_json
 from rootscale.trajectory import Trajectory
 
 __all__ = ["KAPPAS", "Branch", "Largest", "Search", "find_largest"]
@@ -50,7 +51,7 @@ class Branch:
 
     samples: float
     base: int
-    check: Check
+    check: Table
     sizes: tuple[int, ...]
     advice: Advice | None
     unknown: str = ""
@@ -157,16 +158,16 @@ def find_largest(
     for number, start in enumerate(starts):
         how = search or Search()
         place = replace(store, folder=store.folder / f"start-{number}")
-        if isinstance(task, Loop):
-            source = str(start) if start else None
-            look = loop_look(task, how, source, alignment or Alignment(), execute, place, observe)
-        else:
+        if isinstance(task, Task):
             if not isinstance(start, int):
                 raise ValueError(f"a start of a Task is a number of samples, got {start!r}; a path is for a Loop")
             how = _fitting(task, how, start, stop, measure or Measure(), observe)
-            settings = settings_of(task, how.variants, start, stop, measure or Measure(), setup or Setup())
-            look = task_look(task, how, settings, execute, place, observe)
-        branches.append(_branch(task, how, start, look, place, observe))
+        switch_at = str(start) if isinstance(task, Loop) and start else start
+        study = study_of(
+            task, how.variants, switch_at, stop, measure=measure or Measure(), setup=setup or Setup(), judge=how.judge,
+            alignment=alignment or Alignment(),
+        )  # fmt: skip
+        branches.append(_branch(task, how, study, look_of(study, execute, place, observe), place, observe))
     return Largest(tuple(branches))
 
 
@@ -188,31 +189,29 @@ def _fitting(task: Task, search: Search, start: int, stop: int | None, measure: 
     return replace(search, kappas=kept)
 
 
-def _branch(
-    task: Task | Loop, search: Search, start: int | str | Path, look: Look, place: Store, observe: Observer
-) -> Branch:
+def _branch(task: Task | Loop, search: Search, study: Study, look: Look, place: Store, observe: Observer) -> Branch:
     """Try batch sizes from the smallest up until one is different."""
     size = task.batch_size if isinstance(task, Loop) else int(task.plan.batch_size.total)
-    bases, arms, sizes = list[Arm](), list[Arm](), list[int]()
-    for variant in search.variants:
-        base, (arm,) = search.rounds.run([variant], look, observe.note)
+    bases, arms, sizes = list[Result](), list[Result](), list[int]()
+    for way in study.arms[1:]:
+        base, (arm,) = search.rounds.run([way], look, observe.note)
         stopped = arm.trajectory.meta.get("stopped_at")
         where = "" if stopped is None else f", stopped at {show(round(stopped))}"
         observe.note(f"{arm.label}: {arm.verdict or 'not judged'} with {arm.trajectory.replicas} seeds{where}")
         bases.append(base)
         arms.append(arm)
-        sizes.append(int(variant.kappa * size))
+        sizes.append(int(way.variant.kappa * size))
         if arm.verdict == "different":
             break
     base = max(bases, key=lambda one: one.trajectory.replicas)
-    judge = search.judge
-    made = {"date": time.strftime("%Y-%m-%d"), "tolerance": tolerance_to_json(judge.tolerance), "level": judge.level}
+    made = {"date": time.strftime("%Y-%m-%d")}
     made["seeds"] = base.trajectory.meta.get("seeds", [])
     if place.command:
         made["command"] = place.command
-    samples = round(base.trajectory.meta["samples"][0]) if start else 0  # a loop's first point is that of a window
+    started = study.checkpoint or study.settings.switch_at
+    samples = round(base.trajectory.meta["samples"][0]) if started else 0  # a loop's first point is that of a window
     switch = int(base.trajectory.meta.get("switch_at", 0))
-    check = Check(task.name, base, tuple(arms), switch, made)
+    check = Table(task.name, base, tuple(arms), switch, made, judge=search.judge)
     check.save(place.folder)
     advice, unknown = _advice(task, base.trajectory, size)
     return Branch(float(samples), size, check, tuple(sizes), advice, unknown)

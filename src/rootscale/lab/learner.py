@@ -30,7 +30,7 @@ __all__ = ["Batches", "Learner", "make_learner"]
 
 
 class Learner(Protocol):
-    """R replicas under training, as `rootscale.lab.Run` uses them. Values of replicas are ``[R]``."""
+    """R replicas under training, as `rootscale.lab.Trial` uses them. Values of replicas are ``[R]``."""
 
     @property
     def replicas(self) -> int:

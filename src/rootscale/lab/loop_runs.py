@@ -1,8 +1,9 @@
-"""The runs of a user's own loop: every variant with every seed, in the store and by the executors of the lab."""
+"""The runs of a user's own loop: what decides one, how it is made, and what it logged."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -16,17 +17,16 @@ import torch
 
 from rootscale.compare import Log
 from rootscale.format import show
-from rootscale.lab.execute import Execute
 from rootscale.lab.failures import FINISHED, blaming
 from rootscale.lab.group import Spec, Wanted, write_facts
 from rootscale.lab.loop import Convert, Loop, RunLog, read_log
+from rootscale.lab.observe import Observer
 from rootscale.lab.provenance import environment
-from rootscale.lab.stopping import Stop, held_interrupts
+from rootscale.lab.stopping import Stop
 from rootscale.lab.store import Store
-from rootscale.lab.sweeps import Observer
 from rootscale.lab.variant import Variant
 
-__all__ = ["LoopSpec", "need_checkpoint", "run_loop"]
+__all__ = ["LoopSpec", "need_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,8 @@ class LoopSpec(Spec):
         checkpoint: from which it starts, as a text in which ``{seed}`` stands for the seed; None from scratch.
     """
 
-    task: Loop  # type: ignore[assignment]
+    task: Loop
     variant: Variant
-    settings: Any = None
     checkpoint: str | None = None
 
     @property
@@ -74,6 +73,45 @@ class LoopSpec(Spec):
         """Return the checkpoint from which a run of this seed starts."""
         return None if self.checkpoint is None else _place(self.checkpoint, seed)
 
+    def make(
+        self, store: Store, wanted: Wanted, observe: Observer, tell: Callable[[float], object], stop: Stop
+    ) -> None:
+        """Make the run of one seed."""
+        (seed,) = wanted.seeds
+        facts = {
+            "command": store.made_by,
+            "process": {"host": platform.node(), "pid": os.getpid()},
+            **environment("cpu"),
+        }
+        tell(0.0)
+        with store.claim(wanted, facts, tell, stop) as place:
+            if place is not None:
+                convert = Convert(self.batch_size, self.task.batch_size, self.variant.text, self.start(seed))
+                name = f"{self.label}, seed {seed}"
+                with blaming(name, FINISHED), closing(RunLog(place, stop, tell, observe.logged)) as log:
+                    _train(self.task, seed, log, convert)
+                    write_facts(place, wanted, {**facts, "status": "finished", "guards": convert.warnings})
+                    log.finish()  # from here on it is finished, and nobody looks after its folder again
+        tell(1.0)
+
+    def logs(self, store: Store, seeds: Sequence[int]) -> dict[int, Log]:
+        """Return what the runs of these seeds have logged so far, by seed; those that have not begun are left out."""
+        found: dict[int, Log] = {}
+        for group in store.matching(store.want(self, seeds)):
+            (seed,) = group.seeds
+            log = read_log(group.place, f"{self.label}, seed {seed}", seed, self.batch_size)
+            if log.columns:
+                found[seed] = log
+        return {seed: found[seed] for seed in seeds if seed in found}
+
+    def warnings(self, store: Store, seeds: Sequence[int]) -> list[str]:
+        """Return what the conversions of these runs warned of."""
+        found: dict[str, None] = {}
+        for group, _ in store.locate(store.want(self, seeds)).values():
+            record: Any = json.loads(group.file("run.json").read_text(encoding="utf-8"))
+            found |= dict.fromkeys(record.get("guards", ()))
+        return list(found)
+
 
 def _place(checkpoint: str, seed: int) -> Path:
     return Path(checkpoint.replace("{seed}", str(seed)))
@@ -87,71 +125,6 @@ def need_checkpoint(checkpoint: str | None, seeds: Sequence[int]) -> None:
                 f"there is no checkpoint {place}, from which the run of seed {seed} is to start: a loop of your own "
                 "switches where you saved it, and is given the path"
             )
-
-
-def run_loop(
-    specs: Sequence[LoopSpec], seeds: Sequence[int], store: Store, execute: Execute, observe: Observer
-) -> list[list[Log]]:
-    """Run every spec with every seed, and return their logs. Runs that are finished are only read."""
-    for spec in specs:
-        need_checkpoint(spec.checkpoint, seeds)
-    with held_interrupts() as interrupted:
-        jobs = [job for spec in specs for job in _jobs(store, spec, seeds, observe)]
-
-        def report(number: int, share: float) -> None:
-            observe.progress(jobs[number].label, number, len(jobs), share)
-
-        if jobs:
-            execute.run(jobs, store.folder, report, interrupted)
-    return [_logs(store, spec, seeds) for spec in specs]
-
-
-def _jobs(store: Store, spec: LoopSpec, seeds: Sequence[int], observe: Observer) -> list[_LoopJob]:
-    want = store.want(spec, seeds)
-    missing = store.missing(want)
-    outdated = store.outdated(want) if missing else []
-    if outdated:
-        observe.note(
-            f"{spec.label}: the stored runs were made with another {', '.join(outdated)}; they are kept, and new ones "
-            "are made"
-        )
-    return [_LoopJob(store, store.want(spec, [seed]), observe.logged) for seed in missing]
-
-
-def _logs(store: Store, spec: LoopSpec, seeds: Sequence[int]) -> list[Log]:
-    found = store.locate(store.want(spec, seeds))
-    return [read_log(found[seed][0].place, f"{spec.label}, seed {seed}", seed, spec.batch_size) for seed in seeds]
-
-
-@dataclass(frozen=True)
-class _LoopJob:
-    """One run."""
-
-    store: Store
-    wanted: Wanted
-    logged: Callable[[Path, bool], object] | None = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.wanted.spec.label}, seed {self.wanted.seeds[0]}"
-
-    def __call__(self, tell: Callable[[float], object], stop: Stop) -> None:
-        spec, (seed,) = self.wanted.spec, self.wanted.seeds
-        assert isinstance(spec, LoopSpec)
-        facts = {
-            "command": self.store.made_by,
-            "process": {"host": platform.node(), "pid": os.getpid()},
-            **environment("cpu"),
-        }
-        tell(0.0)
-        with self.store.claim(self.wanted, facts, tell, stop) as place:
-            if place is not None:
-                convert = Convert(spec.batch_size, spec.task.batch_size, spec.variant.text, spec.start(seed))
-                with blaming(self.label, FINISHED), closing(RunLog(place, stop, tell, self.logged)) as log:
-                    _train(spec.task, seed, log, convert)
-                    write_facts(place, self.wanted, {**facts, "status": "finished", "guards": convert.warnings})
-                    log.finish()  # from here on it is finished, and nobody looks after its folder again
-        tell(1.0)
 
 
 def _train(loop: Loop, seed: int, log: RunLog, convert: Convert) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.compare import Arm, Check
+from rootscale.compare.result import Result, Table
 from rootscale.format import few_digits, listed, percent, show
 from rootscale.lab.rounds import MOST
 from rootscale.noise import NO_GRADIENT, scale_curve
@@ -28,7 +28,7 @@ _SVAG = {
 }
 
 
-def recommend(check: Check) -> tuple[str, ...]:
+def recommend(check: Table) -> tuple[str, ...]:
     """Return what to do, a sentence or two each: on batch sizes by the optimizer's own rule, other rules, and SVAG."""
     arms = [arm for arm in check.others if arm.verdict is not None]
     own = [arm for arm in arms if arm.kind != "svag" and _is_own_rule(arm)]
@@ -41,7 +41,7 @@ def recommend(check: Check) -> tuple[str, ...]:
     )
 
 
-def _is_own_rule(arm: Arm) -> bool:
+def _is_own_rule(arm: Result) -> bool:
     """Return whether an arm was converted as the optimizer needs it, or not by us at all."""
     variant = arm.trajectory.meta.get("variant")
     if isinstance(variant, Mapping) and variant.get("zero_state"):
@@ -51,7 +51,7 @@ def _is_own_rule(arm: Arm) -> bool:
     return bool(arm.changes["rule"] == default_rule(arm.plan.optimizer.name).name)
 
 
-def _name(arm: Arm) -> str:
+def _name(arm: Result) -> str:
     """Return the batch sizes of an arm: ``64``, of a ramp with the base's ``4 → 16 → 64``; its label without a plan."""
     if arm.plan is None:
         return arm.label
@@ -60,13 +60,13 @@ def _name(arm: Arm) -> str:
     return " → ".join(show(size) for size in (*base, *sizes))
 
 
-def _ramp(arm: Arm) -> Sequence[Sequence[Any]]:
+def _ramp(arm: Result) -> Sequence[Sequence[Any]]:
     """Return the later switches of an arm: the samples before each, and kappa."""
     variant = arm.trajectory.meta.get("variant")
     return variant.get("ramp") or () if isinstance(variant, Mapping) else ()
 
 
-def _sizes(arm: Arm) -> list[Fraction]:
+def _sizes(arm: Result) -> list[Fraction]:
     if arm.plan is None:
         return []
     last, ramp = Fraction(arm.plan.batch_size.total), _ramp(arm)
@@ -76,7 +76,7 @@ def _sizes(arm: Arm) -> list[Fraction]:
     return [last * kappa / kappas[-1] for kappa in kappas]
 
 
-def _safe(arms: Sequence[Arm], check: Check) -> Iterator[str]:
+def _safe(arms: Sequence[Result], check: Table) -> Iterator[str]:
     if not arms:
         return
     names = listed([_name(arm) for arm in arms])
@@ -87,11 +87,11 @@ def _safe(arms: Sequence[Arm], check: Check) -> Iterator[str]:
     start = f"from {check.made['checkpoint']} on" if "checkpoint" in check.made else start
     yield (
         f"{names} {'is' if len(arms) == 1 else 'are'} safe, {start}: the same as {check.base.label} within "
-        f"{tolerance_text(comparison.tolerance)} all along."
+        f"{tolerance_text(comparison.tolerance)}, on the way and at the end."
     )
 
 
-def _different(arm: Arm, own: Sequence[Arm], check: Check) -> Iterator[str]:
+def _different(arm: Result, own: Sequence[Result], check: Table) -> Iterator[str]:
     """Yield how a batch size that differs may be used after all."""
     assert arm.comparison is not None
     worst = arm.comparison.worst
@@ -105,7 +105,7 @@ def _different(arm: Arm, own: Sequence[Arm], check: Check) -> Iterator[str]:
         yield f"{_name(arm)} comes back: from about {_samples_at(arm, settled)} on it is the same again."
 
 
-def _later(arm: Arm, check: Check) -> Iterator[str]:
+def _later(arm: Result, check: Table) -> Iterator[str]:
     """Yield when the noise scale has risen clearly above the batch size for good, if it has."""
     curve, sizes = scale_curve(check.warm, check.base.trajectory), _sizes(arm)
     if curve is None or not sizes or check.base.trajectory.meta.get("samples") is None:
@@ -126,7 +126,7 @@ def _later(arm: Arm, check: Check) -> Iterator[str]:
             yield f"not in this part of the run, where the noise scale is at most {few_digits(most, 2)} samples"
 
 
-def _longer_averages(arm: Arm) -> Iterator[str]:
+def _longer_averages(arm: Result) -> Iterator[str]:
     """Yield the betas of the base with which no average would stop at a floor."""
     changes: Mapping[str, Any] = arm.changes or {}
     for row in changes.get("changes", ()):
@@ -135,13 +135,13 @@ def _longer_averages(arm: Arm) -> Iterator[str]:
             yield f"use {row['name']} >= {math.ceil(1e4 * needed) / 1e4:g} at {_first_size(arm)} from the start"
 
 
-def _first_size(arm: Arm) -> str:
+def _first_size(arm: Result) -> str:
     assert arm.plan is not None
     assert arm.changes is not None
     return show(Fraction(arm.plan.batch_size.total) / Fraction(arm.changes["kappa"]).limit_denominator(10**6))
 
 
-def _smaller(arm: Arm, own: Sequence[Arm]) -> Iterator[str]:
+def _smaller(arm: Result, own: Sequence[Result]) -> Iterator[str]:
     """Yield the batch size that is probably within the tolerance, where none that was tried is known to be."""
     if arm.changes is None or arm.plan is None or any(one.verdict == "same" for one in own):
         return
@@ -154,7 +154,7 @@ def _smaller(arm: Arm, own: Sequence[Arm]) -> Iterator[str]:
         yield f"try {show(whole)}, as the error of larger steps grows in proportion to them"
 
 
-def _undecided(arm: Arm, check: Check) -> str:
+def _undecided(arm: Result, check: Table) -> str:
     assert arm.comparison is not None
     comparison, needed = arm.comparison, arm.comparison.seeds_needed
     (lost, lost_base), (runs, runs_base) = comparison.diverged, comparison.seeds
@@ -175,7 +175,7 @@ def _undecided(arm: Arm, check: Check) -> str:
     return f"{_name(arm)} is undecided with {min(runs, runs_base)} {'seeds' if made else 'runs a side'}: {more}."
 
 
-def _other_rules(arms: Sequence[Arm]) -> Iterator[str]:
+def _other_rules(arms: Sequence[Result]) -> Iterator[str]:
     wrong = [f"{arm.label} ({_off(arm)})" for arm in arms if arm.verdict == "different"]
     if wrong:
         yield f"Convert everything, by the optimizer's own rule. What differs: {listed(wrong)}."
@@ -184,19 +184,19 @@ def _other_rules(arms: Sequence[Arm]) -> Iterator[str]:
         yield f"Here {listed(right)} would do as well."
 
 
-def _off(arm: Arm) -> str:
+def _off(arm: Result) -> str:
     assert arm.comparison is not None
     gaps = [abs(gap.largest.gap) for gap in arm.comparison.decisive if math.isfinite(gap.largest.gap)]
     return f"off by {percent(max(gaps))}" if gaps else "its runs diverge"
 
 
-def _svag(arms: Sequence[Arm]) -> Iterator[str]:
+def _svag(arms: Sequence[Result]) -> Iterator[str]:
     for arm in arms:
         assert arm.verdict is not None
         yield f"{arm.label} is a test of the theory behind the rule, not of a change: {_SVAG[arm.verdict]}."
 
 
-def _samples_at(arm: Arm, time: float) -> str:
+def _samples_at(arm: Result, time: float) -> str:
     samples = arm.trajectory.meta.get("samples")
     if samples is None:
         return f"time {few_digits(time)}"

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from rootscale.compare import Arm
+from rootscale.compare.result import Result
 from rootscale.lab.stopping import Deadline, UnfinishedError
-from rootscale.lab.variant import Variant
 from rootscale.looks import TYPICAL
 
 __all__ = ["FIRST", "MOST", "Rounds"]
@@ -24,8 +23,9 @@ __all__ = ["FIRST", "MOST", "Rounds"]
 FIRST, MOST = 4, 64
 
 Made = TypeVar("Made")
-#: Runs and compares some variants with these seeds, until a deadline.
-Compare = Callable[[Sequence[Variant], Sequence[int], Deadline], tuple[Made, list[Arm]]]
+Asked = TypeVar("Asked")
+#: Runs and compares some arms with these seeds, until a deadline.
+Compare = Callable[[Sequence[Asked], Sequence[int], Deadline], tuple[Made, list[Result]]]
 
 
 @dataclass(frozen=True)
@@ -57,38 +57,38 @@ class Rounds:
         return cls(numbers, len(numbers))
 
     def run(
-        self, variants: Sequence[Variant], compare: Compare[Made], note: Callable[[str], object]
-    ) -> tuple[Made, list[Arm]]:
-        """Return what the last round made, and the arm of each variant as it was when it was decided, or at the end."""
+        self, arms: Sequence[Asked], compare: Compare[Asked, Made], note: Callable[[str], object]
+    ) -> tuple[Made, list[Result]]:
+        """Return what the last round made, and the result of each arm when it was decided, or at the end."""
         deadline, seeds = Deadline.after(self.budget), self.first
-        arms: dict[Variant, Arm] = {}
-        left, begun = list(variants), time.monotonic()
-        swept, found = compare(left, seeds, deadline)
+        results: dict[int, Result] = {}
+        left, begun = list(range(len(arms))), time.monotonic()
+        swept, found = compare(arms, seeds, deadline)
         while True:
-            arms |= zip(left, found, strict=True)
-            spent, left = time.monotonic() - begun, [one for one in variants if arms[one].verdict == "undecided"]
-            more = self._next(len(seeds), [arms[one] for one in left])
+            results |= zip(left, found, strict=True)
+            spent, left = time.monotonic() - begun, [i for i in results if results[i].verdict == "undecided"]
+            more = self._next(len(seeds), [results[i] for i in left])
             if more is None:
                 if left and len(seeds) < self.most:
-                    several = f"{len(left)} of {len(variants)} undecided with {len(seeds)} seeds"
+                    several = f"{len(left)} of {len(arms)} undecided with {len(seeds)} seeds"
                     note(f"{several}, and not even {self.most} would decide: no more are taken")
                 break
             needed = spent / len(seeds) * (more - len(seeds))
             if needed > deadline.left:
                 note(f"{more - len(seeds)} more seeds take about {needed:.0f} s, more than is left of the budget")
                 break
-            note(f"{len(left)} of {len(variants)} undecided with {len(seeds)} seeds: taking {more}")
+            note(f"{len(left)} of {len(arms)} undecided with {len(seeds)} seeds: taking {more}")
             seeds = tuple(range(more))
             try:
-                swept, found = compare(left, seeds, deadline)
+                swept, found = compare([arms[i] for i in left], seeds, deadline)
             except UnfinishedError:
                 if not deadline.passed:  # it was not the budget that ended it
                     raise
                 note(f"the budget was spent before {more} seeds were done; the same command goes on with them")
                 break
-        return swept, [arms[variant] for variant in variants]
+        return swept, [results[i] for i in range(len(arms))]
 
-    def _next(self, seeds: int, undecided: Sequence[Arm]) -> int | None:
+    def _next(self, seeds: int, undecided: Sequence[Result]) -> int | None:
         """Return how many seeds to take next: what would decide the first arm, if that is 2 more to twice as many.
 
         It is one of the numbers at which looks may spend more (`rootscale.looks.TYPICAL`).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from rootscale.format import show
@@ -51,7 +52,7 @@ class Variant:
         if places != sorted(set(places)):
             raise ValueError(f"the switches of a ramp must follow each other, got {places}")
 
-    @property
+    @cached_property
     def kappas(self) -> tuple[Fraction, ...]:
         """Return the batch sizes of all stages over the plan's."""
         return (Fraction(self.kappa), *(Fraction(kappa) for _, kappa in self.ramp))
@@ -78,6 +79,17 @@ class Variant:
         return tuple(dict.fromkeys(text for kappa in self.kappas for text in self._converted(plan, kappa)[1]))
 
     def _converted(self, plan: Plan, kappa: Fraction) -> tuple[Plan, tuple[str, ...]]:
+        """Return a stage and the warnings of its conversion, which is made once for each plan."""
+        known = self._conversions.get((id(plan), kappa))
+        if known is None:
+            known = self._conversions[id(plan), kappa] = (plan, *self._convert(plan, kappa))
+        return known[1:]
+
+    @cached_property
+    def _conversions(self) -> dict[tuple[int, Fraction], tuple[Plan, Plan, tuple[str, ...]]]:
+        return {}  # the plan is held with what was made of it, so that its id is not given to another
+
+    def _convert(self, plan: Plan, kappa: Fraction) -> tuple[Plan, tuple[str, ...]]:
         size = Fraction(plan.batch_size.total) * kappa
         if size.denominator != 1:
             raise ValueError(f"kappa={show(kappa)} makes a batch of {show(size)} samples; it must be whole")
@@ -99,10 +111,20 @@ class Variant:
         text += ", state zeroed" if self.zero_state else ""
         return text + (", other samples" if self.other_samples else "")
 
+    @property
+    def factors(self) -> dict[str, Any]:
+        """What the run differs by, as fields of a table: only what is other than the plan's."""
+        found: dict[str, Any] = {"kappa": str(self.kappas[-1])} if set(self.kappas) != {1} else {}
+        found |= {"rule": self.rule} if self.rule is not None and found else {}
+        found |= {"ell": self.ell} if self.ell != 1 else {}
+        for name in ("ramp", "zero_state", "other_samples"):
+            found |= {name: True} if getattr(self, name) else {}
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types."""
         ramp = [[at, str(kappa)] for at, kappa in self.ramp]
-        plain = {key: value for key, value in self.__dict__.items() if key not in ("name", "other_samples")}
+        plain = {key: getattr(self, key) for key in ("kappa", "rule", "ell", "ramp", "zero_state")}
         plain |= {"other_samples": True} if self.other_samples else {}  # older runs have no such key
         return {**plain, "kappa": str(self.kappa), "ramp": ramp}
 

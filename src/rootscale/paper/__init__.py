@@ -5,8 +5,7 @@ Only the command line imports it. An `Experiment` is a claim of the paper and th
 folder what is small enough for a repository:
 
     OUT/experiment.json    claim, command, versions, hardware, seconds, and what is missing
-    OUT/check.json         every arm with its plan, and how it compares with the base (`rootscale.lab.Check`)
-    OUT/arm-<i>.npz        its trajectory, all seeds together; warm.npz up to a switch in mid-run
+    OUT/table.npz          every arm with its plan and the trajectories of all seeds (`rootscale.lab.Table`)
 
 The heavy part, a folder with a checkpoint for every run, lies elsewhere.
 """

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rootscale.lab import Check
+from rootscale.lab import Table
 from rootscale.paper.experiment import Experiment, Options, Stored
 from rootscale.paper.experiments import experiments
 from rootscale.paper.finals import Final
@@ -28,7 +28,7 @@ class Entry:
     experiment: Experiment
     options: Options
     folder: Path
-    read: Check | None = None
+    read: Table | None = None
 
     @property
     def title(self) -> str:
@@ -56,9 +56,9 @@ class Entry:
     # What is stored is read once, for all figures and tables.
 
     @cached_property
-    def check(self) -> Check:
+    def check(self) -> Table:
         """The trajectories."""
-        return self.read or Check.load(self.folder)
+        return self.read or Table.load(self.folder)
 
     @cached_property
     def record(self) -> Mapping[str, Any]:
@@ -108,7 +108,7 @@ class Entry:
         return self.experiment.command(replace(self.options, device="cuda"))
 
 
-def entries_of(results: Path, read: Mapping[Path, Check] | None = None) -> Iterator[Entry]:
+def entries_of(results: Path, read: Mapping[Path, Table] | None = None) -> Iterator[Entry]:
     """Every experiment with its default options, with the further ones it names, and any other that is stored.
 
     Args:

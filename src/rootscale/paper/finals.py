@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rootscale.format import percent, plus_minus
 from rootscale.gap import Gap, Largest, Verdict, gaps
-from rootscale.lab import Arm
+from rootscale.lab import Result
 from rootscale.trajectory import Trajectory
 
 __all__ = [
@@ -104,7 +104,7 @@ class Final:
 # -- from trajectories -----------------------------------------------------------------------------------------------
 
 
-def final_values(arms: Sequence[Arm], deviation: float | None = None) -> list[Final]:
+def final_values(arms: Sequence[Result], deviation: float | None = None) -> list[Final]:
     """Return the table of final values of arms, the base first.
 
     Args:
@@ -116,7 +116,7 @@ def final_values(arms: Sequence[Arm], deviation: float | None = None) -> list[Fi
     return [_final(base, arm, deviation) for arm in arms]
 
 
-def _final(base: Arm, arm: Arm, deviation: float | None) -> Final:
+def _final(base: Result, arm: Result, deviation: float | None) -> Final:
     here, there = arm.trajectory, base.trajectory
     compared = gaps(there, here) if arm.comparison is None else arm.comparison.gaps
     pairs = list(_pairs(there, here))

@@ -1,4 +1,4 @@
-"""Experiments that make one table: subsets of the rule, default betas, and optimizers that normalise momentum.
+"""Experiments that make one table: default betas, and optimizers that normalise momentum.
 
 Each has a base, a null (the same batch size with other samples), and lines ``8 → 128, FORM``. What is told of a line is
 the largest gap of its mean curve to the base's (`rootscale.gap`). A form *keeps the run* where that gap exceeds the
@@ -282,7 +282,7 @@ def _made(entry: Entry) -> str:
     seeds = max(final.seeds for final in entry.finals)
     missing = f"; missing: {', '.join(record['missing'])}" if record["missing"] else ""
     name, made = entry.folder.name, f"{record['hardware']}, {record['date']}"
-    return f"- [{name}]({name}/check.json): `{record['command']}`, n = {seeds}, {made}{missing}"
+    return f"- [{name}]({name}/table.npz): `{record['command']}`, n = {seeds}, {made}{missing}"
 
 
 _FLOORS = (
@@ -293,21 +293,8 @@ _RULES = (
     "a = 0", "a = 1/2", "a = 1", "noise 10 times the gradient", "Adam's rule", "learning rate only, square root",
     "learning rate only, linear", "nothing",
 )  # fmt: skip
-_SUBSETS = (
-    "the whole rule", "eta, eps, beta1", "eta, eps, beta2", "eta, eps", "eta", "linear: eta, beta1, beta2",
-    "linear: eta, beta1", "linear: eta, beta2", "linear: eta",
-)  # fmt: skip
 GROUPS: Mapping[str, Group] = MappingProxyType(
     {
-        "ablations": Group(
-            "ablations",
-            "Subsets of the rule, and linear rules, on small nets",
-            "Not in the paper. Its ablations are shown without errors; here its five subsets of the rule and its four "
-            "linear rules are compared on two small nets with 16 and 8 seeds",
-            "appendix",
-            ("the whole rule", "eta, eps, beta1", "linear: eta, beta1, beta2", "eta"),
-            _SUBSETS,
-        ),
         "floors": Group(
             "floors",
             "Default betas: where the paper's form for them ends",
@@ -317,16 +304,6 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
             "section 5",
             ("floors .9, .9", "floors .8, .9", "floor by kappa, .9", "paper", "power", "learning rate only"),
             _FLOORS,
-        ),
-        "stages": Group(
-            "stages",
-            "Growing in stages",
-            "Not in the paper. At 64 times the batch, and with BatchNorm at 16 times, no form of default betas keeps a "
-            "run that is switched at once. Is it kept in stages of 4 times each, everything converted",
-            "section 5",
-            ("in stages", "in stages, learning rate only", "at once, learning rate only", "at once"),
-            ("in stages", "at once", "in stages, learning rate only", "at once, learning rate only"),
-            most=64,
         ),
         "momentum": Group(
             "momentum",

@@ -13,10 +13,10 @@ from types import MappingProxyType
 import numpy as np
 
 from rootscale.format import plus_minus
-from rootscale.lab import Arm as Stored
+from rootscale.lab import Result as Stored
 from rootscale.pairing import Array
 from rootscale.paper.entries import Entry, gathered
-from rootscale.paper.experiments.sooner import ARMS, MARGIN, RECIPES, Arm
+from rootscale.paper.experiments.sooner import ARMS, MARGIN, RECIPES, Result
 from rootscale.stats import student_quantile
 
 __all__ = ["HEADLINES", "Headline", "Way", "ways_of"]
@@ -52,7 +52,7 @@ class Way:
         alone: whether a seed of this arm itself was alone.
     """
 
-    arm: Arm
+    arm: Result
     seeds: int
     loss: tuple[float, float | None]
     gap: tuple[float, float] | None
@@ -94,7 +94,7 @@ class Way:
         return f"{mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}]"
 
 
-def ways_of(entry: Entry, arms: Sequence[Arm]) -> list[Way]:
+def ways_of(entry: Entry, arms: Sequence[Result]) -> list[Way]:
     """Return what is stored of an experiment's arms, in their order."""
     stored = {one.label: one for one in (entry.check.base, *entry.check.others)}
     load = _load(entry.folder / "gpu.csv")
@@ -110,7 +110,7 @@ def _timed(way: Way, like: Way | None) -> Way:
     return replace(way, seconds=like.seconds, memory=like.memory, alone=False)
 
 
-def _way(arm: Arm, found: Stored, base: Stored, load: Callable[[float, float], float | None]) -> Way:
+def _way(arm: Result, found: Stored, base: Stored, load: Callable[[float, float], float | None]) -> Way:
     here, there = found.trajectory, base.trajectory
     ends, own = (dict(zip(one.meta["seeds"], one.values[LOSS][:, -1], strict=True)) for one in (there, here))
     values, pairs = np.array(list(own.values())), np.array([own[seed] - ends[seed] for seed in own if seed in ends])
@@ -169,7 +169,7 @@ class Headline:
         memory: whether memory is told, instead of the load of the GPU.
     """
 
-    arms: tuple[Arm, ...]
+    arms: tuple[Result, ...]
     subject: str
     question: str
     notes: tuple[str, ...]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rootscale.format import show
-from rootscale.lab import Arm, Check, Measure, Variant
+from rootscale.lab import Measure, Result, Table, Variant
 from rootscale.pairing import window
 from rootscale.paper.entries import Entry, gathered
 from rootscale.paper.experiment import Experiment, question_of
@@ -118,7 +118,7 @@ def _error(experiment: Experiment, finals: Sequence[Final]) -> str:
     return "One seed: what a rerun would change is not known."
 
 
-def window_words(check: Check, *, batchnorm: bool = False) -> str:
+def window_words(check: Table, *, batchnorm: bool = False) -> str:
     """Return over what the gaps are taken, and what the figure leaves out; `batchnorm`: whether the net has it."""
     trajectory = check.base.trajectory
     first, last = (show(trajectory.meta["samples"][i]) for i in (window(trajectory).start, -1))
@@ -133,7 +133,7 @@ def window_words(check: Check, *, batchnorm: bool = False) -> str:
     return text
 
 
-def _noise_words(check: Check, left_alone: Sequence[str]) -> str:
+def _noise_words(check: Table, left_alone: Sequence[str]) -> str:
     """Return in which share of the run the noise dominates: of the base, and of what is all converted but for that."""
     arms = [arm for arm in (check.base, *check.others) if _under_the_rule(arm, left_alone)]
     parts = [f"{arm.label}: {share}" for arm in arms if (share := _share(arm))]
@@ -145,7 +145,7 @@ def _noise_words(check: Check, left_alone: Sequence[str]) -> str:
     )
 
 
-def _under_the_rule(arm: Arm, left_alone: Sequence[str]) -> bool:
+def _under_the_rule(arm: Result, left_alone: Sequence[str]) -> bool:
     variant = Variant.from_dict(arm.trajectory.meta["variant"])
     rule, own = variant.the_rule(arm.the_plan), default_rule(arm.the_plan.optimizer.name)
     # The paper's betas are far above the floors: there both forms of averaging are one.
@@ -173,7 +173,7 @@ def dominated_words(scaling: Sequence[Entry]) -> str:
     )
 
 
-def _share(arm: Arm) -> str:
+def _share(arm: Result) -> str:
     """Return in which share of the run the noise dominates; two numbers where some measurements say nothing."""
     found = dominance_of(arm)
     if found is None or found.share is None:

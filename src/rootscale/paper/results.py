@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rootscale.files import whole
+from rootscale.lab import Table
 from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiments.glue_page import page as glue_page
 from rootscale.paper.experiments.sde_digits import draw_stored
@@ -29,7 +30,6 @@ from rootscale.paper.groups import GROUPS, cells_of
 from rootscale.paper.headline import HEADLINES, ways_of
 from rootscale.paper.overview import outcome_tables
 from rootscale.paper.pages import dominated_words, page
-from rootscale.paper.stored import judge_again
 
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
 
@@ -76,7 +76,7 @@ def make_entry(entry: Entry, pages: Path | None) -> None:
 
 def build(results: Path, pages: Path | None, only: Sequence[str] = ()) -> None:
     """Make everything that can be made of what is stored, verdicts first; or some experiments, by their folders."""
-    stored = [place.parent for place in sorted(results.glob("**/check.json"))]
+    stored = [place.parent for place in sorted(results.glob("**/table.npz"))]
     checks = {place: judge_again(place) for place in stored if not only or place.name in only}
     entries = list(entries_of(results, checks))
     make_groups(results, entries, only)
@@ -99,6 +99,13 @@ def build(results: Path, pages: Path | None, only: Sequence[str] = ()) -> None:
     after = rest.partition(END)[2]
     write(place, f"{before}{BEGIN}\n{outcome_tables(results)}{dominated_words(scaling)}{END}{after}")
     print(f"{place}: {len(there)} experiments")
+
+
+def judge_again(folder: Path) -> Table:
+    """Write a stored table with the comparisons that its judge makes now, and return it."""
+    table = Table.load(folder).judged()
+    table.save(folder)
+    return table
 
 
 def write(path: Path, text: str) -> None:

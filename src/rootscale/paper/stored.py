@@ -11,23 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.compare.result import LOSSES
 from rootscale.files import write_json
-from rootscale.lab import Arm, Check, Settings, Sweep
-from rootscale.lab.checks import arm_of
+from rootscale.lab import Arm, Result, Settings, Store, Study, Sweep, Table, Task, Variant
 from rootscale.lab.group import joined, rows_of
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import SEED_DEVIATION, Final, final_values
 from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import compare
+from rootscale.verdict import LOSSES, compare
 
 __all__ = [
     "Kept",
     "compared",
     "deviation_of",
     "finals_of",
-    "judge_again",
     "outcome",
     "record_of",
     "refuse_others",
@@ -71,7 +68,7 @@ class Kept:
         """Read them."""
         if not (out / "experiment.json").exists():
             return cls()
-        check = Check.load(out)
+        check = Table.load(out)
         return cls({arm.label: arm.trajectory for arm in (check.base, *check.others)}, check.warm)
 
     @classmethod
@@ -131,7 +128,7 @@ def store(
         kept: runs that the folder holds, which are stored again with them.
     """
     command = experiment.command(options)
-    arms: list[Arm] = []
+    arms: list[Result] = []
     for line in lines:
         parts = [swept.trajectories[line.variant] for (_, label), swept in found.items() if label == line.label]
         if line.label in kept.arms:
@@ -157,7 +154,7 @@ def store(
         "date": time.strftime("%Y-%m-%d"),
     }
     before = _by_seed([only(part, experiment.keeps) for part in warm]) if warm else None
-    Check(lines[0].task.name, arms[0], tuple(arms[1:]), settings.switch_at, made, before).save(out)
+    Table(lines[0].task.name, arms[0], tuple(arms[1:]), settings.switch_at, made, before).save(out)
     record = {
         "name": experiment.name,
         "title": experiment.title,
@@ -214,26 +211,10 @@ def _environment(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     return {"versions": versions, "hardware": all_of(meta["hardware"] for meta in metas)}
 
 
-def compared(base: Arm, arm: Arm) -> Arm:
+def compared(base: Result, arm: Result) -> Result:
     """Return the arm compared with the base; the verdict rests on the losses, as that of `rootscale check`."""
     deciding = [name for name in base.trajectory.names if name in LOSSES]
     return replace(arm, comparison=compare(base.trajectory, arm.trajectory, deciding=deciding))
-
-
-def judge_again(folder: Path) -> Check:
-    """Write the verdicts on a stored check as the present `rootscale.verdict` gives them; return it with them."""
-    path, stored = folder / "check.json", Check.load(folder)
-    check = replace(stored, others=tuple(compared(stored.base, arm) for arm in stored.others))
-    before = path.read_text(encoding="utf-8")
-    record = json.loads(before)
-    for row, arm in zip(record["arms"][1:], check.others, strict=True):
-        assert arm.comparison is not None
-        row |= {"comparison": arm.comparison.to_dict(), "verdict": arm.verdict}
-    record["verdict"] = check.verdict
-    if json.loads(json.dumps(record)) != json.loads(before):
-        lines = "\n  " in before  # as it was written: on one line, or indented
-        write_json(path, record, allow_nan=False, **({} if lines else {"indent": None}))
-    return check
 
 
 def record_of(out: str | Path) -> dict[str, Any]:
@@ -248,9 +229,9 @@ def record_of(out: str | Path) -> dict[str, Any]:
     return record
 
 
-def finals_of(out: str | Path, check: Check | None = None) -> list[Final]:
+def finals_of(out: str | Path, check: Table | None = None) -> list[Final]:
     """The table of final values of a folder of results, from the trajectories in it; ``check`` if they were read."""
-    check = check or Check.load(out)
+    check = check or Table.load(out)
     return final_values([check.base, *check.others], deviation_of(record_of(out)))
 
 
@@ -265,3 +246,10 @@ def outcome(experiment: Experiment, out: str | Path) -> str:
     missing = len(record_of(out)["missing"])
     unfinished = f" (unfinished: {missing} {'runs are' if missing > 1 else 'run is'} missing)" if missing else ""
     return experiment.words(finals_of(out)) + unfinished
+
+
+def arm_of(task: Task, variant: Variant, trajectory: Trajectory) -> Result:
+    """Return what a variant of a task gave, not yet compared."""
+    runs = Store(Path())
+    study = Study(task.name, [Arm("base", task), Arm("other", task, variant)])
+    return study.result(study.arms[variant != Variant()], trajectory, runs, ())

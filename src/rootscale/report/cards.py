@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rootscale.compare.result import Arm, Check, parts, place, settles
+from rootscale.compare.result import Result, Table, parts, place, settles
 from rootscale.format import typeset
 from rootscale.gap import Gap, Largest
 from rootscale.report import words
@@ -14,7 +14,7 @@ from rootscale.verdict import Comparison
 __all__ = ["card"]
 
 
-def card(i: int, arm: Arm, check: Check) -> Html:
+def card(i: int, arm: Result, check: Table) -> Html:
     verdict = words.judged(arm)
     remarks = arm.comparison.notes if arm.comparison else ()
     notes = [("cause", "Likely cause", text) for text in arm.causes]
@@ -43,12 +43,12 @@ def card(i: int, arm: Arm, check: Check) -> Html:
     )
 
 
-def _worst(arm: Arm, comparison: Comparison) -> Html:
+def _worst(arm: Result, comparison: Comparison) -> Html:
     found = comparison.worst
     return Html("") if found is None else _gap(found, comparison.limit(found), arm)
 
 
-def _unjudged(arm: Arm, check: Check) -> Html:
+def _unjudged(arm: Result, check: Table) -> Html:
     """Return, in place of a gap with its band: the gaps, and where the curves end, with their errors."""
     rows = []
     for name in words.deciding(check):
@@ -66,7 +66,7 @@ def _unjudged(arm: Arm, check: Check) -> Html:
     )  # fmt: skip
 
 
-def _all_functions(arm: Arm, comparison: Comparison, check: Check) -> Html:
+def _all_functions(arm: Result, comparison: Comparison, check: Table) -> Html:
     """Those that decide, and those that are followed, with verdicts of their own."""
     first = words.deciding(check)
     gaps = sorted(comparison.gaps.values(), key=lambda gap: gap.name not in first)
@@ -79,14 +79,15 @@ def _all_functions(arm: Arm, comparison: Comparison, check: Check) -> Html:
     return fill("<details><summary>All test functions</summary>$table</details>", table=rendered)
 
 
-def _gap(gap: Gap, tolerance: float, arm: Arm) -> Html:
+def _gap(gap: Gap, tolerance: float, arm: Result) -> Html:
     largest = gap.judged
     if math.isnan(largest.gap):
         return fill('<p class="gap">no gap of $name could be measured</p>', name=gap.name)
     return fill(
-        '<p class="gap"><b>$gap</b> largest gap: $name, at $at</p>$gauge'
+        '<p class="gap"><b>$gap</b> ($own) largest gap: $name, at $at</p>$gauge'
         '<p class="band">band $low to $high; tolerance ±$tolerance</p>',
         gap=words.percent(largest.gap),
+        own=typeset(gap.in_own_unit(largest.gap)),
         name=gap.name,
         at=place(largest.time, arm.trajectory),
         gauge=_gauge(largest, tolerance),

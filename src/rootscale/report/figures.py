@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.compare.result import Arm, Check, clock, clock_unit
+from rootscale.compare.result import Result, Table, clock, clock_unit
 from rootscale.gap import Gap
 from rootscale.noise import NOISE_SCALE, scale_curve
 from rootscale.report import words
@@ -54,7 +54,7 @@ def draw_curves(axes: Any, runs: Mapping[str, Trajectory], name: str) -> None:
     axes.legend(frameon=False, fontsize=8, handlelength=2.8)
 
 
-def draw_figures(check: Check, folder: str | os.PathLike[str], formats: Iterable[str] = FORMATS) -> list[Path]:
+def draw_figures(check: Table, folder: str | os.PathLike[str], formats: Iterable[str] = FORMATS) -> list[Path]:
     """Draw each test function of a check: the mean curves with bands, and below the gaps against the tolerance.
 
     After a switch in mid-run only what follows it is drawn (of the noise scale, all).
@@ -101,7 +101,7 @@ def _text(text: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def _figure(matplotlib: Any, check: Check, name: str) -> Any:
+def _figure(matplotlib: Any, check: Table, name: str) -> Any:
     noise = name == NOISE_SCALE
     everyone = (check.base, *check.others)
     arms = list(zip(everyone, line_styles(len(everyone)), strict=True))
@@ -139,7 +139,7 @@ def _count_samples(axis: Any, ticks: int) -> None:
     axis.xaxis.set_major_locator(importlib.import_module("matplotlib.ticker").MaxNLocator(ticks))
 
 
-def _draw_gaps(axis: Any, gaps: list[tuple[tuple[str, Any], Arm, Gap]], tolerance: float | None) -> None:
+def _draw_gaps(axis: Any, gaps: list[tuple[tuple[str, Any], Result, Gap]], tolerance: float | None) -> None:
     """Draw the gaps with their bands, if they have any, against the tolerance of the verdicts."""
     for (colour, dash), arm, gap in gaps:
         x = words.clock_of_gap(gap, arm.trajectory)
@@ -154,7 +154,7 @@ def _draw_gaps(axis: Any, gaps: list[tuple[tuple[str, Any], Arm, Gap]], toleranc
             axis.axhline(y, color=STRIP, linewidth=0.8)
 
 
-def _draw_noise(axis: Any, check: Check, styles: list[tuple[str, Any]]) -> None:
+def _draw_noise(axis: Any, check: Table, styles: list[tuple[str, Any]]) -> None:
     """Draw the noise scale of the base, as on the page, and the batch sizes."""
     axis.set_yscale("log")
     for trajectory, colour, label in (

@@ -17,7 +17,8 @@ TERMS = {
     "range": "The highest minus the lowest value of the base's curve over the times that are compared.",
     "band": "Where the true gap lies, as far as the seeds can tell. More seeds make it narrower.",
     "tolerance": "The largest gap that still counts as the same.",
-    "same": "The band of the gap, averaged over neighbouring times, lies within the tolerance at all times.",
+    "same": "The band of the gap, averaged over neighbouring times, lies within the tolerance at all times; that of "
+    "the gap at the end does too.",
     "different": "The whole band lies outside the tolerance at some time, or more runs diverged than chance explains.",
     "undecided": "Neither: the seeds are too few to tell.",
     "diverged": "The loss became infinite, or stayed far above where it began.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rootscale.compare.result import Check, clock_unit
+from rootscale.compare.result import Table, clock_unit
 from rootscale.format import listed, show, typeset
 from rootscale.lab.recommendation import recommend
 from rootscale.report import words
@@ -13,7 +13,7 @@ from rootscale.verdict import Comparison
 __all__ = ["about_bands", "advice", "first_comparison", "reading", "setting", "verdict_boxes"]
 
 
-def verdict_boxes(check: Check) -> list[Html]:
+def verdict_boxes(check: Table) -> list[Html]:
     nothing = f": {typeset(check.base.label)} was compared with nothing"
     found = words.sentences(check) or [words.Sentence("unjudged", nothing, ())]
     return [
@@ -34,7 +34,7 @@ def verdict_boxes(check: Check) -> list[Html]:
     ]  # fmt: skip
 
 
-def advice(check: Check) -> Html:
+def advice(check: Table) -> Html:
     """What to do, where there is a verdict."""
     found = recommend(check)
     if not found:
@@ -46,7 +46,7 @@ def advice(check: Check) -> Html:
     )
 
 
-def reading(check: Check) -> list[Html]:
+def reading(check: Table) -> list[Html]:
     """What was compared and what the verdict means, for readers who have not read the paper."""
     return [
         fill("<dt>$question</dt><dd>$answer</dd>", question=question, answer=answer)
@@ -58,7 +58,7 @@ def reading(check: Check) -> list[Html]:
     ]
 
 
-def _runs(check: Check) -> Html:
+def _runs(check: Table) -> Html:
     seeds, count = check.base.trajectory.replicas, len(check.others)
     start = "is changed at the [[switch]]" if check.switch_at else "is changed from its start"
     what = "was read from a log" if check.base.plan is None else start
@@ -72,26 +72,29 @@ def _runs(check: Check) -> Html:
     )
 
 
-def _meaning(check: Check) -> Html:
+def _meaning(check: Table) -> Html:
     """What was held against what, and how sure the verdict is; where there is none, what it would need."""
     comparison = first_comparison(check)
     if comparison is None:
         return fill("Nothing yet: $why.", why=words.too_few(check.others or (check.base,)))
     text = (
         "The mean curve of a run is held against that of the base at equal $clock. The distance, as a share of the "
-        "[[range]] of the base's curve, is the [[gap]]. [[same|Same]]: we are $level sure that no stretch of "
-        "the run is further off than the [[tolerance]], and no single time than twice it. [[different|Different]]: as "
-        "sure that some time is further off than the tolerance. [[undecided|Undecided]]: these seeds cannot tell."
+        "[[range]] of the base's curve, is the [[gap]]. $definition [[different|Different]]: as sure that the gap is "
+        "further off than the [[tolerance]] at some time. [[undecided|Undecided]]: these seeds cannot tell. $ranges"
     )
-    return fill(text, clock=words.clock_name(check.base.trajectory), level=words.percent(comparison.level))
+    definition = typeset(comparison.definition).replace("Same", "[[same|Same]]", 1)
+    return fill(
+        text.replace("$definition", definition), clock=words.clock_name(check.base.trajectory),
+        ranges=typeset(words.range_sentence(check, comparison)),
+    )  # fmt: skip
 
 
-def first_comparison(check: Check) -> Comparison | None:
+def first_comparison(check: Table) -> Comparison | None:
     """Return a comparison that has a verdict."""
     return next((arm.comparison for arm in check.others if arm.comparison and arm.verdict), None)
 
 
-def about_bands(check: Check) -> Html:
+def about_bands(check: Table) -> Html:
     """What the bands of the gaps are."""
     comparison = first_comparison(check)
     alone = "The gap of runs that were not judged is that of their means, without a band."
@@ -101,17 +104,14 @@ def about_bands(check: Check) -> Html:
         "The wide [[band]] holds the true gap at all times and of all test functions that decide at once; the narrow "
         "one, at each time by itself, that averaged over the times around it (a tenth of all on either side). "
         "<b>Different</b>: the wide band leaves the tolerance entirely at some time. <b>Same</b>: the narrow band lies "
-        "within the tolerance at all times, and no single time is beyond twice it. <b>Undecided</b>: neither. A "
-        "verdict is wrong in at most $error of such comparisons$often. $alone",
-        error=words.percent(1 - comparison.level),
-        often=""
-        if comparison.looks == "once"
-        else ", however often seeds are added and the verdict is asked for again",
+        "within the tolerance at all times, no single time is beyond twice it, and the last is not beyond it. "
+        "<b>Undecided</b>: neither. $reliability $alone",
+        reliability=typeset(comparison.reliability),
         alone=alone if any(arm.verdict is None for arm in check.others) else "",
     )
 
 
-def setting(check: Check) -> list[Html]:
+def setting(check: Table) -> list[Html]:
     comparison = first_comparison(check)
     seeds = check.base.trajectory.replicas
     facts = [f"base: {typeset(check.base.label)}", f"{seeds} seed{'s' * (seeds != 1)}"]

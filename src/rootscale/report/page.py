@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rootscale._version import __version__
 from rootscale.changes import PROMISE
-from rootscale.compare import Check
+from rootscale.compare.result import Table
 from rootscale.files import whole
 from rootscale.report import words
 from rootscale.report.cards import card
@@ -46,7 +46,7 @@ def need_plotly() -> str:
     return str(offline.get_plotlyjs())
 
 
-def write_page(check: Check, path: str | os.PathLike[str]) -> Path:
+def write_page(check: Table, path: str | os.PathLike[str]) -> Path:
     """Writes the page to ``path``: all of it or, on any failure, nothing."""
     path = Path(path)
     text = render_page(check)
@@ -55,7 +55,7 @@ def write_page(check: Check, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def render_page(check: Check) -> str:
+def render_page(check: Table) -> str:
     """The page, about 5 MB with plotly.js in it.
 
     Its content security policy lets the browser run the page's own two scripts, known by their hashes, and load

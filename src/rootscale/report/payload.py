@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from rootscale.compare.result import Arm, Check, clock, clock_unit
+from rootscale.compare.result import Result, Table, clock, clock_unit
 from rootscale.noise import scale_curve
 from rootscale.report import words
 from rootscale.report.words import batch_sizes, clock_name, clock_of_gap
@@ -26,7 +26,7 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def make_payload(check: Check) -> dict[str, Any]:
+def make_payload(check: Table) -> dict[str, Any]:
     """Return everything that is drawn; six digits, and null for what is not finite.
 
     What belongs to a test function is known by its number, never by its name, which users choose.
@@ -51,7 +51,7 @@ def make_payload(check: Check) -> dict[str, Any]:
     }
 
 
-def _gap(arm: Arm, name: str) -> dict[str, Any] | None:
+def _gap(arm: Result, name: str) -> dict[str, Any] | None:
     """Return the gap with its bands, without them where there was no verdict; None where there is no gap."""
     gap = None if arm.comparison is None else arm.comparison.gaps.get(name)
     if gap is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rootscale.compare import Arm, Check
+from rootscale.compare.result import Result, Table
 from rootscale.format import listed, ranges, show
 from rootscale.report import words
 from rootscale.report.glossary import TERMS
@@ -32,21 +32,21 @@ def function_choice(i: int, name: str) -> Html:
     )
 
 
-def run_toggle(i: int, arm: Arm) -> Html:
+def run_toggle(i: int, arm: Result) -> Html:
     return fill(
         '<button type="button" data-arm="$i" aria-pressed="true">$swatch$label</button>', i=i, swatch=swatch(i),
         label=arm.label,
     )  # fmt: skip
 
 
-def before_toggle(check: Check) -> list[Html]:
+def before_toggle(check: Table) -> list[Html]:
     if check.warm is None:
         return []
     button = '<button type="button" data-arm="warm" aria-pressed="false">$swatch before the switch</button>'
     return [fill(button, swatch=line("--warm", "none"))]
 
 
-def numbers_table(i: int, name: str, check: Check) -> Html:
+def numbers_table(i: int, name: str, check: Table) -> Html:
     """The plots of a test function as a table, which the page shows with them."""
     rows = []
     for number, arm in enumerate((check.base, *check.others)):
@@ -73,7 +73,7 @@ def numbers_table(i: int, name: str, check: Check) -> Html:
     return fill('<div data-function="$i">$table</div>', i=i, table=rendered)
 
 
-def noise_section(check: Check) -> Html:
+def noise_section(check: Table) -> Html:
     """The noise scale along the base's runs; nothing where it was not measured."""
     lines = words.noise_dominates(check)
     if not lines:
@@ -95,7 +95,7 @@ def noise_section(check: Check) -> Html:
     )
 
 
-def plans_section(check: Check) -> Html:
+def plans_section(check: Table) -> Html:
     """What was changed in each run; nothing where all were read from logs, which say nothing of it."""
     told = [(i, arm) for i, arm in enumerate(check.others, 1) if arm.changes or arm.guards or arm.kind != "log"]
     if not told:
@@ -107,7 +107,7 @@ def plans_section(check: Check) -> Html:
     )
 
 
-def _plan(i: int, arm: Arm) -> Html:
+def _plan(i: int, arm: Result) -> Html:
     changes = arm.changes or {}
     rows = []
     for change in changes.get("changes", ()):
@@ -145,14 +145,14 @@ def _plan(i: int, arm: Arm) -> Html:
     )
 
 
-def _ramp(arm: Arm) -> str:
+def _ramp(arm: Result) -> str:
     """The batch sizes on the way, where there are several."""
     stages = words.stages(arm)
     ways = [f"B = {words.number(size, 6)} from {words.number(at, 6)} samples on" for at, size in stages]
     return f"; {listed(ways)}" if len(ways) > 1 else ""
 
 
-def made_section(check: Check) -> list[Html]:
+def made_section(check: Table) -> list[Html]:
     made = dict(check.made)
     parts = []
     if "command" in made:

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.compare.result import LOSSES, Arm, Check, clock, clock_unit
+from rootscale.compare.result import Result, Table, clock, clock_unit
 from rootscale.format import few_digits, listed, plus_minus, typeset
 from rootscale.format import percent as format_percent
 from rootscale.gap import Gap, Largest
 from rootscale.lab.settings import Measure
 from rootscale.noise import NO_GRADIENT, NOISE_SCALE, Dominance, scale_curve
 from rootscale.pairing import Array
+from rootscale.pairing import window as pairing_window
 from rootscale.tolerance import tolerance_text
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import FEWEST, Comparison
+from rootscale.verdict import FEWEST, LOSSES, Comparison
 
 #: The words for the verdicts, in the order of the page; the last is for runs that were too few for one.
 VERDICTS = {"same": "Same", "different": "Different", "undecided": "Undecided", "unjudged": "Not judged"}
@@ -63,7 +64,7 @@ def clock_of_gap(gap: Gap, trajectory: Trajectory) -> Array:
     return np.interp(gap.times, trajectory.times, clock(trajectory))
 
 
-def deciding(check: Check) -> tuple[str, ...]:
+def deciding(check: Table) -> tuple[str, ...]:
     """Return the test functions on which the verdicts rest; where there is none, those on which they would."""
     for arm in check.others:
         if arm.comparison is not None and arm.comparison.gaps:
@@ -72,7 +73,7 @@ def deciding(check: Check) -> tuple[str, ...]:
     return tuple(name for name in names if name in LOSSES) or tuple(names[:1])
 
 
-def tolerance(check: Check, name: str) -> float | None:
+def tolerance(check: Table, name: str) -> float | None:
     """Return the tolerance of the verdicts on a test function, as a share of its range; None where there is none."""
     for arm in check.others:
         gap = arm.comparison.gaps.get(name) if arm.comparison and arm.verdict else None
@@ -91,18 +92,68 @@ def decide(comparison: Comparison) -> str:
     return f"{lost} of {runs} runs diverged, of the base {lost_base} of {runs_base}: too few to tell"
 
 
-def diverged(arm: Arm) -> str:
+def settles(arm: Result) -> str:
+    """Return from when on the gap stays within the tolerance, for a run that left it and came back; else nothing."""
+    comparison = arm.comparison
+    if comparison is None or comparison.verdict in (None, "same") or comparison.settled_after is None:
+        return ""
+    time = comparison.settled_after
+    if all(time <= gap.times[0] for gap in comparison.decisive):
+        return ""
+    return f"from {place(time, arm.trajectory)} on the gap stays within the tolerance"
+
+
+def parts(arm: Result) -> str:
+    """Return where a run parts from the base for the first time; nothing where it is not seen to."""
+    if arm.comparison is None or arm.verdict != "different":
+        return ""
+    places = {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}
+    known = [(at, name) for name, at in places.items() if at is not None]
+    if not known:  # the runs that diverged made the difference
+        return ""
+    at, name = min(known)
+    return f"the whole band of {name} leaves the tolerance for the first time at {place(at, arm.trajectory)}"
+
+
+def place(time: float, trajectory: Trajectory) -> str:
+    """Return where on the clock a time is."""
+    at = float(np.interp(time, trajectory.times, clock(trajectory)))
+    unit = clock_unit(trajectory)
+    return f"time {number(at)}" if unit is None else f"{number(at)} {unit}"
+
+
+def window(base: Result) -> str:
+    """Return over which part of the run the base's range is taken."""
+    trajectory = base.trajectory
+    at = clock(trajectory)[pairing_window(trajectory)]
+    unit = clock_unit(trajectory)
+    return (
+        f"from {number(at[0])} to {number(at[-1])} {unit}" if unit else f"from time {number(at[0])} to {number(at[-1])}"
+    )
+
+
+def range_sentence(check: Table, comparison: Comparison) -> str:
+    """Return which range the gaps are shares of: its values, and where the base has them."""
+    parts = [
+        f"{gap.name} {few_digits(gap.range)} ({few_digits(gap.span[1])} to {few_digits(gap.span[0])})"
+        for gap in comparison.decisive
+        if math.isfinite(gap.span[0])
+    ]
+    return f"Range of {check.base.label}, {window(check.base)}: {listed(parts)}." if parts else ""
+
+
+def diverged(arm: Result) -> str:
     """Return how many runs of the arm diverged; nothing if none did."""
     lost = int(arm.trajectory.diverged[-1])
     return f"{lost} of {arm.trajectory.replicas} runs diverged" if lost else ""
 
 
-def judged(arm: Arm) -> str:
+def judged(arm: Result) -> str:
     """Return the verdict on an arm, or that there is none: a key of `VERDICTS`."""
     return arm.verdict or "unjudged"
 
 
-def too_few(arms: Iterable[Arm]) -> str:
+def too_few(arms: Iterable[Result]) -> str:
     """Return why there is no verdict."""
     runs = sorted({arm.trajectory.replicas for arm in arms})
     there = f"; there {'is' if runs == [1] else 'are'} {listed([str(n) for n in runs])}" if max(runs) < FEWEST else ""
@@ -128,15 +179,15 @@ class Sentence:
         return f"{VERDICTS[self.verdict]}{self.text}: {arms}"
 
 
-def sentences(check: Check) -> list[Sentence]:
+def sentences(check: Table) -> list[Sentence]:
     """Return a sentence for each verdict that was given, in the order of `VERDICTS`."""
-    groups: dict[str, list[tuple[int, Arm]]] = {}
+    groups: dict[str, list[tuple[int, Result]]] = {}
     for i, arm in enumerate(check.others, 1):
         groups.setdefault(judged(arm), []).append((i, arm))
     return [_sentence(check, verdict, groups[verdict]) for verdict in VERDICTS if verdict in groups]
 
 
-def _sentence(check: Check, verdict: str, arms: Sequence[tuple[int, Arm]]) -> Sentence:
+def _sentence(check: Table, verdict: str, arms: Sequence[tuple[int, Result]]) -> Sentence:
     base, names = typeset(check.base.label), deciding(check)
     limit = next((tolerance_text(arm.comparison.tolerance) for _, arm in arms if arm.comparison), "")
     limit = typeset(limit).replace("the base curve's range", "its range")
@@ -152,7 +203,7 @@ def _sentence(check: Check, verdict: str, arms: Sequence[tuple[int, Arm]]) -> Se
     )
 
 
-def _said(arm: Arm, several: bool) -> str:
+def _said(arm: Result, several: bool) -> str:
     """Return what the sentence adds on one arm; with the test function, where several decide."""
     if arm.comparison is None or arm.verdict in (None, "same"):
         return ""
@@ -164,7 +215,7 @@ def _said(arm: Arm, several: bool) -> str:
     return diverged(arm)  # which can make the difference by itself
 
 
-def stages(arm: Arm) -> list[tuple[float, float]]:
+def stages(arm: Result) -> list[tuple[float, float]]:
     """Return each batch size of a run, with the samples seen before it; only the plan's where no others are known."""
     if arm.plan is None:
         return []
@@ -179,7 +230,7 @@ def stages(arm: Arm) -> list[tuple[float, float]]:
     return [(at, size * float(kappa / kappas[-1])) for at, kappa in zip(places, kappas, strict=True)]
 
 
-def switches(check: Check) -> list[tuple[float, str]]:
+def switches(check: Table) -> list[tuple[float, str]]:
     """Return where all runs change their batch size, by the clock, and what to write there."""
     if not check.switch_at:
         return []
@@ -193,7 +244,7 @@ def switches(check: Check) -> list[tuple[float, str]]:
     return found
 
 
-def batch_sizes(check: Check) -> list[tuple[int, float]]:
+def batch_sizes(check: Table) -> list[tuple[int, float]]:
     """Return the first arm (0 is the base) that has each batch size at some time; SVAG's is nominal and left out."""
     sizes: dict[float, int] = {}
     for i, arm in enumerate((check.base, *check.others)):
@@ -202,7 +253,7 @@ def batch_sizes(check: Check) -> list[tuple[int, float]]:
     return [(i, size) for size, i in sorted(sizes.items())]
 
 
-def noise_levels(check: Check) -> tuple[float, float]:
+def noise_levels(check: Table) -> tuple[float, float]:
     """Return the lowest and highest level that a figure of the noise scale has to show, batch sizes included.
 
     Where no gradient was seen the noise scale is beyond what was measured: there a curve leaves the figure.
@@ -213,7 +264,7 @@ def noise_levels(check: Check) -> tuple[float, float]:
     return float(seen.min()), float(seen.max())
 
 
-def noise_dominates(check: Check) -> list[tuple[int, str]]:
+def noise_dominates(check: Table) -> list[tuple[int, str]]:
     """Return for each batch size (with its first arm) where in the comparison the noise dominates the gradient."""
     curve = scale_curve(check.base.trajectory)
     if curve is None:
@@ -225,11 +276,11 @@ def noise_dominates(check: Check) -> list[tuple[int, str]]:
     ]
 
 
-def _followed(check: Check) -> list[str]:
+def _followed(check: Table) -> list[str]:
     return [name for name in check.base.trajectory.names if name != NOISE_SCALE]
 
 
-def functions(check: Check) -> list[str]:
+def functions(check: Table) -> list[str]:
     """Return the test functions, those that decide first; the noise scale has a place of its own."""
     first = deciding(check)
     return sorted(_followed(check), key=lambda name: name not in first)

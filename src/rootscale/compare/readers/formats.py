@@ -110,7 +110,7 @@ def _read(path: Path) -> list[Log]:
         if row.detect(path):
             return _need_columns(row.read(path), path, row)
     if path.is_dir():
-        if (path / "check.json").exists():
+        if (path / "table.npz").exists():
             raise ValueError(
                 f"{path} is a whole check: `rootscale report {path}` shows it; to compare its runs, give the folder of "
                 f"one of its variants, such as {path}/runs/NAME"

@@ -143,7 +143,7 @@ def _whole(schedule: BatchSchedule, unit: int) -> BatchSchedule:
 
 
 @dataclass(frozen=True)
-class Arm:
+class Result:
     """A way to train the model.
 
     Args:
@@ -185,17 +185,17 @@ def _large(task: Task, options: Options, size: int, most: int) -> tuple[Task, Va
 
 #: The ways to the same model; the first is the base.
 ARMS = (
-    Arm("B = 8 kept", "small batch", _kept),
-    Arm("grown by the noise, converted", "grown by the noise,\nconverted", _by_noise),
-    Arm("raised instead of the decay, converted", "raised instead of decay,\nconverted", _raised),
-    Arm("Seesaw", "Seesaw", _as_seesaw),
-    Arm(
+    Result("B = 8 kept", "small batch", _kept),
+    Result("grown by the noise, converted", "grown by the noise,\nconverted", _by_noise),
+    Result("raised instead of the decay, converted", "raised instead of decay,\nconverted", _raised),
+    Result("Seesaw", "Seesaw", _as_seesaw),
+    Result(
         "grown by the noise, learning rate only",
         "grown by the noise,\nlearning rate only",
         partial(_by_noise, rule="sqrt-eta"),
         timed_as="grown by the noise, converted",
     ),
-    Arm("B = 128 from the start, tuned", "large batch,\nlearning rate tuned", _large),
+    Result("B = 128 from the start, tuned", "large batch,\nlearning rate tuned", _large),
 )
 
 
@@ -217,22 +217,22 @@ def _marek(task: Task, options: Options, size: int, most: int, lower: float = 1.
 
 #: A recipe for a large batch, and what becomes of it on one GPU; the first is the base.
 RECIPES = (
-    Arm("B = 512, at once", "B = 512\nat once", _kept),
-    Arm("B = 512, accumulated", "B = 512,\n64 micro-batches of 8", _kept, micro=True),
-    Arm("B = 8, converted", "B = 8,\nconverted", _converted),
-    Arm(
+    Result("B = 512, at once", "B = 512\nat once", _kept),
+    Result("B = 512, accumulated", "B = 512,\n64 micro-batches of 8", _kept, micro=True),
+    Result("B = 8, converted", "B = 8,\nconverted", _converted),
+    Result(
         "B = 8, Marek et al., learning rate / 3",
         "B = 8, Marek et al.,\nlr / 3",
         partial(_marek, lower=MAREK),
         timed_as="B = 8, converted",
     ),
-    Arm(
+    Result(
         "B = 8, Marek et al., learning rate kept", "B = 8, Marek et al.,\nlr kept", _marek, timed_as="B = 8, converted"
     ),
 )
 
 
-def _lines(arms: Sequence[Arm], down: bool, options: Options) -> tuple[list[Line], Settings]:
+def _lines(arms: Sequence[Result], down: bool, options: Options) -> tuple[list[Line], Settings]:
     """Return a line for every arm; the noise is measured along the base of the runs that grow."""
     sizes = sizes_of(options)
     size, most = sizes[0], sizes[-1]

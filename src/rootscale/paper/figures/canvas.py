@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rootscale.format import typeset
-from rootscale.lab import Check
+from rootscale.lab import Table
 from rootscale.report.plotting import need_matplotlib, plain_axes, save_figure
 from rootscale.report.styles import SOFT
 from rootscale.trajectory import Trajectory
@@ -69,7 +69,7 @@ def save(figure: Any, path: Path) -> None:
     save_figure(figure, path, DPI)
 
 
-def unit_of(record: Mapping[str, Any], check: Check) -> tuple[int, str]:
+def unit_of(record: Mapping[str, Any], check: Table) -> tuple[int, str]:
     """Return how many samples are one on the axis of a figure, and its name: epochs of CIFAR-10, or round numbers."""
     samples = check.base.trajectory.meta["samples"][-1]
     if record["name"].startswith("cifar10"):

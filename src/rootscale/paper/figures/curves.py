@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rootscale.gap import Gap
-from rootscale.lab import Arm, Check
+from rootscale.lab import Result, Table
 from rootscale.paper.entries import Entry
 from rootscale.paper.figures.canvas import Array, finished, mean_of, new_figure, save, short_labels, smoothed, unit_of
 from rootscale.paper.finals import ACCURACY
@@ -37,7 +37,7 @@ BANDED = 4
 class _Line:
     """What is drawn of an arm in all panels."""
 
-    arm: Arm
+    arm: Result
     text: str
     colour: str
     places: Array
@@ -103,7 +103,7 @@ def _points(entry: Entry) -> bool:
     return entry.experiment.drawn == ACCURACY and entry.experiment.shown.limit is not None
 
 
-def _base_text(check: Check) -> str:
+def _base_text(check: Table) -> str:
     return check.base.label.partition(" (")[0].removesuffix(" kept")
 
 
@@ -130,7 +130,7 @@ def _factor(entry: Entry) -> Any:
     return lambda gap: gap.range * (100.0 if entry.experiment.drawn == ACCURACY else 1.0)
 
 
-def _gap(arm: Arm, name: str) -> Gap | None:
+def _gap(arm: Result, name: str) -> Gap | None:
     return None if arm.comparison is None else arm.comparison.gaps.get(name)
 
 

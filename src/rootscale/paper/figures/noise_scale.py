@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.lab import Arm, Measure
+from rootscale.lab import Measure, Result
 from rootscale.noise import Dominance, scale_curve
 from rootscale.paper.entries import Entry
 from rootscale.paper.figures.canvas import Array, finished, new_figure, save, unit_of
@@ -25,12 +25,12 @@ BEYOND = 4
 LOW = 60.0
 
 
-def batch_size(arm: Arm) -> int:
+def batch_size(arm: Result) -> int:
     """Return the batch size of an arm at its end."""
     return int(arm.the_plan.batch_size.total)
 
 
-def dominance_of(arm: Arm) -> Dominance | None:
+def dominance_of(arm: Result) -> Dominance | None:
     """Return where the noise of an arm's batch size dominates along its own run; None where it was not measured."""
     curve = scale_curve(arm.trajectory)
     return None if curve is None else Dominance(curve, batch_size(arm), Measure.noise_samples)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.lab import Arm
+from rootscale.lab import Result
 from rootscale.paper.entries import Entry
 from rootscale.paper.figures.canvas import Array, finished, mean_of, new_figure, save, unit_of
 from rootscale.paper.finals import ACCURACY
@@ -62,7 +62,7 @@ def draw_switch(entry: Entry, path: Path) -> None:
     save(figure, path)
 
 
-def _drawn(entry: Entry) -> Iterator[tuple[int, Arm, str]]:
+def _drawn(entry: Entry) -> Iterator[tuple[int, Result, str]]:
     """Yield the lines that are drawn: their number among all, which has the colour, and what they are called."""
     for i, arm in enumerate((entry.check.base, *entry.check.others)):
         text = next((text for end, text in DRAWN.items() if arm.label.endswith(end)), None)
@@ -70,7 +70,7 @@ def _drawn(entry: Entry) -> Iterator[tuple[int, Arm, str]]:
             yield i, arm, text
 
 
-def _percent(arm: Arm) -> Array:
+def _percent(arm: Result) -> Array:
     return 100 * np.where(arm.trajectory.lost, np.nan, arm.trajectory.values[ACCURACY])
 
 

@@ -1,0 +1,93 @@
+"""`rootscale study`: run a study that a file defines. What runs it is imported when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rootscale.cli.options import duration, seeds
+from rootscale.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from rootscale.lab import Study
+
+__all__ = ["add_parsers"]
+
+_USAGE = "rootscale study FILE [option ...]"
+#: Parameters of a file's function that are options of every study.
+_OWN = ("seeds", "device", "smoke", "data")
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
+    parser = subparsers.add_parser(
+        "study",
+        usage=_USAGE,
+        help="run a study that a Python file defines: arms, compared with a base",
+        description="Run a file that defines STUDY, a rootscale.lab.Study or a function that makes one, whose keyword "
+        "arguments are options. The same command resumes it. `rootscale study FILE --help` has its options. Exit code: "
+        "0 same, 1 different, 3 undecided.",
+        epilog="example: rootscale study experiments/stages.py --net convnet --seeds 8",
+    )
+    parser.add_argument("file", metavar="FILE", help="a Python file that defines STUDY")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="option", help="those below, and the file's own")
+    _add_options(parser)
+    parser.set_defaults(handler=_study)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what all studies have."""
+    parser.add_argument("--seeds", type=seeds, metavar="N", help="runs of each arm, or auto; default: the study's")
+    parser.add_argument("--budget", type=duration, metavar="TIME", help="with auto: add no more seeds after so long")
+    parser.add_argument("--smoke", action="store_true", help="a short try of all of it, which says nothing")
+    parser.add_argument("--device", help="of torch; default: the study's")
+    parser.add_argument("--data", metavar="FOLDER", help="that holds the data; default: ROOTSCALE_DATA")
+    parser.add_argument("--together", type=int, default=16, metavar="N", help="most seeds in one program")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core, one on a GPU")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="of runs, table and page; default: runs/NAME")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="where NAME.npz, the table alone, is put too")
+
+
+def _study(args: argparse.Namespace) -> int:
+    from rootscale.cli.verdicts import EXIT
+    from rootscale.lab.study_file import StudyFile
+
+    file = StudyFile(args.file)
+    parser = Parser(prog=f"rootscale study {file.path}", description=file.text)
+    _add_options(parser)
+    file.add_options(parser, _OWN)
+    parser.set_defaults(**{name: value for name, value in vars(args).items() if name not in ("file", "options")})
+    asked = parser.parse_args(args.options)
+    given = {name: value for name, value in vars(asked).items() if value is not None}
+    small = asked.smoke and "smoke" not in file.parameters
+    verdicts = [_run(study, asked, small) for study in file.studies(**given)]
+    return EXIT["different" if "different" in verdicts else "same" if set(verdicts) == {"same"} else "undecided"]
+
+
+def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
+    """Run a study, print its verdicts and write its page; return the verdict."""
+    from rootscale.cli.console import make_console
+    from rootscale.cli.run_check import show_check
+    from rootscale.cli.verdicts import write_report
+    from rootscale.cli.watching import observing, stoppable
+    from rootscale.files import command_line
+    from rootscale.lab import Forked, Here, Store
+
+    study = study.with_options(seeds=asked.seeds, device=asked.device, small=small)
+    folder = asked.out / study.name if asked.out else Path("build/smoke" if asked.smoke else "runs") / study.name
+    on_cpu = study.settings.setup.device.startswith("cpu")
+    one = asked.workers == 1 or (asked.workers is None and not on_cpu)
+    console = make_console()
+    if study.claim:
+        console.print(study.claim, markup=False, soft_wrap=True)
+    with stoppable(folder / "runs"), observing(console) as observe:
+        store = Store(folder, command=command_line("rootscale", sys.argv[1:]))
+        execute = Here(asked.together) if one else Forked(asked.workers, asked.together)
+        table = study.run(store, execute, observe, asked.budget)
+    show_check(table, console)
+    write_report(table, folder / "report.html", console)
+    if asked.results is not None:
+        table.save(asked.results / f"{study.name}.npz", comparisons=False)
+    return table.verdict

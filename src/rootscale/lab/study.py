@@ -1,0 +1,382 @@
+"""A study: labelled arms that are run (or read from logs), judged against a base, and kept as one table.
+
+`rootscale.lab.check`, `rootscale.lab.compare`, the search for the largest batch, the demo and every experiment are
+studies. An arm is a `Task`, a training `Loop` of the user's own, or runs that were logged elsewhere; what it differs by
+is in its fields, and nothing is read back from labels.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rootscale._version import __version__
+from rootscale.compare import Alignment, Log
+from rootscale.compare.comparison import Logged, logged
+from rootscale.compare.result import Result, Table
+from rootscale.lab.causes import causes_of
+from rootscale.lab.execute import Execute, default_executor, limited
+from rootscale.lab.group import Spec
+from rootscale.lab.loop import Loop
+from rootscale.lab.loop_runs import LoopSpec, need_checkpoint
+from rootscale.lab.observe import Observer
+from rootscale.lab.probes import STEP_LOSS
+from rootscale.lab.provenance import environment
+from rootscale.lab.rounds import Rounds
+from rootscale.lab.settings import Settings
+from rootscale.lab.stopping import Deadline
+from rootscale.lab.store import Store, as_store
+from rootscale.lab.sweeps import kept, make, start_of
+from rootscale.lab.task import Task
+from rootscale.lab.task_runs import TaskSpec
+from rootscale.lab.variant import Variant
+from rootscale.noise import NOISE_SCALE
+from rootscale.stats import student_quantile
+from rootscale.trajectory import Trajectory
+from rootscale.verdict import FEWEST, Judge
+
+__all__ = ["Arm", "Study", "need_seeds", "with_noise"]
+
+_SETTINGS, _ALIGNMENT, _JUDGE = Settings((0, 1)), Alignment(), Judge()
+#: Of logs, which were made elsewhere, only what read them is known.
+_VERSIONS = {"rootscale": __version__, "numpy": np.__version__}
+#: The column of a log that holds the noise scale, and that of the lower end of its interval (`rootscale.tracking`).
+_SCALE, _LOW = "noise_scale", "noise_scale_low"
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One way of training.
+
+    Args:
+        label: of the arm, unique in its study: for legends and messages only.
+        run: a `Task`, a `Loop`, or the logs of runs that were made elsewhere.
+        variant: how it differs from the plan of the task or loop.
+        factors: further fields by which arms differ, such as the optimizer or a recipe; those of the variant (rule,
+            kappa, ell) need not be given.
+        settings: where they are others than the study's.
+    """
+
+    label: str
+    run: Task | Loop | Sequence[Log]
+    variant: Variant = Variant()
+    factors: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings | None = None
+
+    @property
+    def subject(self) -> Task | Loop | None:
+        """What is trained; None for logs."""
+        return self.run if isinstance(self.run, Task | Loop) else None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All fields by which the arm differs."""
+        return {**self.variant.factors, **self.factors}
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Arms, compared with the first of them.
+
+    Args:
+        name: of the study, and of its folder.
+        arms: the base first. All of them are tasks, or all loops, or all logs.
+        claim: what is asked, in a sentence.
+        seeds: how many runs of each arm, or their seeds; ``"auto"`` adds seeds until all verdicts are decided.
+        settings: of tasks: what is measured when, and how they are trained.
+        alignment: of the logs of loops, or of logs.
+        judge: what makes arms the same.
+        checkpoint: from which the runs of loops start, in which ``{seed}`` stands for the seed.
+        paired: whether logs share seeds in the order in which they are given.
+        keeps: the test functions that the table holds, in single precision; all in full, where empty.
+        about: further facts for the record, in JSON's types.
+    """
+
+    name: str
+    arms: Sequence[Arm]
+    claim: str = ""
+    seeds: int | Sequence[int] | Literal["auto"] = "auto"
+    settings: Settings = _SETTINGS
+    alignment: Alignment = _ALIGNMENT
+    judge: Judge = _JUDGE
+    checkpoint: str | None = None
+    paired: bool = False
+    keeps: Sequence[str] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for arm in self.arms:
+            if isinstance(arm.run, Loop) and (arm.variant.ell != 1 or arm.variant.ramp or arm.variant.zero_state):
+                raise ValueError(
+                    "a variant with SVAG, a ramp or a zeroed state is for a Task: a loop of your own is run at other "
+                    "batch sizes and by other rules"
+                )
+        labels = [arm.label for arm in self.arms]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(
+                    f"two arms are called {label!r}: give one of them another label (of a variant, name=...)"
+                )
+        if len({type(arm.subject) for arm in self.arms}) > 1:
+            raise ValueError("all arms of a study must be tasks, or all loops, or all logs")
+        if self.judge.against and self.judge.against not in labels:
+            raise ValueError(f"the judge compares with {self.judge.against!r}; the arms are {', '.join(labels)}")
+
+    @property
+    def base(self) -> Arm:
+        """The arm that the others are compared with."""
+        return self.arms[0]
+
+    @cached_property
+    def specs(self) -> Mapping[str, Spec]:
+        """What is run, by label; nothing for logs."""
+        return {arm.label: self._spec(arm) for arm in self.arms if arm.subject is not None}
+
+    def _spec(self, arm: Arm) -> Spec:
+        if isinstance(arm.run, Loop):
+            return LoopSpec(arm.run, arm.variant, self.checkpoint)
+        assert isinstance(arm.run, Task)
+        return TaskSpec(arm.run, arm.variant, arm.settings or self.settings)
+
+    def with_options(
+        self, seeds: int | Sequence[int] | Literal["auto"] | None = None, device: str | None = None, small: bool = False
+    ) -> Study:
+        """Return the study with other seeds or on another device; or a small one, for a try: the first points alone."""
+        study = self if seeds is None else replace(self, seeds=seeds)
+        if device is not None:
+            study = study._with_settings(lambda one: replace(one, setup=replace(one.setup, device=device)))
+        if small:
+            study = study._with_settings(_shortened)
+            study = study if seeds is not None else replace(study, seeds=FEWEST)
+        return study
+
+    def _with_settings(self, change: Callable[[Settings], Settings]) -> Study:
+        arms = [arm if arm.settings is None else replace(arm, settings=change(arm.settings)) for arm in self.arms]
+        return replace(self, arms=arms, settings=change(self.settings))
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        store: Store | str | Path | None = None,
+        execute: Execute | None = None,
+        observe: Observer | None = None,
+        budget: float | None = None,
+    ) -> Table:
+        """Make what is missing, judge it, and store the table; a study that was stopped is resumed.
+
+        Args:
+            store: the folder of the table, or a `Store`; the runs are in ``runs`` below it. None keeps nothing.
+            execute: what runs them, as for `rootscale.lab.sweep`.
+            observe: callbacks for progress and measurements.
+            budget: seconds after which no more seeds are added.
+        """
+        rounds, watch = Rounds.of(self.seeds, budget), observe or Observer()
+        self.refuse(rounds.first)
+        with kept(as_store(store)) as place:
+
+            def compared(some: Sequence[Arm], seeds: Sequence[int], within: Deadline) -> tuple[Table, list[Result]]:
+                table = self.look(some, seeds, place, execute, watch, within)
+                return table, list(table.others)
+
+            table, results = rounds.run(self.arms[1:], compared, watch.note)
+            table = replace(table, others=tuple(results))
+            table = replace(table, made={**table.made, **_spent(table)})
+            table.save(place.folder)
+        return table
+
+    def look(
+        self, arms: Sequence[Arm], seeds: Sequence[int], store: Store, execute: Execute | None = None,
+        observe: Observer | None = None, within: Deadline = Deadline(),  # noqa: B008 (frozen)
+    ) -> Table:  # fmt: skip
+        """Return the table of the base and some arms at some seeds, whose runs are made where they are missing."""
+        runs, used = replace(store, folder=store.folder / "runs"), [self.base, *arms]
+        specs = [self.specs[arm.label] for arm in used if arm.subject is not None]
+        device = self.settings.setup.device
+        make(specs, seeds, runs, limited(execute or default_executor(device), within), observe or Observer())
+        return self.table(used, seeds, runs, store.made_by)
+
+    def table(self, arms: Sequence[Arm], seeds: Sequence[int], runs: Store, command: str = "") -> Table:
+        """Return the table of arms whose runs are finished, the base first."""
+        found, read = self._read(arms, seeds, runs)
+        results = [self.result(arm, one, runs, seeds) for arm, one in zip(arms, found, strict=True)]
+        labels = [arm.label for arm in arms]
+        beside = found[labels.index(self.judge.against)] if self.judge.against in labels else found[0]
+        others = [
+            self.judged(arm, result, beside, read, side)
+            for side, (arm, result) in enumerate(zip(arms[1:], results[1:], strict=True), 1)
+        ]
+        made = {
+            **({"command": command} if command else {}),
+            **(environment(self.settings.setup.device) if self.base.subject is not None else {"versions": _VERSIONS}),
+            **({"seeds": list(seeds)} if seeds else {}),
+            "date": time.strftime("%Y-%m-%d"),
+            **({"checkpoint": self.checkpoint} if self.checkpoint else {}),
+            **({"claim": self.claim} if self.claim else {}),
+            **self.about,
+            **({"notes": list(read.notes)} if read is not None else {}),
+        }
+        switch, warm = 0, None
+        if isinstance(self.base.run, Task):
+            switch, warm = self.settings.switch_at, start_of([self.specs[one] for one in labels], seeds, runs)
+            warm = warm if warm is None else only(warm, self.keeps)
+        return Table(self.name, results[0], tuple(others), switch, made, warm, self.judge)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def _read(self, arms: Sequence[Arm], seeds: Sequence[int], runs: Store) -> tuple[list[Trajectory], Logged | None]:
+        """Return the trajectories of arms; of logs, how they were read too."""
+        if isinstance(self.base.run, Task):
+            found = [only(runs.trajectory(runs.want(self.specs[arm.label], seeds)), self.keeps) for arm in arms]
+            return [found[0], *(on_the_clock(found[0], one) for one in found[1:])], None
+        read = logged([arm.label for arm in arms], [self.logs(arm, seeds, runs) for arm in arms], self)
+        return list(read.trajectories), read
+
+    def logs(self, arm: Arm, seeds: Sequence[int], runs: Store) -> list[Log]:
+        """Return what the runs of an arm logged."""
+        if isinstance(arm.run, Task | Loop):
+            spec = self.specs[arm.label]
+            assert isinstance(spec, LoopSpec)
+            return list(spec.logs(runs, seeds).values())
+        return list(arm.run)
+
+    def result(self, arm: Arm, trajectory: Trajectory, runs: Store, seeds: Sequence[int]) -> Result:
+        """Return what an arm gave, not yet compared: with its plan and what was changed in it, where it has one."""
+        subject, variant, base = arm.subject, arm.variant, arm is self.base
+        kind = "base" if base else "log" if subject is None else "svag" if variant.ell != 1 else "batch size"
+        guards: list[str] = list(trajectory.meta.get("guards", ()))
+        if isinstance(subject, Loop):
+            spec = self.specs[arm.label]
+            assert isinstance(spec, LoopSpec)
+            guards = spec.warnings(runs, seeds)
+            if base:
+                trajectory = with_noise(trajectory, self.logs(arm, seeds, runs))
+        if subject is None or subject.plan is None:
+            kind = "base" if base else "log"
+            return Result(arm.label, kind, None, None, trajectory, None, tuple(guards), (), arm.fields)
+        plan = variant.plan(subject.plan)
+        changes = None
+        if kind == "batch size":
+            changes = subject.plan.explain(plan.batch_size, variant.the_rule(subject.plan)).to_dict()
+        warned = tuple(dict.fromkeys([*(() if base else variant.guards(subject.plan)), *guards]))
+        return Result(arm.label, kind, plan, changes, trajectory, None, warned, (), arm.fields)
+
+    def judged(
+        self, arm: Arm, result: Result, base: Trajectory, read: Logged | None = None, side: int = 1,
+        whole: Trajectory | None = None,
+    ) -> Result:  # fmt: skip
+        """Return what an arm gave with its comparison, and the causes where it is different.
+
+        Args:
+            arm, result: which.
+            base: the runs that it is compared with.
+            read: how they were read, where they are logs.
+            side: the number of the arm in there.
+            whole: the base to its end, where ``base`` is the first part of its runs.
+        """
+        judge = self.judge
+        if read is not None:
+            judge = replace(judge, decide_by=judge.decide_by or base.names)
+        comparison = judge.compare(base, result.trajectory, whole=whole)
+        result = replace(result, comparison=comparison if read is None else read.concluded(comparison, side))
+        if comparison.verdict == "different" and isinstance(arm.run, Task):
+            spec = self.specs[arm.label]
+            assert isinstance(spec, TaskSpec)
+            result = replace(result, causes=causes_of(arm.run, arm.variant, result, base, spec.settings))
+        return result
+
+    # -- mistakes -----------------------------------------------------------------------------------------------
+
+    def refuse(self, seeds: Sequence[int]) -> None:
+        """Refuse, before anything is run, what would be refused after all runs have been made."""
+        if isinstance(self.base.run, Task):
+            if len(seeds) < 1 or len(set(seeds)) < len(seeds):
+                raise ValueError(f"seeds must differ from each other, and there must be one, got {list(seeds)}")
+            self._need_functions(self.base.run)
+        if isinstance(self.base.run, Loop):
+            need_checkpoint(self.checkpoint, seeds)
+        for arm in self.arms:
+            if isinstance(arm.run, Task):
+                arm.variant.plans(arm.run.plan)
+
+    def _need_functions(self, task: Task) -> None:
+        splits = ("train",) if task.test is None else ("train", "test")
+        known = [f"{split} {name}" for split in splits for name in ("loss", *task.metrics)]
+        known += [STEP_LOSS, "gradient norm", "Tr Sigma", "parameter norm", *task.functions]
+        for name in self.judge.decide_by or ():
+            if name not in known:
+                raise ValueError(f"the verdict cannot rest on {name!r}; there are {', '.join(map(repr, known))}")
+
+
+def _shortened(settings: Settings) -> Settings:
+    """Return settings with the first points alone, measured on few samples."""
+    few = replace(settings.measure, eval_samples=64, noise_samples=64)
+    return replace(settings, grid=settings.grid[:4], measure=few)
+
+
+def need_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that are too few for a verdict."""
+    if len(seeds) < FEWEST or len(set(seeds)) < len(seeds):
+        raise ValueError(f"at least {FEWEST} different seeds are needed for a verdict, got {list(seeds)}")
+
+
+def only(trajectory: Trajectory, names: Sequence[str]) -> Trajectory:
+    """Return some of the test functions of a trajectory, in single precision; all of it, where none is named."""
+    if not names:
+        return trajectory
+    values = {
+        name: trajectory.values[name].astype(np.float32).astype(np.float64)
+        for name in names
+        if name in trajectory.values
+    }
+    return replace(trajectory, values=values)
+
+
+def on_the_clock(base: Trajectory, other: Trajectory) -> Trajectory:
+    """Return runs at the times of the base, where both were measured after the same samples.
+
+    Another learning rate makes another continuous time of the same samples.
+    """
+    same = base.meta["samples"] == other.meta["samples"]
+    return replace(other, times=base.times) if same else other
+
+
+def with_noise(base: Trajectory, logs: Sequence[Log]) -> Trajectory:
+    """Return the base with the noise scale that its runs logged first, with its interval, if they did.
+
+    The lower end is the least of those that were logged; without any, Student's over the runs.
+    """
+    columns = [log.columns for log in logs]
+    first = [float(one[_SCALE].values[0]) for one in columns if _SCALE in one and len(one[_SCALE])]
+    first = [value for value in first if 0 < value < math.inf]
+    if not first:
+        return base
+    lows = [float(one[_LOW].values[0]) for one in columns if _LOW in one and len(one[_LOW])]
+    middle, spread = float(np.median(first)), 1.0
+    if len(first) > 1:
+        error = float(np.std(np.log(first), ddof=1)) / math.sqrt(len(first))
+        spread = math.exp(student_quantile(len(first) - 1) * error)
+    low = min(lows) if lows else middle / spread
+    return replace(base, meta={**base.meta, NOISE_SCALE: [middle, max(0.0, low), middle * spread]})
+
+
+def _spent(table: Table) -> dict[str, Any]:
+    """Return the seconds of all runs, and the share of them that was measuring, as far as the runs say.
+
+    Loops of the user's do not, and runs of older versions know no share.
+    """
+    results = (table.base, *table.others)
+    known = [one.meta for one in (*(result.trajectory for result in results), table.warm) if one is not None]
+    if not all("seconds" in meta for meta in known):
+        return {}
+    seconds = sum(float(meta["seconds"]) for meta in known)
+    measuring = [float(meta["measuring"]) for meta in known if "measuring" in meta]
+    share = round(sum(measuring) / seconds, 3) if seconds and len(measuring) == len(known) else None
+    return {"seconds": round(seconds, 1), "measuring": share}
