@@ -525,14 +525,14 @@ def test_the_terminal_says_that_runs_diverged_and_does_not_speak_of_the_toleranc
         "import math\n"
         "def train(batch_size=4, seed=0, log=None, convert=None):\n"
         "    for samples in range(batch_size, 801, batch_size):\n"
-        "        lost = batch_size == 4 and samples > 400\n"
+        "        lost = batch_size == 4 and seed < 2 and samples > 400\n"
         "        log(samples=samples, loss=math.nan if lost else math.exp(-samples / 200) + 1e-3 * math.sin(seed))\n"
     )
     words = ["check", f"{path}:train", "--to", "16", "--seeds", "4", "--workers", "1", "--out", str(tmp_path / "kept")]
     assert main(words) == 3
     said = capsys.readouterr().out
-    assert "B = 4, seed 3: diverged: loss is not finite from" in said
-    assert "B = 16 is undecided: 0 of its 4 runs diverged, and 4 of the 4 of B = 4. Find out why" in said
+    assert "B = 4, seed 1: diverged: loss is not finite from" in said
+    assert "B = 16 is undecided: 0 of its 4 runs diverged, and 2 of the 4 of B = 4. Find out why" in said
     assert "lies about on the tolerance" not in said
 
 

@@ -150,7 +150,7 @@ def test_a_check_takes_four_seeds_where_they_decide_and_an_absolute_tolerance() 
     found = check(make(), [2], measure=Measure(points=4), execute=Here(), judge=Judge(Absolute(10.0)))
     assert found.made["seeds"] == [0, 1, 2, 3]
     assert found.verdict == "same"
-    assert found.made["tolerance"] == {"absolute": 10.0, "of": ""}
+    assert found.judge.tolerance == Absolute(10.0)
     assert 0 < found.made["measuring"] < 1
 
 
