@@ -2,13 +2,14 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from calls import chained
 from torch import nn
 
-from rootscale.hparams import SGD, Adam, RMSprop
+from rootscale.hparams import SGD, Adam, AdamW, RMSprop
 from rootscale.rules import svag_weights
 from rootscale.theory import (
     FAMILIES,
@@ -18,11 +19,18 @@ from rootscale.theory import (
     Chain,
     Minibatch,
     NetworkOracle,
+    Paths,
+    RateSchedule,
     RMSpropState,
+    SaveAt,
     SGDState,
+    batch_gap,
+    case,
     cosine,
     logistic,
     quadratic,
+    rescaled,
+    run_chain,
     svag_chain,
 )
 from rootscale.theory.oracle import Problem, svag
@@ -136,3 +144,26 @@ def test_a_noise_of_nothing_but_rounding_is_no_mistake():
     same = NGOS(logistic(0.3 * torch.ones(7, 2), torch.ones(7)), 0.5)  # all points alike: no noise
     x0 = RMSpropState(*torch.ones(2, 1, 2))
     chained(Chain(RMSprop(0.1, 0.9, 0.1), same), x0, None, [0.1], seed=0, paths=2)
+
+
+@pytest.mark.parametrize(("kappa", "schedule"), [(16, None), (64, "cosine")])
+def test_the_predicted_gap_of_a_batch_is_that_of_runs(kappa, schedule):
+    theta = torch.full((1, 1), 6.0).double()
+    course = None if schedule is None else RateSchedule(schedule, 0.25, 1.0)
+    optimizer = AdamW(eta=1 / 32, beta1=0.995, beta2=0.998, eps=3.2, weight_decay=0.003)
+    chain = Chain(optimizer, NGOS(cosine(), 16.0), schedule=course)
+    x0 = AdamState(theta, chain.oracle.gradient(theta), chain.oracle.variance(theta))
+    save = SaveAt([0.75, 1.25], {"loss": lambda x: (x.theta.square() + x.theta.cos())[:, 0] / 2}, start=0.25)
+    predicted = batch_gap(chain, kappa, x0, save, h=1 / 64, paths=Paths(200, seed=3))["loss"]
+    base = run_chain(chain, x0, save, Paths(2000, seed=1))["loss"]
+    larger = run_chain(rescaled(chain, kappa), x0, save, Paths(2000, seed=2))["loss"]
+    measured, se = larger.mean - base.mean, np.hypot(larger.se, base.se)
+    assert (measured > 10 * se).all()
+    np.testing.assert_allclose(predicted.mean, measured, rtol=0.2)
+    assert (predicted.se < se).all()  # one Brownian path for both
+
+
+def test_gaps_are_predicted_for_adam_alone():
+    setting = case("rmsprop")
+    with pytest.raises(ValueError, match=r"predicted for Adam and AdamW, .* got rmsprop"):
+        batch_gap(setting.chain(16), 4, setting.x0, setting.save, h=1 / 16)

@@ -22,7 +22,7 @@ from rootscale.theory.equations import AdamState, RMSpropState, SGDState, Signum
 from rootscale.theory.families import FAMILIES, Minibatch
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import NGOS, cosine, linear, logistic, quadratic
-from rootscale.theory.solver import run_chain, solve
+from rootscale.theory.solver import batch_gap, run_chain, solve
 from rootscale.theory.weak import fit_order, weak_error
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "SaveAt",
     "Scheduled",
     "SignumState",
+    "batch_gap",
     "case",
     "check_oracle",
     "cosine",
