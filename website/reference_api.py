@@ -44,9 +44,9 @@ PARTS = {
     ),
     "integrations": Part(
         "rootscale.integrations",
-        "Adapters to other tools. Each needs its library, which is imported only when the module is. "
-        "[Integrations](../../integrations/README.md) is the guide.",
-        tuple(f"rootscale.integrations.{name}" for name in _TOOLS),
+        "Adapters to other tools. Each needs its library, which is imported only when the module is; checkpoints and "
+        "configuration files need none. [Integrations](../../integrations/README.md) is the guide.",
+        (*(f"rootscale.integrations.{name}" for name in _TOOLS), "rootscale.checkpoints", "rootscale.configs"),
     ),
     "comparing": Part(
         "Gaps and verdicts",
