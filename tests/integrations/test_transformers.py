@@ -441,7 +441,7 @@ def fresh(plain, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fresh")
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
     command = [sys.executable, __file__, folder, plain[0], folder / "found.pt"]
-    subprocess.run(command, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": paths})
+    subprocess.run(command, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
     return torch.load(folder / "found.pt", weights_only=False), folder
 
 
