@@ -108,7 +108,7 @@ def plain(tmp_path_factory):
     forget()
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
     command = [sys.executable, __file__, folder, folder / "found.pt"]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
     found = torch.load(folder / "found.pt", weights_only=False)
     return folder, model, state, [p.detach() for p in held[1].parameters()], found
 

@@ -134,7 +134,7 @@ def plain(tmp_path_factory):
     rest = fit(folder / "rest", 4, module=(module := bare()), resume=checkpoint, epochs=6, **options)
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
     command = [sys.executable, __file__, folder / "fresh", checkpoint, folder / "found.pt"]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
     found = torch.load(folder / "found.pt", weights_only=False)
     return folder, found, rest.rates, [p.detach() for p in module.net.parameters()]
 

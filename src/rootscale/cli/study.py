@@ -25,7 +25,6 @@ def add_parsers(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "study",
         usage=_USAGE,
-        help="run a study that a Python file defines: arms, compared with a base",
         description="Run a file that defines STUDY, a rootscale.lab.Study or a function that makes one, whose keyword "
         "arguments are options. The same command resumes it. `rootscale study FILE --help` has its options. Exit code: "
         "0 same, 1 different, 3 undecided.",

@@ -56,7 +56,7 @@ class Trial:
 
     >>> from rootscale.paper.tasks import digits
     >>> task = digits()
-    >>> run = Run(task, Variant(kappa=4), [0, 1], Settings(grid=(0, 320, 640)))
+    >>> run = Trial(task, Variant(kappa=4), [0, 1], Settings(grid=(0, 320, 640)))
     >>> trajectory = run.finish()
     >>> trajectory.values["train loss"].shape
     (2, 3)
