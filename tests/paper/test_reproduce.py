@@ -291,7 +291,7 @@ def test_a_watcher_hears_of_every_run_once_and_how_far_all_are(tmp_path):
 def test_results_name_the_hardware_and_versions_of_the_runs_and_not_of_who_collects_them(tmp_path, monkeypatch):
     def elsewhere(hardware):
         found = {"versions": {"torch": "9.9", "python": "3.99"}, "hardware": hardware}
-        monkeypatch.setattr("rootscale.lab.run.environment", lambda device: found)
+        monkeypatch.setattr("rootscale.lab.trial.environment", lambda device: found)
 
     place = tiny(), Options(epochs=1, seeds=2), tmp_path / "out", tmp_path / "runs"
     for hardware, only in (("a GPU", "kept"), ("another", "doubled")):

@@ -146,8 +146,9 @@ def subject_of(args: argparse.Namespace) -> Task | Loop:
     if is_train_function(found):
         refuse_unused(args, args.words, "loop")
         return loop_of_function(where, found, args)
+    task = as_task(where, found)
     refuse_unused(args, args.words, "task")
-    return as_task(where, found)
+    return task
 
 
 def start_of(text: str, task: Task | Loop, total: int) -> int | str:

@@ -101,11 +101,15 @@ class EagerLearner:
 
     def step(self, batches: Batches, eta: float, clip: float | None = None) -> None:
         """Take one step on a batch for each pass."""
-        script = 1.0 if self.svag is None else self.svag.ell  # the plan has SVAG's rate, and its run takes the script's
-        for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):
-            group["lr"] = eta * ratio * script
+        for group, rate in zip(self.optimizer.param_groups, self.rates(eta), strict=True):
+            group["lr"] = rate
         self.update(batches, clip)
         self.count_step()
+
+    def rates(self, eta: float) -> list[float]:
+        """Return the learning rate of each group; the plan has that of SVAG's steps, and its run takes the script's."""
+        script = 1.0 if self.svag is None else self.svag.ell
+        return [eta * ratio * script for ratio in self.ratios]
 
     def update(self, batches: Batches, clip: float | None) -> None:
         """Do what a step does on the device: everything but the learning rates and the count of steps."""

@@ -71,11 +71,11 @@ class GraphLearner:
     def _set_learning_rates(self, eta: float) -> bool:
         """Set them, and return whether one has changed that is a part of the graph."""
         changed = False
-        for group, ratio in zip(self._eager.optimizer.param_groups, self._eager.ratios, strict=True):
+        for group, rate in zip(self._eager.optimizer.param_groups, self._eager.rates(eta), strict=True):
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(eta * ratio)
-            elif group["lr"] != eta * ratio:
-                group["lr"], changed = eta * ratio, True
+                group["lr"].fill_(rate)
+            elif group["lr"] != rate:
+                group["lr"], changed = rate, True
         return changed
 
     def join(self) -> None:

@@ -17,13 +17,14 @@ import hashlib
 import inspect
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rootscale.changes import Changes
+from rootscale.changes import Changes, ScalingWarning
 from rootscale.compare import Log
 from rootscale.format import show
 from rootscale.lab.stopping import Stop
@@ -70,7 +71,9 @@ class Convert:
 
     def __call__(self, optimizer: Any, **objects: Any) -> Changes:
         """Let an optimizer (or several) follow, with all that belongs to it; the arguments are those of `Run`."""
-        run = Run(optimizer, tuned_at=self.base, batch_size=self.batch_size, **{"rule": self.rule, **objects})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScalingWarning)  # the check says them
+            run = Run(optimizer, tuned_at=self.base, batch_size=self.batch_size, **{"rule": self.rule, **objects})
         self.warnings.extend(text for text in run.warnings if text not in self.warnings)
         return run.changes
 

@@ -162,7 +162,7 @@ def as_task(where: str, found: Any) -> Task:
     if makes and not _needs_nothing(found):
         raise ValueError(
             f"{where} must be a rootscale.lab.Task, a function without arguments that makes one, or a training "
-            f"function train(batch_size, seed, log, convert); it takes {inspect.signature(found)}"
+            f"function train(batch_size, seed, log); it takes {inspect.signature(found)}"
         )
     task = found() if makes else found
     if not isinstance(task, Task):
