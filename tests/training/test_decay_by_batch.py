@@ -24,7 +24,7 @@ def decayed(start, seed, schedule, gamma=0.5, **options):
         scheduler.step()
     sampler = ScheduledSampler(len(run.x), schedule, epoch=STAGE // 10)
     sampler.position = STAGE
-    follow = ScheduledRun(sampler, run.optimizer, scheduler=scheduler, made_for=8, **options)
+    follow = ScheduledRun(sampler, run.optimizer, scheduler=scheduler, tuned_at=8, **options)
     losses = []
     for _ in range(20):
         for batch in follow.batches(sampler):
@@ -36,7 +36,7 @@ def decayed(start, seed, schedule, gamma=0.5, **options):
             scheduler.step()
         losses.append(run.loss())
     times = np.arange(1.0, 21.0) * (STAGE // 10)
-    return Trajectory(times, {LOSS: np.array([losses])}), run.optimizer.param_groups[0]["lr"], follow.size
+    return Trajectory(times, {LOSS: np.array([losses])}), follow.values()["lr"], follow.batch_size
 
 
 @pytest.fixture(scope="module")

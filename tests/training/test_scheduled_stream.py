@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from rootscale import ScalingWarning
-from rootscale.training import BatchSchedule, ScheduledRun, ScheduledSampler, ScheduledStream, rescale_
+from rootscale.training import BatchSchedule, Run, ScheduledRun, ScheduledSampler, ScheduledStream
 
 STAGES = [(0, 4), (8, 8)]
 
@@ -27,12 +27,12 @@ def adam():
 
 
 def passed(run, stream):
-    return [(run.size, batch.tolist(), run.weight, run.complete) for batch in run.batches(stream)]
+    return [(run.batch_size, batch.tolist(), run.weight, run.complete) for batch in run.batches(stream)]
 
 
 def test_a_stream_is_cut_into_the_batches_of_the_schedule_and_the_run_is_converted():
     stream = ScheduledStream(DataLoader(Numbers(27), batch_size=None), BatchSchedule(STAGES), micro=4)
-    run = ScheduledRun(stream, optimizer := adam(), clip=1.0)
+    run = ScheduledRun(stream, optimizer := adam())
     assert passed(run, stream) == [
         (4, [0, 1, 2, 3], 1.0, True),
         (4, [4, 5, 6, 7], 1.0, True),
@@ -41,8 +41,8 @@ def test_a_stream_is_cut_into_the_batches_of_the_schedule_and_the_run_is_convert
         (8, [16, 17, 18, 19], 0.5, False),
         (8, [20, 21, 22, 23], 0.5, True),
     ]
-    assert (run.seen, run.epoch, run.clip) == (24, 1, pytest.approx(2**-0.5))
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * 2**0.5)
+    assert (run.seen, run.epoch, run.clip(1.0)) == (24, 1, pytest.approx(2**-0.5))
+    assert (optimizer.param_groups[0]["lr"], run.values()["lr"]) == (1e-3, pytest.approx(1e-3 * 2**0.5))
     # What was left is not dropped: it begins the next pass.
     assert [batch for _, batch, *_ in passed(run, stream)][:2] == [[24, 25, 26, 0], [1, 2, 3, 4]]
     assert run.epoch == 2
@@ -71,7 +71,7 @@ def test_a_resumed_stream_goes_on_where_it_was(stop):
         taken = []
         while len(taken) < number:
             for batch in run.batches(stream):
-                taken.append((run.epoch, run.size, batch.tolist()))
+                taken.append((run.epoch, run.batch_size, batch.tolist()))
                 if len(taken) == number:
                     break
         return taken
@@ -115,12 +115,12 @@ def test_what_is_no_stream_is_refused():
         shared.load_state_dict({"position": 4, "passes": 0, "order": "stream"})
 
 
-def epochs(loader, optimizer, scheduler, number):
-    """The learning rate by samples seen."""
+def epochs(run, loader, optimizer, scheduler, number):
+    """What a step uses as its learning rate, by samples seen."""
     rates, seen = {}, 0
     for _ in range(number):
         for batch in loader:
-            rates[seen] = optimizer.param_groups[0]["lr"]
+            rates[seen] = run.values()["lr"]
             seen += len(batch)
             optimizer.step()
             scheduler.step()
@@ -132,16 +132,23 @@ def test_a_short_last_batch_counts_as_a_whole_step_and_none_keeps_the_clock(drop
     """100 samples in batches of 32: three and a short one."""
     optimizer = adam()
     scheduler = CosineAnnealingLR(optimizer, T_max=100)
-    changes = rescale_(optimizer, batch_size=(8, 32), scheduler=scheduler)
-    assert any("short last batch" in text and "drop_last=True" in text for text in changes.remaining)
-    rates = epochs(DataLoader(range(100), 32, drop_last=drop), optimizer, scheduler, 2)
+    run = Run(optimizer, tuned_at=8, batch_size=32, scheduler=scheduler)
+    rates = epochs(run, DataLoader(range(100), 32, drop_last=drop), optimizer, scheduler, 2)
     exact = {seen: 2e-3 * (1 + math.cos(math.pi * seen / 800)) / 2 for seen in rates}
     off = [abs(rates[seen] / exact[seen] - 1) for seen in rates]
     assert max(off) < 1e-12 if drop else max(off) > 1e-3
 
 
-def test_only_a_scheduler_that_counts_steps_is_reminded_of_a_short_last_batch():
-    assert not any("short last batch" in text for text in rescale_(adam(), 4).remaining)
+def test_a_short_last_batch_that_is_announced_keeps_the_clock():
     optimizer = adam()
-    changes = rescale_(optimizer, 4, scheduler=CosineAnnealingLR(optimizer, 10), interval="epoch")
-    assert not any("short last batch" in text for text in changes.remaining)
+    scheduler = CosineAnnealingLR(optimizer, T_max=100)
+    run, seen = Run(optimizer, tuned_at=8, batch_size=32, scheduler=scheduler), 0
+    for _ in range(4):
+        for batch in DataLoader(range(100), 32):
+            run.batch_size = len(batch)
+            assert run.clock == seen / 8
+            assert scheduler.last_epoch == seen // 8
+            seen += len(batch)
+            optimizer.step()
+            scheduler.step()
+    assert (scheduler.last_epoch, run.samples) == (50, 400)

@@ -78,10 +78,11 @@ def test_ell_of_one_is_the_base_run_bit_for_bit(dropout):
 
 def test_the_hyperparameters_are_svags():
     optimizer = torch.optim.AdamW(net().parameters(), lr=1e-2, betas=(0.9, 0.96), eps=1e-8, weight_decay=0.1)
-    SVAG(optimizer, 2)
+    values = SVAG(optimizer, 2).run.values()
+    assert (values["lr"], values["eps"], values["weight_decay"]) == (5e-3, 2e-8, 0.05)
+    assert (values["beta1"], values["beta2"]) == pytest.approx((1 - 0.1 / 4, 1 - 0.04 / 4))
     group = optimizer.param_groups[0]
-    assert (group["lr"], group["eps"], group["weight_decay"]) == (5e-3, 2e-8, 0.05)
-    assert group["betas"] == pytest.approx((1 - 0.1 / 4, 1 - 0.04 / 4))
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (1e-2, (0.9, 0.96), 1e-8, 0.1)
 
 
 def test_the_gradient_is_the_weighted_sum_of_two_fresh_batches():
@@ -138,8 +139,13 @@ def test_a_saved_run_goes_on_as_it_was(ell):
     parts = make(ell)
     for part, state in zip(parts, saved, strict=True):
         part.load_state_dict(state)
-    assert same(train(*parts, batches(9), 5), expected)
+    found = train(*parts, batches(9), 5)
+    if ell == 1.5:  # a checkpoint has v times 4/9, which is no power of two
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    else:
+        assert same(found, expected)
     assert parts[3].done == 12
+    assert parts[3].run.clock == pytest.approx(12 / ell**2, rel=1e-6)
 
 
 def test_a_checkpoint_of_another_ell_is_refused():

@@ -144,8 +144,7 @@ class ProjectedOptimizer:
     def check(self, kappa: float) -> None:
         """Refuse a batch size at which a group has no valid value."""
         for _, group, projection in self.groups():
-            for key in projection.units:
-                projection.at(key, group[key], kappa)
+            projection.check(group, kappa)
 
     def enter(self) -> None:
         """Write what a step of now needs into the groups, all or nothing."""

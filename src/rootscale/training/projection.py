@@ -22,6 +22,8 @@ __all__ = ["FACTORS", "GroupProjection", "numbers_of", "whole_number"]
 
 #: Kinds of forms that multiply a value, whatever it is.
 FACTORS = ("kept", "power", "sized")
+#: Units of what a scheduler cycles as momentum, the first of ``betas`` among them.
+_CYCLED = ("beta1", "mu")
 
 
 def numbers_of(value: Any) -> tuple[float, ...]:
@@ -101,6 +103,17 @@ class GroupProjection:
         if value <= 0 and form.kind in FACTORS:  # a schedule may end below zero
             return value * float(form(1.0, kappa))
         return float(self.rule.convert(unit, value, kappa, name))
+
+    def check(self, group: Mapping[str, Any], kappa: float) -> None:
+        """Refuse a batch size at which a value of the group, or an end of a momentum that is cycled, has no value."""
+        for key, units in self.units.items():
+            self.at(key, group[key], kappa)
+            if units[0] in _CYCLED:
+                _, *others = numbers_of(group[key])
+                for end in ("base_momentum", "max_momentum"):  # torch's cycling schedulers keep them in the group
+                    if end in group:
+                        several = isinstance(group[key], tuple | list)
+                        self._convert(key, (group[end], *others) if several else group[end], kappa)
 
     def values(self, group: Mapping[str, Any], kappa: float = 1.0) -> dict[str, float]:
         """Return the hyperparameters as numbers by their units, at ``kappa`` times the batch size."""

@@ -171,10 +171,20 @@ class ScheduledRun(Run):
         """Return where the run is; save it beside the states of the optimizer, the scheduler and the model."""
         schedule = self.sampler.schedule
         grown = None if schedule.share is None else [list(stage) for stage in schedule.stages]
-        return {**self.sampler.state_dict(), "position": self.seen, "grown": grown}
+        return {**self.sampler.state_dict(), "position": self.seen, "grown": grown, "tuned_at": self.tuned_at}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume a saved run, on any number of ranks, before or after the other states are loaded."""
+        """Resume a saved run, on any number of ranks, before or after the other states are loaded.
+
+        Raises:
+            ValueError: its numbers belong to another batch size than this run takes them for; nothing has changed.
+        """
+        tuned = state_dict.get("tuned_at", self.tuned_at)
+        if tuned != self.tuned_at:
+            raise ValueError(
+                f"the checkpoint's numbers were tuned at batch size {tuned}, and this run takes them for those of "
+                f"{self.tuned_at}: make it with ScheduledRun(..., tuned_at={tuned})"
+            )
         self.sampler.load_state_dict(state_dict)
         self.seen = self.sampler.position
         if state_dict["grown"] is not None and self.sampler.schedule.share is not None:
