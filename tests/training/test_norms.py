@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rootscale.training import SVAG, rescale_
+from rootscale.training import SVAG, Run, rescale_
 from rootscale.training.norms import norm_layers
 
 pytestmark = [
@@ -104,8 +104,40 @@ def test_a_batchnorm_of_ones_own_is_left_and_named():
     model = nn.Sequential(nn.Linear(3, 3), OwnNorm(), nn.Sequential(OwnNorm()), OwnNorm(None), nn.BatchNorm1d(3))
     left = [text for text in rescale_(adam(model), 4, model=model).remaining if "momentum" in text]
     assert len(left) == 1
-    assert left[0].startswith("momentum of OwnNorm (1, 2.0): the layer is none of torch's")
+    assert left[0].startswith("momentum of OwnNorm (1, 2.0), which is not torch's and was kept: ")
     assert "0.3439 if it weighs the new batch" in left[0]
-    assert "0.0001 if it weighs the old statistics" in left[0]
+    assert "0.0001 if the old statistics" in left[0]
     assert model[1].momentum == 0.1
     assert not any("OwnNorm" in text for text in rescale_(adam(model), 4, model=model, forward_kappa=1).remaining)
+    run = Run(adam(model), tuned_at=8, batch_size=32, model=model)
+    assert left[0] in run.changes.remaining
+    run.batch_size = 8
+    assert not any("OwnNorm" in text for text in run.changes.remaining)
+
+
+def test_a_run_sets_the_momentum_for_now_and_one_that_the_script_sets_is_the_scripts():
+    model = net()
+    run = Run(adam(model), tuned_at=8, batch_size=32, model=model)
+    assert model[1].momentum == pytest.approx(1 - 0.9**4, rel=1e-12)
+    model[1].momentum = 0.2  # by the script, between two changes
+    run.batch_size = 16
+    assert model[1].momentum == pytest.approx(1 - 0.8**2, rel=1e-12)
+    run.batch_size = 8
+    assert model[1].momentum == pytest.approx(0.2, rel=1e-12)
+
+
+def test_a_run_counts_the_samples_of_a_forward_pass():
+    model = net()
+    run = Run(adam(model), tuned_at="8x1x1", batch_size="8x4x1", model=model)
+    assert (run.kappa, run.forward_kappa, model[1].momentum) == (4, 1, 0.1)
+    run.batch_size = "16x2x1"
+    assert (run.kappa, model[1].momentum) == (4, pytest.approx(1 - 0.9**2, rel=1e-12))
+
+
+@pytest.mark.parametrize("make", [scripted, traced])
+def test_a_run_refuses_what_is_compiled_by_torchscript_and_leaves_the_optimizer(make):
+    model = make()
+    optimizer = adam(model)
+    with pytest.raises(TypeError, match="layer 1 is a BatchNorm2d compiled by TorchScript"):
+        Run(optimizer, tuned_at=8, batch_size=32, model=model)
+    Run(optimizer, tuned_at=8)  # nothing was attached

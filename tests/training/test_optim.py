@@ -237,7 +237,9 @@ def test_a_forgotten_micro_step_is_told():
 def test_the_invariant_rule_is_its_own():
     params = parameters()
     optimizer = MicroBatchAdam(params, **{**ADAM, "betas": (0.98, 0.98)})
-    changes = rescale_(optimizer, 4)
+    with pytest.raises(ValueError, match="invariant takes their size to be fixed, but they grow by 4"):
+        rescale_(optimizer, 4)
+    changes = rescale_(optimizer, 4, forward_kappa=1)  # by accumulation alone
     group = optimizer.param_groups[0]
     assert changes.rule.name == "invariant"
     assert (group["lr"], group["eps"]) == (4e-2, 1e-6)

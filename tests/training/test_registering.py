@@ -6,7 +6,7 @@ import torch
 from rootscale import RULES
 from rootscale.degrees import Piece, count_degrees
 from rootscale.theory.toys import Setting, live_gaps
-from rootscale.training import register, rescale_
+from rootscale.training import Run, register, rescale_
 
 pytestmark = pytest.mark.usefixtures("forget_registered")
 
@@ -38,8 +38,8 @@ def net():
     return torch.nn.Linear(3, 2).double()
 
 
-def trained(optimizer, model):
-    for _ in range(4):
+def trained(optimizer, model, steps=4):
+    for _ in range(steps):
         model(torch.randn(5, 3, dtype=torch.double)).square().mean().backward()
         optimizer.step()
 
@@ -113,9 +113,29 @@ def test_a_row_of_its_own_is_counted_and_converted():
     torch.testing.assert_close(optimizer.state[model.weight]["q"], q / 4)
     torch.testing.assert_close(optimizer.state[model.weight]["m"], m / 2)
     assert not changes.warnings
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
-    rescale_(optimizer, 0.25, scheduler=scheduler)
+    rescale_(optimizer, 0.25)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_a_row_of_its_own_goes_through_a_run_with_its_scheduler():
+    registered()
+    model = net()
+    optimizer = Normed(model.parameters())
+    trained(optimizer, model)
+    q, m = (optimizer.state[model.weight][key].clone() for key in ("q", "m"))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 8, gamma=0.5)
+    run = Run(optimizer, tuned_at=8, batch_size=32, scheduler=scheduler)
+    torch.testing.assert_close(optimizer.state[model.weight]["q"], q / 4)
+    torch.testing.assert_close(optimizer.state[model.weight]["m"], m / 2)
+    torch.testing.assert_close(optimizer.state_dict()["state"][0]["q"], q)  # a checkpoint is the script's
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["rho"]) == (0.01, 0.99)
+    assert {key: run.values()[key] for key in ("lr", "mu", "rho")} == pytest.approx(
+        {"lr": 0.02, "mu": 0.9, "rho": 0.96}
+    )
+    for _ in range(2):
+        trained(optimizer, model, steps=1)
+        scheduler.step()
+    assert (scheduler.last_epoch, optimizer.param_groups[0]["lr"]) == (8, 0.005)
 
 
 def test_betas_keep_their_names_and_what_averages_gradients_follows_the_floor_of_beta1():
@@ -174,7 +194,7 @@ def test_a_row_of_known_units_alone_keeps_the_dynamics_by_the_rule_it_names():
     ("values", "message"),
     [
         ({"speed": "mu"}, "Normed has no 'speed' in group 0, which has lr, mu, rho"),
-        ({"mu": ("mu", "beta2")}, "mu holds 1 number, and the optimizer's row has 2 units for it"),
+        ({"mu": ("mu", "beta2")}, "mu holds 1 numbers, and the row of misfit has 2 units for it"),
     ],
 )
 def test_a_row_that_does_not_fit_the_groups_is_refused(values, message):

@@ -551,7 +551,10 @@ def test_a_batch_size_that_something_cannot_follow_to_changes_nothing():
 class Fixed:
     """An average whose setter accepts one value only."""
 
-    decay = property(lambda self: 0.9, lambda self, value: self._refuse(value))
+    decay = property(lambda self: self._decay, lambda self, value: self._refuse(value))
+
+    def __init__(self):
+        self._decay = 0.9
 
     def _refuse(self, value):
         if value != 0.9:

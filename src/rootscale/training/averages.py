@@ -10,7 +10,7 @@ interval in steps: an update covers ``kappa`` times the samples, whether it come
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,11 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from rootscale.changes import Change
+from rootscale.format import show
 from rootscale.hparams import DOMAINS
 from rootscale.rules import Rule
 from rootscale.training.attachment import Attachment
-from rootscale.training.norms import norm_layers
+from rootscale.training.norms import foreign_norms, norm_layers
 
 __all__ = ["KINDS", "AverageKind", "NormLayers", "ParameterAverage", "add_kind"]
 
@@ -99,7 +100,7 @@ class ParameterAverage:
 
     def attach(self) -> None:
         """Let a state that holds the decay hold that of the script."""
-        if self.kind.saves:
+        if self._saves:
             methods = {"state_dict": self._state_dict, "load_state_dict": self._load_state_dict}
             self._attachment = Attachment(self.average, methods, self._copy)
 
@@ -108,6 +109,13 @@ class ParameterAverage:
         self.write(self.script)
         if self._attachment is not None:
             self._attachment.remove()
+
+    @property
+    def _saves(self) -> bool:
+        """Whether its ``state_dict`` may hold the decay: of a user's own class, nobody knows."""
+        known = isinstance(self.average, AveragedModel) or (isinstance(self.kind.cls, str) and self.kind in KINDS)
+        own = hasattr(self.average, "state_dict") and hasattr(self.average, "load_state_dict")
+        return self.kind.saves if known else own and hasattr(self.average, "__dict__")
 
     def _read(self) -> float:
         if isinstance(self.average, AveragedModel):
@@ -164,10 +172,12 @@ class ParameterAverage:
             self.write(now)
 
     def _load_state_dict(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        self.script = self._set = self._read()
-        self.arrive(*self._at)
-        return result
+        self.write(self.script)  # a state may come without a decay
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.script = self._set = self._read()
+            self.arrive(*self._at)
 
     def _copy(self) -> dict[str, Any]:
         assert self._attachment is not None
@@ -199,6 +209,19 @@ def _check_settable(average: Any, attribute: str) -> None:
     computed = isinstance(held, property) and held.fset is None
     if frozen or isinstance(average, tuple) or computed:
         raise TypeError(f"the {attribute} of {name} cannot be set; set what it is made from to that ** run.kappa")
+    decay = getattr(average, attribute)
+    if isinstance(held, property) and not _holds(average, decay):
+        raise TypeError(
+            f"the {attribute} of {name} is a property that computes {show(decay)}, which is none of the numbers that "
+            "it holds (a warm-up?); set the number that it computes it from to that ** run.kappa"
+        )
+
+
+def _holds(average: Any, value: float) -> bool:
+    """Return whether a number is among the attributes and buffers of an object."""
+    held = [*getattr(average, "__dict__", {}).values(), *getattr(average, "_buffers", {}).values()]
+    single = [one for one in held if isinstance(one, torch.Tensor) and one.numel() == 1]
+    return value in [*(one for one in held if isinstance(one, float | int)), *(one.item() for one in single)]
 
 
 class NormLayers:
@@ -220,6 +243,25 @@ class NormLayers:
         self._set = list(self._script)
         for momentum in self._script:
             DOMAINS["batchnorm"]("BatchNorm momentum", momentum)
+        self._foreign = foreign_norms(together) if models else {}
+
+    def left(self, rule: Rule, kappa: float) -> Iterator[str]:
+        """Yield what is left to the user: layers of other kinds, of which nobody knows what their momentum weighs."""
+        if kappa == 1 or "batchnorm" not in rule.units:
+            return
+        kinds: dict[tuple[str, Any], list[str]] = {}
+        for name, layer in self._foreign.items():
+            kinds.setdefault((type(layer).__name__, layer.momentum), []).append(name or "the model itself")
+        for (kind, momentum), names in kinds.items():
+            if isinstance(momentum, float | int) and 0 <= momentum < 1:
+                new, old = (float(rule.convert(unit, float(momentum), kappa)) for unit in ("batchnorm", "ema"))
+                advice = f"{show(new)} if it weighs the new batch, as torch's does, {show(old)} if the old statistics"
+            else:
+                advice = "convert it yourself"
+            yield (
+                f"momentum of {kind} ({', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)}), "
+                f"which is not torch's and was kept: {advice}"
+            )
 
     @property
     def script(self) -> list[float]:

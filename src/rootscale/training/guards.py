@@ -9,22 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rootscale.format import show
+from rootscale.format import few_digits, show
 from rootscale.optimizers import FAMILIES
-from rootscale.rules import shortest_average
+from rootscale.rules import averaged_batches, shortest_average
 from rootscale.training.contract import sample
 from rootscale.training.metric import bias_correction
 from rootscale.training.projected import ProjectedOptimizer
 from rootscale.training.projection import GroupProjection
 
-__all__ = ["doubts", "longest_kappa"]
+__all__ = ["doubts", "longest_kappa", "momentum_look"]
 
 #: A look at the state takes values of so many tensors: few, so that it costs next to nothing.
 _TENSORS = 16
 
 
-def doubts(optimizer: ProjectedOptimizer, kappa: float) -> list[str]:
-    """Return what there is to warn about: short averages, a dominating eps, a state that leaves its number format."""
+def doubts(optimizer: ProjectedOptimizer, kappa: float, state: bool = True) -> list[str]:
+    """Return what there is to warn about: short averages, a dominating eps, a state that leaves its number format.
+
+    Args:
+        optimizer: before the change.
+        kappa: that it is to be brought to.
+        state: whether its state will be converted.
+    """
     if kappa == 1:
         return []
     messages: dict[str, None] = {}
@@ -32,7 +38,8 @@ def doubts(optimizer: ProjectedOptimizer, kappa: float) -> list[str]:
         values = projection.values(group)
         short = projection.rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2"))
         messages |= dict.fromkeys((*short, *_adafactors_bound(group, projection, kappa)))
-    return [f"{optimizer.prefix}{text}" for text in (*messages, *_eps_dominates(optimizer), *_leaves_format(optimizer))]
+    looks = [*_eps_dominates(optimizer), *(_leaves_format(optimizer, kappa) if state else ())]
+    return [f"{optimizer.prefix}{text}" for text in (*messages, *looks)]
 
 
 def _adafactors_bound(group: dict[str, Any], projection: GroupProjection, kappa: float) -> Iterator[str]:
@@ -45,6 +52,33 @@ def _adafactors_bound(group: dict[str, Any], projection: GroupProjection, kappa:
         yield (
             f"eps[0] = {show(held[0])} of torch's Adafactor is a lower bound of sqrt(v) and stays as it is, while "
             f"sqrt(v) scales with the noise: set group['eps'] = ({after:.6g}, {held[1]:.6g})"
+        )
+
+
+def momentum_look(optimizer: ProjectedOptimizer, kappa: float, size: float | None) -> Iterator[str]:
+    """Yield what a rule of normalised momentum rests on, which nobody sees in an optimizer: the noise scale.
+
+    Args:
+        optimizer: with the script's numbers.
+        kappa: new batch size over old one.
+        size: the larger of the two, where it is known.
+    """
+    weights: dict[str, tuple[float, GroupProjection]] = {}
+    for _, group, projection in optimizer.groups():
+        mu = projection.values(group, max(1.0, kappa)).get("mu", 0.0)
+        if mu > weights.get(projection.family.name, (0.0, projection))[0]:
+            weights[projection.family.name] = mu, projection
+    for mu, projection in weights.values():
+        rule = projection.rule
+        if kappa == 1 or math.isinf(rule.longest_momentum(mu, 1.0)):
+            continue
+        batches = averaged_batches(mu)
+        samples = "" if size is None else f", {few_digits(batches * size)} samples"
+        nearer = "normalized-half" if rule.key == "normalized-sqrt" else "normalized-linear"
+        yield (
+            f"{optimizer.prefix}a look at the noise scale (NoiseMeter measures it): momentum averages "
+            f"{few_digits(batches)} batches, and {rule.name} holds while the noise scale is far above that{samples}; "
+            f"elsewhere {nearer} is nearer"
         )
 
 
@@ -73,17 +107,18 @@ def _eps_dominates(optimizer: ProjectedOptimizer) -> list[str]:
         key, corrected = projection.family.torch.state_name("v"), projection.family.bias_corrected
         if not group.get("eps") or "eps" not in projection.units or projection.units["eps"] != ("eps",):
             continue
+        now = projection.values(group, optimizer.kappa)  # the state is in those units
         states = (optimizer.optimizer.state.get(parameter, {}) for parameter in group["params"])
         held += [
-            (state, state[key], group, corrected)
+            (state, state[key], now, corrected)
             for state in states
             if _is_readable(state.get(key)) and ("step" in state or not corrected)
         ]
     ratios = []
-    for state, v, group, corrected in _some(held):
-        eps = float(group["eps"])
+    for state, v, now, corrected in _some(held):
+        eps = now["eps"]
         if corrected:  # sqrt(v_hat) > eps, where sqrt(v) > eps * correction
-            eps = eps * bias_correction(state["step"], float(group["betas"][1]))
+            eps = eps * bias_correction(state["step"], now["beta2"])
         values = sample(v)
         if values.element_size() >= 4:  # in half precision a v of 0 may be a small one
             values = values[values != 0]
@@ -111,27 +146,38 @@ def _is_readable(value: object) -> bool:
     )
 
 
-def _leaves_format(optimizer: ProjectedOptimizer) -> list[str]:
-    """A warning for each piece of a half-precision state whose values became 0 or infinite when they were converted."""
-    lost: dict[str, list[Tensor]] = {}
+def _leaves_format(optimizer: ProjectedOptimizer, kappa: float) -> list[str]:
+    """A warning for each piece of a half-precision state of which a tenth will become 0 or infinite."""
+    changed: dict[str, list[tuple[Tensor, float]]] = {}
     for _, group, projection in optimizer.groups():
         for name, unit in projection.family.torch_state_units().items():
-            if projection.state_factor(unit, group, optimizer.kappa) == 1:
+            if unit == "beta3":
+                continue
+            factor = projection.state_factor(unit, group, kappa)
+            factor /= projection.state_factor(unit, group, optimizer.kappa)
+            if factor == 1:
                 continue
             for parameter in group["params"]:
                 value = optimizer.optimizer.state.get(parameter, {}).get(name)
                 if _is_readable(value) and value.element_size() < 4:
-                    lost.setdefault(name, []).append(value)
+                    changed.setdefault(name, []).append((value, factor))
     messages = []
-    for name, tensors in lost.items():
-        values = torch.cat([sample(tensor).cpu() for tensor in _some(tensors)])
-        smallest, none = torch.finfo(values.dtype).tiny, int((values == 0).sum()) + int(values.isinf().sum())
-        near = int(((values != 0) & (values.abs() < 16 * smallest)).sum())
-        if near + none > len(values) / 10:
+    for name, held in changed.items():
+        lost, total, ends = 0, 0, set()
+        for tensor, factor in _some(held):
+            values = sample(tensor)
+            values = values[(values != 0) & values.isfinite()]  # a number that never had a gradient is 0 and stays so
+            after = values * factor
+            for end, gone in (("0", after == 0), ("infinite", after.isinf())):
+                count = int(gone.sum())
+                lost += count
+                ends |= {end} if count else set()
+            total += len(values)
+        if lost > total / 10:
             messages.append(
-                f"{name} is kept in {str(values.dtype).removeprefix('torch.')}, and {_share(near + none, len(values))} "
-                "sampled values are at the ends of its range; keep parameters and state in float32 or bfloat16 "
-                "(torch.autocast computes in half precision all the same)"
+                f"{name} is kept in {str(held[0][0].dtype).removeprefix('torch.')}, and {_share(lost, total)} sampled "
+                f"values other than 0 become {' or '.join(sorted(ends))} when multiplied by {show(held[0][1])}; keep "
+                "parameters and state in float32 or bfloat16 (torch.autocast computes in half precision all the same)"
             )
     return messages
 

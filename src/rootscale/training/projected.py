@@ -144,6 +144,14 @@ class ProjectedOptimizer:
     def check(self, kappa: float) -> None:
         """Refuse a batch size at which a group has no valid value."""
         for _, group, projection in self.groups():
+            for key in projection.units:
+                held = group[key]
+                for item in held if isinstance(held, tuple | list) else (held,):
+                    if isinstance(item, Tensor) and item.is_inference() and not torch.is_inference_mode_enabled():
+                        raise TypeError(
+                            f"the optimizer's {key} is an inference tensor, which cannot be changed in place; replace "
+                            "it by its clone(), made outside of torch.inference_mode()"
+                        )
             projection.check(group, kappa)
 
     def enter(self) -> None:
@@ -280,6 +288,7 @@ class ProjectedOptimizer:
                 if parameter in self.optimizer.state:
                     scaling.add(self.optimizer.state[parameter], projection.family, factor, copies)
             scaling.add_group(group, projection.family, factor)
+        scaling.check_overlaps()
         return scaling
 
     def arrive(self, kappa: float) -> None:

@@ -7,6 +7,7 @@ that goes on at the new batch size as if it had always had it.
 from __future__ import annotations
 
 import warnings as python_warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,8 +17,9 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, Reminder, ScalingWarning
 from rootscale.format import show
 from rootscale.hparams import positive
+from rootscale.rules import Rule
 from rootscale.training.averages import NormLayers, ParameterAverage
-from rootscale.training.guards import doubts
+from rootscale.training.guards import doubts, momentum_look
 from rootscale.training.optimizers import (
     Rules,
     check_forward,
@@ -30,6 +32,7 @@ from rootscale.training.projected import ProjectedOptimizer, is_projected
 from rootscale.training.projection import numbers_of
 from rootscale.training.run import Size
 from rootscale.training.schedulers import is_driven
+from rootscale.training.state import StateScaling
 
 __all__ = ["rescale_"]
 
@@ -112,7 +115,7 @@ def rescale_(
                 scalings.append(one.scaling(kappa))
             own = [*one.changes(kappa), *(one.state_changes(kappa) if state else ())]
         rows += [replace(row, name=f"{one.prefix}{row.name}", field=f"{one.prefix}{row.field}") for row in own]
-        messages += _warnings(one, kappa)
+        messages += _warnings(one, kappa, state)
     rows += layers.changes(common, forward)
     rows += [average.change(common, kappa) for average in averages]
     if clip is not None:
@@ -121,15 +124,11 @@ def rescale_(
         rows.append(Change("clip", clip, after, common.units.get("clip")))
     for message in messages:  # before anything is changed, for those who turn warnings into errors
         python_warnings.warn(message, ScalingWarning, stacklevel=2)
+    looks = [line for one in optimizers for line in momentum_look(one, kappa, None if sizes is None else max(sizes))]
     if not dry_run:
-        for average in averages:
-            average.arrive(common, kappa)
-        layers.arrive(common, forward)
-        for one in optimizers:
-            _write(one, kappa)
-        for scaling in scalings:
-            scaling.finish()
+        _convert(optimizers, scalings, averages, layers, common, kappa, forward)
     left = _left(kappa, sizes, float(common.convert("clip", 1.0, kappa)), clip is None)
+    left += tuple(layers.left(common, forward)) + tuple(looks)
     return Changes(kappa, common, tuple(rows), tuple(messages), remaining=left)
 
 
@@ -153,14 +152,50 @@ def _change(
     return sizes[1] / sizes[0], float(before.forward_kappa(after)) if own is None else own, sizes
 
 
-def _warnings(one: ProjectedOptimizer, kappa: float) -> list[str]:
+def _warnings(one: ProjectedOptimizer, kappa: float, state: bool) -> list[str]:
     messages = [f"{one.prefix}{text}" for name, rule in one.rules.items() for text in rule.check(name)]
     if is_driven(one.optimizer) and kappa != 1:
         messages.append(
             f"{one.prefix}a scheduler drives this {type(one.optimizer).__name__} and will set its old learning rates "
             "again: use Run(..., scheduler=scheduler), or make the scheduler anew for the new ones"
         )
-    return [*messages, *doubts(one, kappa)]
+    return [*messages, *doubts(one, kappa, state)]
+
+
+@torch.no_grad()
+def _convert(
+    optimizers: Sequence[ProjectedOptimizer],
+    scalings: Sequence[StateScaling],
+    averages: Sequence[ParameterAverage],
+    layers: NormLayers,
+    rule: Rule,
+    kappa: float,
+    forward: float,
+) -> None:
+    """Convert all or nothing: what code of others may refuse comes first, and the plain numbers of groups last."""
+    interrupted, multiplied = None, 0
+    try:
+        for average in averages:
+            average.arrive(rule, kappa)
+        layers.arrive(rule, forward)
+        for scaling in scalings:
+            try:
+                scaling.finish()
+            except KeyboardInterrupt as error:
+                interrupted = error
+            multiplied += 1
+    except BaseException:  # a setter of an average has refused, or a tensor of another library
+        for one in optimizers[:multiplied]:
+            one.arrive(kappa)
+            one.scaling(1.0).finish()
+        layers.arrive(rule, 1.0)
+        for average in averages:
+            average.arrive(rule, 1.0)
+        raise
+    for one in optimizers:
+        _write(one, kappa)
+    if interrupted is not None:
+        raise interrupted
 
 
 def _write(one: ProjectedOptimizer, kappa: float) -> None:

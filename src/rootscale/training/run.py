@@ -28,7 +28,7 @@ from rootscale.format import format_table, show
 from rootscale.hparams import positive
 from rootscale.training.averages import NormLayers, ParameterAverage
 from rootscale.training.contract import Contract
-from rootscale.training.guards import doubts
+from rootscale.training.guards import doubts, momentum_look
 from rootscale.training.optimizers import (
     Rules,
     check_forward,
@@ -136,9 +136,11 @@ class Run:
             part.attach()
         self._contracts = [Contract(one, self._averages, loss == "sum") for one in self._optimizers]
         try:
+            doubtful = self._doubts(float(size.total / self._tuned.total))  # of the state as it is
             self._arrive(size, scalings)
             self._warn_of_start(foreign)
-            self._warn_of_doubts()
+            for message in doubtful:
+                self._warn(message)
         except BaseException:
             self.detach()
             raise
@@ -165,11 +167,14 @@ class Run:
             return
         if any(one.in_step for one in self._optimizers):
             raise RuntimeError("batch_size was set while a step was made; set it between two steps")
-        self._arrive(size, self._checked(size))
+        scalings = self._checked(size)
+        doubtful = self._doubts(float(size.total / self._tuned.total))
+        self._arrive(size, scalings)
         if before != self.kappa:
             for contract in self._contracts:
                 contract.begin(self.kappa / before)
-            self._warn_of_doubts()
+            for message in doubtful:
+                self._warn(message)
 
     @property
     def layout(self) -> BatchSize:
@@ -224,25 +229,35 @@ class Run:
     def _arrive(self, size: BatchSize, scalings: list[StateScaling]) -> None:
         """Bring everything to a batch size that was checked; what the optimizers hold comes last."""
         kappa = float(size.total / self._tuned.total)
+        interrupted, arrived = None, 0
         try:
             for average in self._averages:
                 average.arrive(self._rule, kappa)
             if self._norms_follow:
                 self._norms.arrive(self._rule, self._forward(size))
-        except BaseException:  # a setter of an average has refused
-            for average in self._averages:
-                average.arrive(self._rule, self.kappa)
+            for one, scaling in zip(self._optimizers, scalings, strict=True):
+                try:
+                    scaling.finish()
+                except KeyboardInterrupt as error:
+                    interrupted = error
+                one.arrive(kappa)
+                arrived += 1
+        except BaseException:  # a setter of an average has refused, or a tensor of another library
+            self._go_back(arrived)
             raise
-        interrupted = None
-        for one, scaling in zip(self._optimizers, scalings, strict=True):
-            try:
-                scaling.finish()
-            except KeyboardInterrupt as error:
-                interrupted = error
-            one.arrive(kappa)
         self._size = size
         if interrupted is not None:
             raise interrupted
+
+    def _go_back(self, arrived: int) -> None:
+        """Bring averages, layers and so many optimizers back to the batch size that they came from."""
+        for one in self._optimizers[:arrived]:
+            one.scaling(self.kappa).finish()
+            one.arrive(self.kappa)
+        if self._norms_follow:
+            self._norms.arrive(self._rule, self.forward_kappa)
+        for average in self._averages:
+            average.arrive(self._rule, self.kappa)
 
     # ---- what the loop asks, and what frameworks do
 
@@ -322,6 +337,7 @@ class Run:
         ]
         if "clip" in self._rule.units:
             lines.append(Reminder(f"gradient clip: run.clip(norm), times {show(self.clip(1.0))}", "clip"))
+        lines += self._norms.left(self._rule, self.forward_kappa)
         if not self._given["model"]:
             lines.append("BatchNorm, if there is any: Run(..., model=model)")
         if not self._given["ema"]:
@@ -331,6 +347,9 @@ class Run:
             for average in self._averages
             if average.warmup
         ]
+        larger = float(max(self._tuned.total, self._size.total))
+        for one in self._optimizers:
+            lines += momentum_look(one, kappa, larger)
         return tuple(lines)
 
     def __str__(self) -> str:
@@ -395,14 +414,12 @@ class Run:
         for message in foreign:
             self._warn(message)
 
-    def _warn_of_doubts(self) -> None:
-        """Say what is doubtful at this batch size; at the first sizes only, as batches may vary with every step."""
-        if self.kappa in self._doubted or len(self._doubted) >= _DOUBTED:
-            return
-        self._doubted.add(self.kappa)
-        for one in self._optimizers:
-            for message in doubts(one, self.kappa):
-                self._warn(message)
+    def _doubts(self, kappa: float) -> list[str]:
+        """Return what is doubtful at a batch size; at the first sizes only, as batches may vary with every step."""
+        if kappa in self._doubted or len(self._doubted) >= _DOUBTED:
+            return []
+        self._doubted.add(kappa)
+        return [message for one in self._optimizers for message in doubts(one, kappa)]
 
     def _warn(self, message: str) -> None:
         if message not in self.warnings:

@@ -161,6 +161,28 @@ class StateScaling:
                     "converted once each; replace them by their clone()"
                 )
 
+    def check_overlaps(self) -> None:
+        """Refuse tensors that share a part of their memory, which would be multiplied twice."""
+        stored: dict[tuple[Any, int], list[tuple[int, int, str, Tensor]]] = {}
+        for name, tensor, _ in self._plain.values():
+            if tensor.device.type != "meta":
+                first, last = _extent(tensor)
+                stored.setdefault((tensor.device, tensor.untyped_storage().data_ptr()), []).append(
+                    (first, last, name, tensor)
+                )
+        for held in stored.values():
+            held.sort(key=lambda one: one[0])
+            open_ones: list[tuple[int, int, str, Tensor]] = []
+            for one in held if len(held) > 1 else ():
+                open_ones = [other for other in open_ones if other[1] > one[0]]
+                for other in open_ones:
+                    if not _places(one[3]).isdisjoint(_places(other[3])):
+                        raise ValueError(
+                            f"tensors of the optimizer's state share a part of their memory ({other[2]} and {one[2]}), "
+                            "which would be converted twice; replace them by their clone()"
+                        )
+                open_ones.append(one)
+
     @torch.no_grad()
     def finish(self) -> None:
         """Multiply; an interrupt by the user is raised when all is done."""
@@ -251,3 +273,18 @@ def _memory(tensor: Tensor) -> tuple[Any, ...]:
     storage = tensor.untyped_storage()
     place = storage._cdata if tensor.device.type == "meta" else storage.data_ptr()
     return tensor.device, place, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor in its storage, and the one after its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first = tensor.storage_offset()
+    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
+
+
+def _places(tensor: Tensor) -> set[int]:
+    """Return the first bytes of all entries of a tensor in its storage."""
+    places = torch.tensor([tensor.storage_offset()])
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = (places[:, None] + stride * torch.arange(size)).flatten()
+    return set((places * tensor.element_size()).tolist())
