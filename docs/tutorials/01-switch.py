@@ -113,6 +113,7 @@ def convert(run, **options):
     run.batch_size = 128
 
 
+# %%
 def leave_state(run):
     state = copy.deepcopy(run.optimizer.state_dict()["state"])
     convert(run)

@@ -279,7 +279,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     """Return the first byte of a tensor in its storage, and the one after its last."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     first = tensor.storage_offset()
-    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
+    return int(first * tensor.element_size()), int((first + last + 1) * tensor.element_size())
 
 
 def _places(tensor: Tensor) -> set[int]:
