@@ -75,19 +75,19 @@ def _eps_dominates(optimizer: ProjectedOptimizer) -> list[str]:
             continue
         states = (optimizer.optimizer.state.get(parameter, {}) for parameter in group["params"])
         held += [
-            (state, state[key], group, corrected)
+            (state, state[key], projection.values(group, optimizer.kappa), corrected)
             for state in states
             if _is_readable(state.get(key)) and ("step" in state or not corrected)
         ]
     ratios = []
-    for state, v, group, corrected in _some(held):
-        eps = float(group["eps"])
+    for state, v, values, corrected in _some(held):
+        eps = values["eps"]
         if corrected:  # sqrt(v_hat) > eps, where sqrt(v) > eps * correction
-            eps = eps * bias_correction(state["step"], float(group["betas"][1]))
-        values = sample(v)
-        if values.element_size() >= 4:  # in half precision a v of 0 may be a small one
-            values = values[values != 0]
-        ratios.append(values.float().sqrt().div_(eps).cpu())
+            eps = eps * bias_correction(state["step"], values["beta2"])
+        some = sample(v)
+        if some.element_size() >= 4:  # in half precision a v of 0 may be a small one
+            some = some[some != 0]
+        ratios.append(some.float().sqrt().div_(eps).cpu())
     ratio = torch.cat(ratios) if ratios else torch.empty(0)  # the shards of a rank may be empty
     below = int((ratio < 1).sum())
     if below <= len(ratio) / 2:

@@ -168,7 +168,7 @@ class Run:
         self._arrive(size, self._checked(size))
         if before != self.kappa:
             for contract in self._contracts:
-                contract.begin(self.kappa / before)
+                contract.begin(self.kappa / before, show(self.batch_size))
             self._warn_of_doubts()
 
     @property
