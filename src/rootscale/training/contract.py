@@ -54,9 +54,10 @@ class Contract:
         self._start = self._counts()
         self._often: list[float | None] = []
         self._ratios: list[Tensor] = []
-        self._change = 1.0
+        self._moments: dict[Tensor, Tensor] | None = None  # v_hat at the change, as v follows any gradient
+        self._change, self._size = 1.0, ""
         self._began = 0
-        self.warnings: list[str] = []
+        self._said: set[str] = set()
 
     def _counts(self) -> tuple[int, list[float | None]]:
         return self._optimizer.steps, [average.updates for average in self._averages]
@@ -70,12 +71,13 @@ class Contract:
             for a, b in zip(was, now, strict=True)
         ]
 
-    def begin(self, change: float) -> None:
-        """Look at the steps from now on: the batch size has changed by this factor, in the middle of the run."""
+    def begin(self, change: float, size: str) -> None:
+        """Look at the steps from now on: the batch size has changed by this factor, to this size, in mid-run."""
         earlier = self._often or [None] * len(self._averages)
         self._often = [found or old for found, old in zip(self._frequencies(), earlier, strict=True)]
         self._start = self._counts()
-        self._ratios, self._change, self._began = [], change, self._optimizer.steps
+        self._ratios, self._moments, self._change, self._size = [], None, change, size
+        self._began = self._optimizer.steps
         watched = max(change, 1 / change) >= _LEAST and bool(self._optimizer.optimizer.state)
         self._optimizer.before_step = self._look if watched else None
 
@@ -88,14 +90,28 @@ class Contract:
             return
         self._optimizer.before_step = None
         for message in (self._gradients(), *self._updates()):
-            if message and message not in self.warnings:
-                self.warnings.append(message)
+            kind = message.partition(": ")[2][:20]  # what comes before it has numbers
+            if message and kind not in self._said:
+                self._said.add(kind)
                 warnings.warn(message, ScalingWarning, stacklevel=2)
 
     def _ratio(self) -> Tensor | None:
-        """Return the mean of g^2 over that of v_hat, of a few numbers."""
+        """Return the mean of g^2 over that of v_hat at the change, of a few numbers."""
+        if self._moments is None:
+            self._moments = self._second_moments()
         squares, moments = [], []
         scale = getattr(self._optimizer.optimizer, "grad_scale", None)
+        for parameter, moment in self._moments.items():
+            grad = parameter.grad
+            if grad is not None and grad.layout is torch.strided:
+                values = sample(grad).float()
+                squares.append((values if scale is None else values / scale.to(values.device)).square().mean())
+                moments.append(moment)
+        return torch.stack(squares).mean() / torch.stack(moments).mean() if squares else None
+
+    def _second_moments(self) -> dict[Tensor, Tensor]:
+        """Return the mean of v_hat of some parameters, in the units of now as the state is."""
+        found = {}
         for _, group, projection in self._optimizer.groups():
             name = projection.family.torch.state_name("v")
             if name is None or name in projection.family.torch.codes:
@@ -103,35 +119,34 @@ class Contract:
             for parameter in group["params"][:: max(1, len(group["params"]) // _TENSORS)]:
                 state = self._optimizer.optimizer.state.get(parameter, {})
                 v = state.get(name)
-                if parameter.grad is None or not isinstance(v, Tensor) or v.shape != parameter.shape or not v.numel():
+                if not isinstance(v, Tensor) or v.shape != parameter.shape or not v.numel():
                     continue
-                if not v.is_floating_point() or parameter.grad.layout is not torch.strided:
+                if not v.is_floating_point():
                     continue
                 corrected = 1.0
                 if projection.family.bias_corrected and "step" in state:
-                    corrected = bias_correction(state["step"], float(group["betas"][1])) ** 2
-                grad = sample(parameter.grad).float()
-                squares.append((grad if scale is None else grad / scale.to(grad.device)).square().mean())
-                moments.append(sample(v).float().mean() / corrected)
-        if not squares:
-            return None
-        return torch.stack(squares).mean() / torch.stack(moments).mean().clamp(min=torch.finfo(torch.float32).tiny)
+                    beta2 = projection.values(group, self._optimizer.kappa)["beta2"]
+                    corrected = bias_correction(state["step"], beta2) ** 2
+                found[parameter] = sample(v).float().mean() / corrected
+        return found
 
     def _gradients(self) -> str:
         if len(self._ratios) < STEPS // 2:
             return ""
-        values = [math.log(max(float(ratio), 1e-30)) for ratio in self._ratios if math.isfinite(float(ratio))]
+        values = [value for value in map(float, self._ratios) if math.isfinite(value)]
         if len(values) < STEPS // 2:
             return ""
-        mean = sum(values) / len(values)
-        error = math.sqrt(sum((x - mean) ** 2 for x in values) / (len(values) - 1) / len(values))
-        log = math.log(self._change)
-        power = mean / log  # g^2 is kappa^power of what v says
+        ratio = sum(values) / len(values)  # of the mean, not the mean of the logs: the gradients of few samples vary
+        if not ratio:
+            return ""
+        error = math.sqrt(sum((x - ratio) ** 2 for x in values) / (len(values) - 1) / len(values)) / ratio
+        mean, log = math.log(ratio), math.log(self._change)
+        power = mean / log * (-1 if self._summed else 1)  # g^2 is kappa^power of what v says, of a sum the other way
         if abs(mean) - 2 * error < 0.6 * abs(log) or power < 0:
             return ""
         seen = (
             f"after the batch size has changed by {show(self._change)}, squared gradients are "
-            f"{few_digits(math.exp(mean))} times what the optimizer's second moment says ({len(values)} steps)"
+            f"{few_digits(ratio)} times what the optimizer's second moment says ({len(values)} steps)"
         )
         if power > 1.5 and not self._summed:
             return (
@@ -141,8 +156,9 @@ class Contract:
         if power > 1.5:
             return f'{seen}: is the loss a mean over the batch? Then leave out loss="sum"'
         return (
-            f"{seen}: does the data loader still have the old batch size? If not, the gradient is not noise for "
-            "the most part at this batch size, and the rule does not hold there: take a smaller one"
+            f"{seen}: does the data loader still have the old batch size? Give it {self._size} samples a step, and a "
+            "clip run.clip(norm). If it has that, the gradient is not noise for the most part at this batch size, and "
+            "the rule does not hold there: take a smaller one"
         )
 
     def _updates(self) -> list[str]:
@@ -153,7 +169,7 @@ class Contract:
             every, was = show(round(1 / now, 2)), show(round(1 / before, 2))
             messages.append(
                 f"{average.name} is updated every {every} steps and was every {was} before the batch size changed by "
-                f"{show(self._change)}: its decay is set for the same number of steps between two updates. Keep "
-                "that interval as it was; run.steps(...) is for what must come after equal samples"
+                f"{show(self._change)}: its decay is set for the same number of steps between two updates. "
+                f"Update it every {was} steps again; run.steps(n) is for what must come after equal samples"
             )
         return messages

@@ -172,7 +172,7 @@ class Run:
         self._arrive(size, scalings)
         if before != self.kappa:
             for contract in self._contracts:
-                contract.begin(self.kappa / before)
+                contract.begin(self.kappa / before, show(self.batch_size))
             for message in doubtful:
                 self._warn(message)
 
