@@ -119,10 +119,7 @@ def test_updates_are_counted_where_the_class_counts_them(name, count):
 
 
 def test_an_update_interval_keeps_the_window_in_samples():
-    """An update every tenth step covers 10 times 8 samples before and 10 times 32 after: one instruction, and no more.
-
-    Its window is interval * batch size / (1 - decay), to first order; exactly, decay ** (samples / samples of an update).
-    """
+    """An update every tenth step covers 10 times 8 samples before and 10 times 32 after: one instruction, no more."""
     ema, _ = made("ema_pytorch.EMA")
     before = ema.beta ** (32_000 / (ema.update_every * 8))
     run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
