@@ -11,7 +11,6 @@ from torch.optim.lr_scheduler import LinearLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 FIRST = 2  # the script's batch size
-KAPPAS = (4, 2)  # the two changes of the run that is never interrupted
 
 
 def samples(start, number):
@@ -35,10 +34,6 @@ class Bare:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, betas=(0.98, 0.999), weight_decay=0.1)
         self.scheduler = LinearLR(self.optimizer, 0.2, total_iters=64)
         self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.95))
-
-    @property
-    def parts(self):
-        return {"scheduler": self.scheduler, "model": self.model, "ema": self.ema}
 
     def backward(self, loss):
         loss.backward()

@@ -858,6 +858,32 @@ def test_a_half_precision_state_that_becomes_infinite_is_counted():
         rescale_(optimizer, 1 / 16)
 
 
+def test_a_run_counts_what_half_precision_loses_before_it_is_lost():
+    optimizer, _ = half_precision(torch.float16, [1e-7, 1e-3, 1e-3, 0.0])
+    with pytest.warns(ScalingWarning, match=r"84 of 250 \(34 %\) sampled values other than 0 become 0"):
+        Run(optimizer, tuned_at=8, batch_size=128)
+
+
+def test_half_precision_state_without_gradients_is_not_what_is_lost(recwarn):
+    optimizer, _ = half_precision(torch.bfloat16, [0.0, 0.0, 0.0, 1e-3])
+    run = Run(optimizer, tuned_at=8, batch_size=128)
+    run.batch_size = 16
+    assert not [one for one in recwarn if "is kept in" in str(one.message)]
+
+
+def test_eps_is_compared_with_v_in_the_units_of_the_same_batch_size():
+    """sqrt(v_hat) is 2 eps at every batch size, as both follow it."""
+    parameter = nn.Parameter(torch.zeros(100, dtype=torch.float64))
+    parameter.grad = torch.full_like(parameter, 2e-6)
+    optimizer = torch.optim.Adam([parameter], lr=1e-3, betas=(0.98, 0.999), eps=1e-6)
+    for _ in range(16):
+        optimizer.step()
+    run = Run(optimizer, tuned_at=8)
+    for size in (128, 32, 8, 2, 64):
+        run.batch_size = size
+    assert not run.warnings
+
+
 @pytest.mark.parametrize(
     ("dtype", "options"), [(torch.bfloat16, {}), (torch.float32, {}), (torch.float16, {"state": False})]
 )
