@@ -1,21 +1,23 @@
-"""Averages beside the optimizer: each is converted exactly once, however they are saved, given and loaded."""
+"""Averages of the parameters: each kind follows the batch size, and states and copies hold the script's decay."""
 
 import copy
+import pickle
 from dataclasses import dataclass
+from types import new_class
 
 import pytest
 import torch
 from live import ADAM, Average, net
-from torch import nn
-from torch.optim.lr_scheduler import StepLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
-from rootscale import ScalingWarning
-from rootscale.training import rescale_, restore_
+from rootscale.training import Run, register, rescale_
+from rootscale.training.averages import KINDS, ParameterAverage
+
+DECAY = 0.999
 
 
 class Saving(Average):
-    """An average that saves its decay, as those of torch_ema and diffusers do."""
+    """An average of a user's own that saves its decay."""
 
     def state_dict(self):
         return {"decay": self.decay}
@@ -24,258 +26,310 @@ class Saving(Average):
         self.decay = state["decay"]
 
 
+class Plain(Average):
+    """One whose state does not hold the decay."""
+
+    def state_dict(self):
+        return {"mean": 1.0}
+
+    def load_state_dict(self, state):
+        self.mean = state["mean"]
+
+
 def adam(model=None):
     return torch.optim.Adam((model or net()).parameters(), **ADAM)
 
 
-def exponential(model, decay=0.999):
+def exponential(model, decay=DECAY):
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
-# ---- an average that saves its decay
+# ---- the table of kinds
 
 
-def saved(*decays, kappa=4):
-    """The states of a run that was converted with averages."""
-    optimizer, averages = adam(), [Saving(decay) for decay in decays]
-    rescale_(optimizer, kappa, ema=averages)
-    return copy.deepcopy(optimizer.state_dict()), [one.state_dict() for one in averages]
+class Beta(torch.nn.Module):
+    """ema_pytorch's way: beta, an interval, a counter in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.beta, self.update_every, self.update_after_step, self.inv_gamma, self.power = DECAY, 10, 100, 1.0, 2 / 3
+        self.register_buffer("step", torch.tensor(7))
 
 
-def loaded(state):
-    optimizer = adam()
-    optimizer.load_state_dict(copy.deepcopy(state))
-    return optimizer
+class Decay:
+    """The way of the others: a decay in an attribute, and in the state where the library saves it."""
+
+    def __init__(self):
+        self.decay, self.optimization_step, self.update_after_step, self.num_updates = DECAY, 7, 0, 7
+
+    def state_dict(self):
+        return {"decay": self.decay, "optimization_step": self.optimization_step}
+
+    def load_state_dict(self, state):
+        self.decay = state.get("decay", self.decay)
+        self.optimization_step = state["optimization_step"]
 
 
-@pytest.mark.parametrize("order", ["before", "after", "never"])
-def test_a_decay_that_comes_with_a_state_is_not_converted_twice(order):
-    state, (own,) = saved(0.999)
-    optimizer, ema = loaded(state), Saving(0.999)
-    if order == "before":
-        ema.load_state_dict(own)
-    changes = restore_(optimizer, ema=ema)
-    assert ("EMA decay" in [row.name for row in changes]) == (order != "before")
-    if order == "after":
-        ema.load_state_dict(own)
-    assert ema.decay == pytest.approx(0.999**4, rel=1e-12)
-    restore_(optimizer, ema=ema)  # once more changes nothing
-    rescale_(optimizer, 2, ema=ema)
-    assert ema.decay == pytest.approx(0.999**8, rel=1e-12)
+def stand_in(package, name, base):
+    return new_class(name, (base,), {}, lambda body: body.update(__module__=f"{package}.models"))
 
 
-def test_a_decay_of_before_that_was_loaded_over_a_converted_one_is_converted_again():
-    optimizer, ema = adam(), Saving(0.999)
-    rescale_(optimizer, 4, ema=ema)
-    ema.load_state_dict({"decay": 0.999})
-    restore_(optimizer, ema=ema)
-    assert ema.decay == pytest.approx(0.999**4)
+STAND_INS = {
+    "ema_pytorch.EMA": (stand_in("ema_pytorch", "EMA", Beta), "beta"),
+    "diffusers.EMAModel": (stand_in("diffusers", "EMAModel", Decay), "decay"),
+    "torch_ema.ExponentialMovingAverage": (stand_in("torch_ema", "ExponentialMovingAverage", Decay), "decay"),
+    "timm.ModelEmaV3": (stand_in("timm", "ModelEmaV3", Average), "decay"),
+    "timm.ModelEmaV2": (stand_in("timm", "ModelEmaV2", Average), "decay"),
+    "timm.ModelEma": (stand_in("timm", "ModelEma", Average), "decay"),
+}
 
 
-@pytest.mark.parametrize("fresh", [(), (0,), (1,), (0, 1)])
-def test_several_averages_are_told_apart_by_their_order(fresh):
-    decays = (0.999, 0.999**4)  # the second is at first what the first becomes
-    state, own = saved(*decays)
-    averages = [Saving(decay) for decay in decays]
-    for i, one in enumerate(averages):
-        if i not in fresh:
-            one.load_state_dict(own[i])
-    restore_(loaded(state), ema=averages)
-    assert [one.decay for one in averages] == [pytest.approx(decay**4) for decay in decays]
+def made(name):
+    cls, attribute = STAND_INS[name]
+    return (cls(DECAY) if issubclass(cls, Average) else cls()), attribute
 
 
-def test_averages_in_another_order_are_found_by_their_decays():
-    state, _ = saved(0.9, 0.99)
-    averages = [Saving(0.99), Saving(0.9)]
-    restore_(loaded(state), ema=averages)
-    assert [one.decay for one in averages] == [pytest.approx(0.99**4), pytest.approx(0.9**4)]
+def test_every_row_of_the_table_has_a_stand_in():
+    assert {f"{kind.package}.{kind.cls}" for kind in KINDS} == set(STAND_INS)
 
 
-def test_a_decay_of_float32_is_recognised():
-    state, (own,) = saved(0.999)
-    ema = Saving(torch.tensor(own["decay"], dtype=torch.float32).item())
-    before = ema.decay
-    restore_(loaded(state), ema=ema)
-    assert ema.decay == before
+@pytest.mark.parametrize("name", STAND_INS)
+def test_the_decay_of_every_kind_follows_and_goes_back(name):
+    ema, attribute = made(name)
+    others = {key: value for key, value in vars(ema).items() if key != attribute and not key.startswith("_")}
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    assert getattr(ema, attribute) == pytest.approx(DECAY**4, rel=1e-14)
+    (row,) = [row for row in run.changes if row.name == "EMA decay"]
+    assert (row.before, row.after, row.status) == (DECAY, pytest.approx(DECAY**4, rel=1e-14), "derived")
+    run.batch_size = 4
+    assert getattr(ema, attribute) == pytest.approx(DECAY**0.5, rel=1e-14)
+    run.batch_size = 8
+    assert getattr(ema, attribute) == DECAY
+    run.batch_size = 32
+    run.detach()
+    assert getattr(ema, attribute) == DECAY
+    assert {key: vars(ema)[key] for key in others} == others  # an interval stays what it is, in steps
+    rescale_(adam(), 4, ema=ema)
+    assert getattr(ema, attribute) == pytest.approx(DECAY**4, rel=1e-14)
 
 
-def test_a_decay_that_fits_neither_is_refused_with_both():
-    state, _ = saved(0.999)
-    optimizer, ema = loaded(state), Saving(0.9)
-    message = r"decay of Saving is 0\.9, .* saved with 0\.996006, which was 0\.999 .*ema\.decay = 0\.996.* ema=\[\]"
-    with pytest.raises(ValueError, match=message):
-        restore_(optimizer, ema=ema)
-    assert ema.decay == 0.9
-    restore_(optimizer, ema=[])
+@pytest.mark.parametrize(("name", "count"), [("ema_pytorch.EMA", 7.0), ("diffusers.EMAModel", 7.0)])
+def test_updates_are_counted_where_the_class_counts_them(name, count):
+    assert ParameterAverage(made(name)[0]).updates == count
 
 
-@pytest.mark.parametrize("kind", [Saving, Average])
-def test_a_checkpoint_that_does_not_remember_the_decay_is_restored(kind):
-    state, _ = saved(0.999)
-    for group in state["param_groups"]:
-        del group["rootscale_ema_decay_0"]
-    optimizer, ema = loaded(state), kind(0.999)
-    if kind is Average:  # it has no state that the decay could have come with
-        restore_(optimizer, ema=ema)
-        assert ema.decay == pytest.approx(0.999**4)
-    else:
-        with pytest.warns(ScalingWarning, match=r"0\.999 was left as it is.* set ema\.decay = 0\.996"):
-            restore_(optimizer, ema=ema)
-        assert ema.decay == 0.999
-        assert len(restore_(optimizer, ema=ema)) == 0
+def test_an_update_interval_keeps_the_window_in_samples():
+    """An update every tenth step covers 10 times 8 samples before and 10 times 32 after: one instruction, no more."""
+    ema, _ = made("ema_pytorch.EMA")
+    before = ema.beta ** (32_000 / (ema.update_every * 8))
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    assert ema.update_every == 10
+    assert ema.beta ** (32_000 / (ema.update_every * 32)) == pytest.approx(before, rel=1e-12)
+    assert not any("update_every" in text for text in run.changes.remaining)
 
 
-def test_the_decay_is_remembered_only_while_it_is_converted():
-    optimizer, ema = adam(), Average(0.999)
-    rescale_(optimizer, 4, ema=ema)
-    assert [group["rootscale_ema_decay_0"] for group in optimizer.param_groups] == [ema.decay]
-    rescale_(optimizer, 1 / 4, ema=ema)
-    assert not any(key.startswith("rootscale") for key in optimizer.param_groups[0])
-    rescale_(optimizer, 4, ema=exponential(net()))  # whose decay is in no state
-    assert not any("decay_" in key for key in optimizer.param_groups[0])
+def test_a_warm_up_that_counts_updates_is_left_to_the_user_by_name():
+    ema, _ = made("ema_pytorch.EMA")
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    (line,) = [text for text in run.changes.remaining if "warm-up" in text]
+    assert line.startswith("the warm-up of EMA counts its own updates (update_after_step = 100, inv_gamma = 1.0")
+    run.batch_size = 8
+    assert not run.changes.remaining
+    assert not any(
+        "warm-up of" in text for text in Run(adam(), tuned_at=8, batch_size=16, ema=Average(0.9)).changes.remaining
+    )
 
 
-def test_another_decay_of_torchs_average_is_that_of_the_script():
+@pytest.mark.parametrize(("attribute", "maker"), [("multi_avg_fn", get_ema_multi_avg_fn), ("avg_fn", get_ema_avg_fn)])
+def test_torchs_average_moves_by_the_decay_of_now(attribute, maker):
     model = net()
-    optimizer = adam(model)
-    rescale_(optimizer, 4, ema=exponential(model))
-    changes = restore_(loaded(optimizer.state_dict()), ema=exponential(model, 0.9))
-    assert changes["EMA decay"].after == pytest.approx(0.9**4)
+    ema = AveragedModel(model, **{attribute: maker(0.99)})
+    run = Run(adam(model), tuned_at=8, batch_size=32, ema=ema)
+    for kappa in (4, 2, 1):
+        run.batch_size = 8 * kappa
+        with torch.no_grad():
+            for parameter in ema.parameters():
+                parameter.zero_()
+            for parameter in model.parameters():
+                parameter.fill_(1)
+        ema.n_averaged.fill_(1)
+        ema.update_parameters(model)
+        moved = next(ema.parameters()).detach().flatten()[0].item()
+        assert moved == pytest.approx(1 - 0.99**kappa, rel=1e-12)
 
 
-# ---- the same average in several calls
+@pytest.mark.usefixtures("forget_registered")
+def test_a_registered_attribute_follows():
+    class Tracker:
+        def __init__(self):
+            self.rate = 0.99
+
+    with pytest.raises(TypeError, match=r"got Tracker; .*register\(Tracker, decay='\.\.\.'\)"):
+        Run(adam(), tuned_at=8, batch_size=32, ema=Tracker())
+    register(Tracker, decay="rate")
+    try:
+        one, two = Tracker(), type("Faster", (Tracker,), {})()
+        run = Run(adam(), tuned_at=8, batch_size=32, ema=[one, two])
+        assert (one.rate, two.rate) == (pytest.approx(0.99**4), pytest.approx(0.99**4))
+        run.detach()
+        assert (one.rate, two.rate) == (0.99, 0.99)
+    finally:
+        del KINDS[0]
 
 
-@pytest.mark.parametrize("factors", [(4,), (4, 2), (4, 1 / 4)])
-def test_what_two_optimizers_share_is_converted_by_the_first_call(factors):
-    model, ema = net(), Average(0.999)
-    averages = [ema, exponential(model)]
-    optimizers = [adam(model[0]), adam(model[2])]
-    total = 1.0
-    for kappa in factors:
-        total *= kappa
-        rescale_(optimizers[0], kappa, model=model, ema=averages)
-        changes = rescale_(optimizers[1], kappa, model=model, ema=averages)
-        for name in ("BatchNorm momentum", "EMA decay"):
-            assert changes[name].before == changes[name].after
-            assert "at the new batch size already" in changes[name].note
-        assert (ema.decay, model[1].momentum) == (pytest.approx(0.999**total), pytest.approx(1 - 0.9**total))
-    for optimizer in optimizers:  # both say that it has to be restored
-        assert optimizer.param_groups[0].get("rootscale_ema_kappa", 1.0) == total
-        assert optimizer.param_groups[0].get("rootscale_forward_kappa", 1.0) == total
+# ---- a decay that is set between two changes
 
 
-def test_what_is_ahead_by_another_factor_is_refused():
-    model, ema = net(), Average(0.999)
-    rescale_(adam(model), 4, model=model, ema=ema)
-    other = adam(model)
-    with pytest.raises(
-        ValueError, match=r"BatchNorm's momentum has been .* by kappa = 4 and the optimizer by 1.*model"
-    ):
-        rescale_(other, 2, model=model)
-    with pytest.raises(ValueError, match=r"decay of the parameter average .* give ema to one .*rootscale_kappa to 1"):
-        rescale_(other, 2, ema=ema)
-    assert (ema.decay, model[1].momentum) == (pytest.approx(0.999**4), pytest.approx(1 - 0.9**4))
-    ema.rootscale_kappa = 1
-    rescale_(other, 2, ema=ema)
-    assert ema.decay == pytest.approx(0.999**8)
+@pytest.mark.parametrize("make", [lambda: Average(DECAY), lambda: made("diffusers.EMAModel")[0]])
+def test_a_decay_that_the_script_sets_between_two_changes_is_the_scripts(make):
+    ema = make()
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    ema.decay = 0.99
+    run.batch_size = 16
+    assert ema.decay == pytest.approx(0.99**2, rel=1e-14)
+    run.detach()
+    assert ema.decay == 0.99
 
 
-def test_what_two_optimizers_share_may_be_given_with_either():
-    model = net()
-    first, second = adam(model[0]), adam(model[2])
-    for given, other in ((first, second), (second, first), (first, second)):
-        rescale_(given, 2, model=model)
-        rescale_(other, 2)
-    assert model[1].momentum == pytest.approx(1 - 0.9**8)
+def test_a_decay_that_is_set_to_what_it_is_stays():
+    ema = Average(DECAY)
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    ema.decay = ema.decay + 0.0
+    run.batch_size = 8
+    assert ema.decay == DECAY
 
 
-def test_an_average_that_takes_no_attribute_is_known_by_its_decay():
+class Rounded:
+    """An average that keeps its decay in single precision."""
+
+    def __init__(self, decay):
+        self._decay = torch.tensor(decay)
+
+    decay = property(lambda self: self._decay.item(), lambda self, value: self._decay.fill_(value))
+
+
+@pytest.mark.parametrize("sizes", [(16, 32, 64, 128), (32, 128), (64, 512), (16, 128)])
+@pytest.mark.parametrize("decay", [0.99, 0.999, 0.9995, 0.9999])
+def test_a_decay_in_single_precision_is_not_taken_for_one_that_was_set(decay, sizes):
+    ema = Rounded(decay)
+    first = ema.decay
+    run = Run(adam(), tuned_at=8, ema=ema)
+    for size in sizes:
+        run.batch_size = size
+        assert ema.decay == pytest.approx(first ** (size / 8), rel=1e-7)
+    run.batch_size = 8
+    assert ema.decay == first
+
+
+# ---- states
+
+
+SAVED = {
+    "diffusers": lambda: made("diffusers.EMAModel")[0],
+    "torch_ema": lambda: made("torch_ema.ExponentialMovingAverage")[0],
+    "own": lambda: Saving(DECAY),
+}
+
+
+@pytest.mark.parametrize("order", ["before", "after", "both"])
+@pytest.mark.parametrize("size", [8, 16, 64])
+@pytest.mark.parametrize("name", SAVED)
+def test_a_state_holds_the_scripts_decay_and_is_loaded_in_any_order(name, size, order):
+    ema = SAVED[name]()
+    Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    state = ema.state_dict()
+    assert state["decay"] == DECAY
+    assert ema.decay == pytest.approx(DECAY**4, rel=1e-14)  # saving changes nothing
+    other = SAVED[name]()
+    if order != "after":
+        other.load_state_dict(state)
+    run = Run(adam(), tuned_at=8, batch_size=size, ema=other)
+    if order != "before":
+        other.load_state_dict(state)
+    assert other.decay == pytest.approx(DECAY ** (size / 8), rel=1e-14)
+    other.load_state_dict({**state, "decay": 0.9})  # of another script
+    assert other.decay == pytest.approx(0.9 ** (size / 8), rel=1e-14)
+    run.detach()
+    assert other.decay == 0.9
+    assert "state_dict" not in vars(other)
+
+
+@pytest.mark.parametrize("make", [lambda: Plain(DECAY), lambda: made("diffusers.EMAModel")[0]])
+def test_a_state_without_a_decay_changes_none(make):
+    ema = make()
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    state = ema.state_dict()
+    state.pop("decay", None)
+    for _ in range(2):
+        ema.load_state_dict(state)
+    assert ema.decay == pytest.approx(DECAY**4, rel=1e-14)
+    run.batch_size = 8
+    assert ema.decay == DECAY
+
+
+def test_a_state_that_cannot_be_loaded_leaves_the_decay():
+    ema = Saving(DECAY)
+    Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    with pytest.raises(KeyError):
+        ema.load_state_dict({})
+    assert ema.decay == pytest.approx(DECAY**4, rel=1e-14)
+
+
+# ---- copies
+
+
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_of_an_average_that_saves_its_decay_is_the_scripts(copy_of):
+    ema = Saving(DECAY)
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    copied = copy_of(ema)
+    assert (type(copied), copied.decay, copied.state_dict()) == (Saving, DECAY, {"decay": DECAY})
+    run.batch_size = 16
+    assert (ema.decay, copied.decay) == (pytest.approx(DECAY**2), DECAY)
+
+
+@pytest.mark.parametrize("kind", [Average, Saving])
+def test_a_copied_run_has_an_average_of_its_own(kind):
+    ema = kind(DECAY)
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    other = copy.deepcopy(run)
+    (copied,) = [one.average for one in other._averages]
+    assert copied is not ema
+    other.batch_size = 64
+    assert (ema.decay, copied.decay) == (pytest.approx(DECAY**4, rel=1e-14), pytest.approx(DECAY**8, rel=1e-14))
+    other.detach()
+    assert copied.decay == DECAY
+
+
+# ---- several, and in place
+
+
+def test_there_may_be_several_averages_and_each_has_its_own_decay():
+    one, two, three = Average(0.9), Average(0.99), Saving(0.9**4)
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=[one, two, three])
+    assert [ema.decay for ema in (one, two, three)] == pytest.approx([0.9**4, 0.99**4, 0.9**16], rel=1e-14)
+    run.batch_size = 8
+    assert [ema.decay for ema in (one, two, three)] == [0.9, 0.99, 0.9**4]
+
+
+def test_an_average_with_slots_follows():
     class Slotted:
         __slots__ = ("decay",)
 
     ema = Slotted()
-    ema.decay = 0.999
-    optimizer = adam()
-    rescale_(optimizer, 4, ema=ema)
-    rescale_(optimizer, 2, ema=ema)
-    assert ema.decay == pytest.approx(0.999**8)
-    assert optimizer.param_groups[0]["rootscale_ema_kappa"] == 8
+    ema.decay = DECAY
+    run = Run(adam(), tuned_at=8, batch_size=32, ema=ema)
+    run.batch_size = 64
+    assert ema.decay == pytest.approx(DECAY**8, rel=1e-14)
+    rescale_(adam(), 2, ema=ema)
+    assert ema.decay == pytest.approx(DECAY**16, rel=1e-14)
 
 
-# ---- what an earlier change was not given
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("model", r"BatchNorm was not given to an earlier rescale_.* 1 - \(1 - momentum\) \*\* 4"),
-        ("ema", r"was not given to rescale_.* set its decay to decay \*\* 4"),
-        ("scheduler", r"go back with rescale_\(optimizer, 0\.25\).*rescale_\(optimizer, 4, scheduler=scheduler\)"),
-    ],
-)
-def test_what_is_given_for_the_first_time_at_a_later_change_is_told(name, message, recwarn):
-    model = net()
-    optimizer = adam(model)
-    given = {"model": model, "ema": Average(0.999)}
-    rescale_(optimizer, 4)
-    if name == "scheduler":
-        given["scheduler"] = StepLR(optimizer, 10)
-    with pytest.warns(ScalingWarning, match=message):
-        rescale_(optimizer, 2, **{name: given[name]})
-
-
-def test_the_advice_for_a_scheduler_brings_it_to_the_optimizers_units():
-    model = net()
-    optimizer, reference = adam(model), adam(model)
-    scheduler, expected = StepLR(optimizer, 10), StepLR(reference, 10)
-    rescale_(reference, 8, scheduler=expected)
-    with pytest.warns(ScalingWarning, match="a scheduler drives this optimizer but was not given"):
-        rescale_(optimizer, 4)
-    with pytest.warns(ScalingWarning, match="go back with"):
-        rescale_(optimizer, 2, scheduler=scheduler)
-    with pytest.warns(ScalingWarning, match="a scheduler drives this optimizer but was not given"):
-        rescale_(optimizer, 0.25)
-    rescale_(optimizer, 4, scheduler=scheduler)
-    for one, its in ((optimizer, scheduler), (reference, expected)):
-        one.step()
-        its.step()
-    assert scheduler.get_last_lr() == [pytest.approx(expected.get_last_lr()[0])]
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(reference.param_groups[0]["lr"])
-
-
-def test_a_scheduler_that_no_change_was_given_is_told_at_a_restore():
-    optimizer = adam()
-    rescale_(optimizer, 4)
-    with pytest.warns(ScalingWarning, match="the scheduler was not given to an earlier rescale_"):
-        restore_(optimizer, scheduler=StepLR(optimizer, 10))
-
-
-def test_a_part_that_misses_a_change_in_between_is_told():
-    optimizer, ema = adam(), Average(0.999)
-    rescale_(optimizer, 4, ema=ema)
-    rescale_(optimizer, 2)
-    with pytest.warns(ScalingWarning, match=r"decay \*\* 2"):
-        rescale_(optimizer, 3, ema=ema)
-
-
-def test_layers_that_join_a_converted_model_are_told():
-    model = net()
-    optimizer = adam(model)
-    rescale_(optimizer, 4, model=model)
-    model.append(nn.BatchNorm1d(1))
-    with pytest.warns(ScalingWarning, match="or the layers were made since"):
-        rescale_(optimizer, 2, model=model)
-    assert [layer.momentum for layer in (model[1], model[3])] == [pytest.approx(1 - 0.9**8), pytest.approx(1 - 0.9**2)]
-
-
-def test_accumulation_leaves_nothing_behind(recwarn):
-    model = net()
-    optimizer = adam(model)
-    rescale_(optimizer, 4, model=model, forward_kappa=1)
-    rescale_(optimizer, 2, model=model)
-    assert model[1].momentum == pytest.approx(1 - 0.9**2)
-    assert not recwarn.list
+def test_accumulation_leaves_batchnorm_and_converts_the_average():
+    model, ema = net(), Average(DECAY)
+    rescale_(adam(model), 4, model=model, ema=ema, forward_kappa=1)
+    rescale_(adam(model), 2, model=model, ema=ema)
+    assert (model[1].momentum, ema.decay) == (pytest.approx(1 - 0.9**2), pytest.approx(DECAY**8))
 
 
 # ---- decays that cannot be set
@@ -296,17 +350,28 @@ class WarmingUp:
         self.base = value
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_a_decay_that_is_computed_is_refused_and_not_touched(dry_run):
+CHANGES = pytest.mark.parametrize(
+    "change",
+    [
+        lambda ema: rescale_(adam(), 4, ema=ema, dry_run=True),
+        lambda ema: rescale_(adam(), 4, ema=ema),
+        lambda ema: Run(adam(), tuned_at=8, batch_size=32, ema=ema),
+    ],
+    ids=["dry run", "in place", "run"],
+)
+
+
+@CHANGES
+def test_a_decay_that_is_computed_is_refused_and_not_touched(change):
     ema = WarmingUp(3)
     with pytest.raises(TypeError, match=r"decay of WarmingUp is a property that computes 0\.307692, .*a warm-up"):
-        rescale_(adam(), 4, ema=ema, dry_run=dry_run)
+        change(ema)
     assert ema.base == 0.999
 
 
 def test_a_property_that_reads_its_number_is_converted():
     ema = WarmingUp(10**6)
-    rescale_(adam(), 4, ema=ema)
+    Run(adam(), tuned_at=8, batch_size=32, ema=ema)
     assert ema.base == pytest.approx(0.999**4)
 
 
@@ -323,68 +388,41 @@ def test_a_dry_run_sets_nothing():
     assert Counting.writes == 1
 
 
-def test_a_frozen_average_is_refused():
+@CHANGES
+def test_a_frozen_average_is_refused(change):
     @dataclass(frozen=True)
     class Frozen:
         decay: float = 0.9
 
-    with pytest.raises(TypeError, match="the decay of Frozen cannot be set; convert it yourself"):
-        rescale_(adam(), 4, ema=Frozen(), dry_run=True)
+    with pytest.raises(TypeError, match=r"the decay of Frozen cannot be set; set .* \*\* run\.kappa"):
+        change(Frozen())
 
 
-# ---- what is left to the user
-
-
-def test_a_second_average_in_the_model_is_reminded_of():
-    model = nn.ModuleDict({"student": net()})
-    model["teacher"] = exponential(model["student"], 0.99)
-    model["swa"] = AveragedModel(model["student"])  # of equal weights
-    left = rescale_(adam(model["student"]), 4, model=model, ema=Average(0.9)).remaining
-    assert [text for text in left if "average" in text] == [
-        "parameter average teacher (AveragedModel): it was not given; give ema=model.teacher"
-    ]
-
-
-def test_what_an_average_counts_in_updates_is_reminded_of():
-    ema = Average(0.999)
-    vars(ema).update(num_updates=0, update_after_step=100, update_every=0, use_warmup=True, power=0, device="cpu")
-    left = rescale_(adam(), 4, ema=ema).remaining
-    assert left[-1] == (
-        "what Average counts in its own updates, a warm-up of its decay or an interval (num_updates = 0, "
-        "update_after_step = 100, use_warmup = True): one update now has the samples of 4 before"
-    )
-    assert not any("counts in its own" in text for text in rescale_(adam(), 4, ema=Average(0.9)).remaining)
-
-
-class Rounded:
-    """An average that keeps its decay in single precision."""
-
-    def __init__(self, decay):
-        self._decay = torch.tensor(decay)
-
-    decay = property(lambda self: self._decay.item(), lambda self, value: self._decay.fill_(value))
-
-
-@pytest.mark.parametrize("kappas", [(2, 2, 2, 2), (4, 4), (8, 8), (2, 8)])
-@pytest.mark.parametrize("decay", [0.99, 0.999, 0.9995, 0.9999])
-def test_a_decay_in_single_precision_is_known_again_after_many_changes(decay, kappas):
-    optimizer, ema, total = adam(), Rounded(decay), 1
-    for kappa in kappas:
-        rescale_(optimizer, kappa, ema=ema)
-        total *= kappa
-    fresh, again = loaded(optimizer.state_dict()), Rounded(decay)
-    restore_(fresh, ema=again)
-    assert again.decay == pytest.approx(decay**total, rel=1e-5)
-    other = loaded(optimizer.state_dict())
-    with pytest.raises(ValueError, match="but the run was saved with"):
-        restore_(other, ema=Rounded(decay**1.5))
+@CHANGES
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (object, TypeError, "ema must be an AveragedModel, one of EMA, .* got object"),
+        (lambda: Average(1.5), ValueError, r"EMA decay must be in \[0, 1\), got 1\.5"),
+        (lambda: AveragedModel(net()), TypeError, "an average of equal weights needs no conversion"),
+        (
+            lambda: AveragedModel(net(), avg_fn=lambda mean, value, n: mean),
+            TypeError,
+            r"For a function of your own, set its decay to decay \*\* run\.kappa",
+        ),
+    ],
+)
+def test_what_has_no_decay_that_can_be_set_is_refused(change, make, error, message):
+    with pytest.raises(error, match=message):
+        change(make())
 
 
 def test_a_layout_beside_a_number_is_of_no_matter_where_batchnorm_is_kept():
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.99, 0.999))
+    model = net()
     with pytest.raises(ValueError, match="beside 16"):
-        rescale_(optimizer, batch_size=(16, "16x4x1"), model=model)
-    with pytest.warns(ScalingWarning, match="without batchnorm"):
-        rescale_(optimizer, batch_size=(16, "16x4x1"), model=model, rule="sqrt without batchnorm")
+        rescale_(adam(model), batch_size=(16, "16x4x1"), model=model)
+    with pytest.raises(ValueError, match="beside 16"):
+        Run(adam(model), tuned_at=16, batch_size="16x4x1", model=model)
+    with pytest.warns(match="without batchnorm"):
+        Run(adam(model), tuned_at=16, batch_size="16x4x1", model=model, rule="sqrt without batchnorm")
     assert model[1].momentum == 0.1

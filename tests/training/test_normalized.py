@@ -10,7 +10,7 @@ from torch import nn
 from rootscale import RULES
 from rootscale.cli import main
 from rootscale.rules import get_rule, normalized_by
-from rootscale.training import register, rescale_
+from rootscale.training import Run, register, rescale_
 
 #: At kappa = 4 by a: factors of the learning rate, 1 - mu, the buffer (and eps) and decoupled decay.
 FACTORS = {
@@ -72,6 +72,7 @@ def test_what_the_rule_of_normalised_momentum_rests_on_is_left_to_a_look():
     assert not looks(kappa=4, rule={"muon": "normalized-linear"})
     assert not looks(kappa=4, rule={"muon": "normalized:1.5"})
     assert not looks(kappa=1)
+    assert looks(run=lambda optimizers: Run(optimizers, tuned_at=16, batch_size=64)) == [line]
 
 
 def descent(rule=None, kappa=1, noise=2.0, seed=0):

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_a
 
 from rootscale import RULES, ScalingWarning
 from rootscale.changes import key_of
-from rootscale.training import rescale_
+from rootscale.training import Run, rescale_
 
 VARIANTS = {
     "Adam": lambda p: torch.optim.Adam(p, **ADAM),
@@ -115,22 +115,18 @@ def test_each_group_keeps_its_own_values_and_later_groups_get_the_new_defaults()
     }
 
 
-def test_a_group_that_was_added_at_another_batch_size_goes_back_with_the_others():
-    model = net()
-    optimizer = torch.optim.Adam(model[0].parameters(), betas=(0.5, 0.95))
-    rescale_(optimizer, 1 / 4)
-    optimizer.add_param_group({"params": model[1].parameters()})
-    rescale_(optimizer, 4)
-    assert [group["betas"] for group in optimizer.param_groups] == [pytest.approx((0.5, 0.95))] * 2
-    assert optimizer.defaults["betas"] == pytest.approx((0.5, 0.95))
-
-
 def test_a_learning_rate_tensor_that_groups_share_is_converted_once():
     model, lr = net(), torch.tensor(1e-3, dtype=torch.float64)
     optimizer = torch.optim.Adam([{"params": m.parameters()} for m in model], lr=lr)
     rescale_(optimizer, 4)
     assert lr.item() == pytest.approx(2e-3)
     assert all(group["lr"] is lr for group in optimizer.param_groups)
+
+
+def test_a_learning_rate_tensor_that_optimizers_share_is_converted_once():
+    lr = torch.tensor(1e-3, dtype=torch.float64)
+    rescale_([torch.optim.Adam(net().parameters(), lr=lr) for _ in range(2)], 4)
+    assert lr.item() == pytest.approx(2e-3)
 
 
 def test_betas_that_are_tensors_are_filled():
@@ -352,13 +348,16 @@ def test_complex_state_is_pairs_of_numbers(centered):
         ({"rule": "cubic"}, ValueError, "rule must be one of sqrt, linear"),
         ({"rule": "with mean"}, ValueError, "averaging must be 'floor'"),
         ({"rule": 3}, ValueError, "rule must be one of sqrt, .* got 3"),
-        ({"interval": "batch"}, ValueError, "interval must be 'step' or 'epoch', got 'batch'"),
         ({"model": "net"}, TypeError, r"model must be a torch\.nn\.Module, got str"),
-        ({"scheduler": "cosine"}, TypeError, r"scheduler must be a torch\.optim\.lr_scheduler\.LRScheduler, got str"),
+        ({"scheduler": "own"}, TypeError, r"use Run\(optimizer, .*scheduler=scheduler\), or make the scheduler anew"),
+        ({"state": "yes"}, ValueError, "state must be True or False, got 'yes'"),
+        ({"dry_run": 1}, ValueError, "dry_run must be True or False, got 1"),
+        ({"loss": "total"}, ValueError, "loss must be 'mean' or 'sum'"),
+        ({"batch_size": (8, 32)}, ValueError, "give either kappa or batch_size.*got both"),
         (
             {"ema": object()},
             TypeError,
-            "ema must be an AveragedModel or have a number as its attribute decay, got object",
+            "ema must be an AveragedModel, one of EMA, .*, or have a number as its attribute decay, got object",
         ),
         ({"ema": Average(1.5)}, ValueError, r"EMA decay must be in \[0, 1\), got 1\.5"),
         (
@@ -366,7 +365,7 @@ def test_complex_state_is_pairs_of_numbers(centered):
             TypeError,
             "with an exponential average of torch's .*an average of equal weights needs no conversion",
         ),
-        ({"ema": "own"}, TypeError, "convert your own function yourself"),
+        ({"ema": "own"}, TypeError, r"For a function of your own, set its decay to decay \*\* run\.kappa"),
         ({"momentum": 7.0}, ValueError, r"BatchNorm momentum must be in \[0, 1\], got 7"),
     ],
 )
@@ -375,7 +374,9 @@ def test_if_anything_is_refused_nothing_has_changed(options, error, message):
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
     train(model, optimizer, 3)
-    options = {"kappa": 4, "model": model, "ema": average, "scheduler": scheduler, **options}
+    options = {"kappa": 4, "model": model, "ema": average, **options}
+    if options.get("scheduler") == "own":
+        options["scheduler"] = scheduler
     if options["ema"] == "SWA":
         options["ema"] = AveragedModel(model)
     elif options["ema"] == "own":
@@ -433,27 +434,35 @@ def test_a_saved_run_goes_on_as_it_was():
 
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), **ADAM, amsgrad=True)
-    rescale_(optimizer, 4, model=model)  # the switch came before the checkpoint: so does it here
+    rescale_(optimizer, 4, model=model)  # for BatchNorm; the optimizer's numbers come with its state
     model.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
     assert train(model, optimizer, 5, seed=1) == expected
 
 
-def test_an_old_checkpoint_brings_back_old_hyperparameters_so_it_is_loaded_first_or_gone_back_to():
+def test_a_checkpoint_has_the_numbers_it_was_saved_with_and_nothing_else():
+    """Nothing is remembered: one of before the change brings the old numbers back, whole, and is converted again."""
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)
     train(model, optimizer, 5)
     old = copy.deepcopy(optimizer.state_dict())
     rescale_(optimizer, 4)
     right = copy.deepcopy(optimizer.state_dict())
-    with pytest.raises(ValueError, match=r"to go back to before the switch, call rescale_\(..., 0.25\) and then load"):
-        optimizer.load_state_dict(old)
-    assert plain(optimizer.state_dict()) == plain(right)
-    rescale_(optimizer, 1 / 4)
-    optimizer.load_state_dict(old)
+    assert right["param_groups"][0].keys() == old["param_groups"][0].keys()
+    optimizer.load_state_dict(copy.deepcopy(old))
     assert plain(optimizer.state_dict()) == plain(old)
     rescale_(optimizer, 4)
     assert plain(optimizer.state_dict()) == plain(right)
+
+
+def test_an_optimizer_in_a_run_is_refused_until_it_is_detached():
+    optimizer = torch.optim.Adam(net().parameters(), **ADAM)
+    run = Run(optimizer, tuned_at=8, batch_size=16)
+    with pytest.raises(ValueError, match=r"this Adam is in a Run, .*run\.batch_size, or call run\.detach\(\)"):
+        rescale_(optimizer, 4)
+    run.detach()
+    rescale_(optimizer, 4)
+    assert optimizer.param_groups[0]["lr"] == 2e-3
 
 
 def test_a_warning_that_is_turned_into_an_error_comes_before_any_change():
@@ -466,7 +475,7 @@ def test_a_warning_that_is_turned_into_an_error_comes_before_any_change():
 
 
 def test_the_look_at_eps_copies_no_tensor():
-    from rootscale.training.guards import sample as _sample
+    from rootscale.training.contract import sample as _sample
 
     for layout in (torch.contiguous_format, torch.channels_last):
         tensor = torch.rand(8, 4, 16, 16).to(memory_format=layout)
@@ -489,13 +498,12 @@ def test_a_state_that_is_no_tensor_is_refused_before_any_change():
 
 
 @pytest.mark.parametrize("counter", [10, torch.tensor(10)])
-def test_whole_step_counters_are_rounded_and_say_so(counter):
+def test_whole_step_counters_are_rounded(counter):
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)
     train(model, optimizer, 2)
     optimizer.state[model[2].bias]["step"] = counter
-    change = rescale_(optimizer, 4)["step"]
-    assert (change.after, change.used, change.note) == (2.5, 2, "rounded from 2.5")
+    rescale_(optimizer, 4)
     assert optimizer.state[model[2].bias]["step"] == 2
     assert isinstance(optimizer.state[model[2].bias]["step"], type(counter))
 
@@ -517,14 +525,12 @@ def test_nothing_is_hung_on_parameters():
 def test_the_changes_print_as_a_table_with_reasons():
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
     train(model, optimizer, 2)
-    text = str(rescale_(optimizer, 4, model=model, scheduler=scheduler, ema=Average(0.9)))
+    text = str(rescale_(optimizer, 4, model=model, ema=Average(0.9)))
     for expected in (
         "lr",
         "beta1",
         "factor of exp_avg_sq",
-        "StepLR clock",
         "BatchNorm momentum",
         "EMA decay",
         "theorem",
@@ -550,7 +556,7 @@ def test_every_rule_converts_a_live_run_as_it_converts_a_plan(rule):
 
 
 class Pair:
-    """Two nets with a BatchNorm layer each, optimizers of two families, schedulers, a shared average of the weights."""
+    """Two nets with a BatchNorm layer each, optimizers of two families, a shared average of the weights."""
 
     def __init__(self, steps=3):
         self.nets = [net(), net()]
@@ -561,21 +567,15 @@ class Pair:
             alpha=0.99,
         )
         self.optimizers = [first, second]
-        self.schedulers = [
-            torch.optim.lr_scheduler.CosineAnnealingLR(first, 100),
-            torch.optim.lr_scheduler.LinearLR(second, 0.1, total_iters=50),
-        ]
         self.average = Average(0.9)
-        for model, optimizer, scheduler in zip(self.nets, self.optimizers, self.schedulers, strict=True):
-            for _ in range(steps):
-                train(model, optimizer, 1)
-                scheduler.step()
+        for model, optimizer in zip(self.nets, self.optimizers, strict=True):
+            train(model, optimizer, steps)
 
     def snapshot(self):
-        return snapshot(*self.optimizers, *self.schedulers, *self.nets, self.average)
+        return snapshot(*self.optimizers, *self.nets, self.average)
 
     def rescale(self, kappa=4, **options):
-        settings = {"scheduler": self.schedulers, "model": self.nets, "ema": self.average, **options}
+        settings = {"model": self.nets, "ema": self.average, **options}
         return rescale_(self.optimizers, kappa, **settings)
 
 
@@ -584,13 +584,9 @@ def test_two_optimizers_at_once_are_each_alone(rule):
     together, apart = Pair(), Pair()
     changes = together.rescale(rule=rule)
     alone = [
-        rescale_(optimizer, 4, scheduler=scheduler, model=model, ema=ema, rule=rule)
-        for optimizer, scheduler, model, ema in zip(
-            apart.optimizers, apart.schedulers, apart.nets, (apart.average, None), strict=True
-        )
+        rescale_(optimizer, 4, model=model, ema=ema, rule=rule)
+        for optimizer, model, ema in zip(apart.optimizers, apart.nets, (apart.average, None), strict=True)
     ]
-    for group in apart.optimizers[1].param_groups:  # together, both have to be restored with the average
-        group |= {"rootscale_ema_kappa": 4.0, "rootscale_ema_decay_0": apart.average.decay}
     assert together.snapshot() == apart.snapshot()
     for i, ones in enumerate(alone):
         for row in ones:
@@ -606,8 +602,6 @@ def test_two_optimizers_at_once_are_each_alone(rule):
     assert len(changes) == sum(map(len, alone)) - 1
     for one, other in zip(together.optimizers, apart.optimizers, strict=True):
         assert type(one) is type(other)
-    for group in apart.optimizers[1].param_groups:
-        group["rootscale_ema_kappa"] = 1.0
     for i in range(2):  # and they go on alike
         losses = [train(pair.nets[i], pair.optimizers[i], 3, seed=1) for pair in (together, apart)]
         assert losses[0] == losses[1]
@@ -636,8 +630,8 @@ def test_optimizers_of_other_families_follow_their_own_rules():
     changes = rescale_(tuple(optimizers), 4, model=models, ema=ema)
     assert [optimizer.param_groups[0]["lr"] for optimizer in optimizers] == [2e-3, 2e-3, 0.4]
     assert changes["optimizer 2: lr"].after == 0.4
-    assert changes.rule.name == "sqrt (optimizers 0, 1), linear (optimizer 2)"
-    assert "kappa = 4, rule sqrt (optimizers 0, 1), linear (optimizer 2)" in str(changes)
+    assert changes.rule.name == "sqrt (optimizer 0, optimizer 1), linear (optimizer 2)"
+    assert "kappa = 4, rule sqrt (optimizer 0, optimizer 1), linear (optimizer 2)" in str(changes)
     assert "The rule keeps the training trajectory" in str(changes)
     assert (ema.decay, models[2][1].momentum) == (pytest.approx(0.9**4), pytest.approx(1 - 0.9**4))
     assert changes["EMA decay"].status == "derived"
@@ -655,7 +649,6 @@ def test_a_sequence_of_one_is_one():
 
 def unknown(pair):
     pair.optimizers[1] = torch.optim.Adadelta(pair.nets[1].parameters())
-    return {"scheduler": pair.schedulers[0]}
 
 
 def no_tensor(pair):
@@ -671,23 +664,10 @@ def short_average(pair):
     return {"rule": "with paper"}
 
 
-def cycled(pair):
-    model = net()
-    pair.optimizers[1] = torch.optim.Adam(model.parameters(), **ADAM)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(pair.optimizers[1], 0.1, total_steps=10, base_momentum=0.5)
-    return {"scheduler": [pair.schedulers[0], scheduler], "rule": "with paper"}
-
-
-def foreign(pair):
-    stranger = torch.optim.Adam(net().parameters())
-    return {"scheduler": [*pair.schedulers, torch.optim.lr_scheduler.StepLR(stranger, 3)]}
-
-
 def shared_rate(pair):
     lr = torch.tensor(0.1)
     pair.optimizers[0].param_groups[0]["lr"] = lr
     pair.optimizers[1] = torch.optim.SGD(pair.nets[1].parameters(), lr=lr)
-    return {"scheduler": ()}
 
 
 class ReadOnly:
@@ -701,17 +681,11 @@ class ReadOnly:
         (no_tensor, TypeError, "^optimizer 1: the optimizer's state square_avg must be a tensor, got str"),
         (whole_numbers, TypeError, r"^optimizer 1: .*state square_avg must be .*floating.*, got torch\.int64"),
         (short_average, ValueError, "^optimizer 1: kappa=4 gives alpha=-1; need kappa < 2"),
-        (cycled, ValueError, "^optimizer 1: kappa=4 gives OneCycleLR's lowest beta1=-1"),
-        (foreign, ValueError, "^StepLR belongs to none of the 2 optimizers given"),
-        (shared_rate, ValueError, "^optimizers 0 and 1 share a tensor as their lr, but .* 'sqrt' and 'linear'"),
-        (lambda pair: {"scheduler": "cosine"}, TypeError, "^scheduler must be a torch.*LRScheduler, got str"),
-        (lambda pair: {"scheduler": 2 * pair.schedulers}, ValueError, "^CosineAnnealingLR was given twice"),
+        (shared_rate, ValueError, "^optimizers 0 and 1 share a tensor as their lr, but their rules convert it"),
         (lambda pair: pair.optimizers.append(pair.optimizers[0]), ValueError, "^optimizer 2 is optimizer 0 again"),
         (lambda pair: {"rule": "cubic"}, ValueError, "rule must be one of sqrt, linear"),
-        (lambda pair: {"interval": ["step"]}, ValueError, "^interval must be one for all 2 schedulers or .* got 1"),
-        (lambda pair: {"interval": ["step", "day"]}, ValueError, "^interval must be 'step' or 'epoch', got 'day'"),
         (lambda pair: {"model": [pair.nets[0], "net"]}, TypeError, r"^model must be a torch\.nn\.Module, got str"),
-        (lambda pair: {"ema": [pair.average, object()]}, TypeError, "^ema must be an AveragedModel .*got object"),
+        (lambda pair: {"ema": [pair.average, object()]}, TypeError, "^ema must be an AveragedModel, .*got object"),
         (lambda pair: {"ema": [pair.average, ReadOnly()]}, TypeError, "^the decay of ReadOnly cannot be set"),
         (lambda pair: {"forward_kappa": 0}, ValueError, "^forward_kappa must be a finite number > 0, got 0"),
     ],
@@ -739,10 +713,11 @@ def test_warnings_say_which_of_several_and_come_before_any_change():
         with pytest.raises(ScalingWarning, match=r"^optimizer 1: kappa \* \(1 - beta2\) = 0\.8 is outside"):
             pair.rescale(rule="with paper")
     assert pair.snapshot() == before
+    torch.optim.lr_scheduler.StepLR(pair.optimizers[0], 10)
     with pytest.warns(ScalingWarning) as caught:
-        changes = pair.rescale(scheduler=pair.schedulers[1], rule="with paper")
+        changes = pair.rescale(rule="with paper")
     assert [str(one.message) for one in caught] == list(changes.warnings)
-    assert changes.warnings[0].startswith("optimizer 0: a scheduler drives this optimizer but was not given")
+    assert changes.warnings[0].startswith("optimizer 0: a scheduler drives this Adam and will set its old learning")
     assert changes.warnings[1].startswith("optimizer 1: kappa * (1 - beta2)")
     assert len(changes.warnings) == 2
 
@@ -755,18 +730,6 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing():
     assert pair.rescale() == foreseen
     with pytest.raises(ValueError, match="optimizer 0: kappa=100 gives beta1"):
         pair.rescale(100, dry_run=True, rule="with paper")
-
-
-def test_each_scheduler_may_have_an_interval_of_its_own():
-    together, apart = Pair(), Pair()
-    changes = together.rescale(interval=["epoch", "step"], ema=None)
-    for optimizer, scheduler, model, interval in zip(
-        apart.optimizers, apart.schedulers, apart.nets, ("epoch", "step"), strict=True
-    ):
-        rescale_(optimizer, 4, scheduler=scheduler, model=model, interval=interval)
-    assert together.snapshot() == apart.snapshot()
-    assert changes["optimizer 0: CosineAnnealingLR clock"].after == 1
-    assert changes["optimizer 1: LinearLR clock"].after == 4
 
 
 @pytest.mark.parametrize(("kappa", "forward"), [(4, 2), (4, 1), (1, 4)])
@@ -864,7 +827,7 @@ def test_an_average_by_a_function_of_ones_own_is_refused_with_advice():
     average = functools.partial(lambda mean, value, n, decay: decay * mean + (1 - decay) * value, decay=0.9)
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.98, 0.999))
-    with pytest.raises(TypeError, match="convert your own function yourself"):
+    with pytest.raises(TypeError, match=r"For a function of your own, set its decay to decay \*\* run\.kappa"):
         rescale_(optimizer, 4, ema=AveragedModel(model, avg_fn=average))
 
 
@@ -881,7 +844,7 @@ def test_a_half_precision_state_that_becomes_zero_is_counted():
     """6e-8 is the smallest float16: 1e-7 / 16 is nothing there, 1e-3 / 16 is. Zeros do not count."""
     optimizer, parameter = half_precision(torch.float16, [1e-7, 1e-3, 1e-3, 0.0])
     with pytest.warns(
-        ScalingWarning, match=r"exp_avg_sq is kept in float16, and 84 of 250 \(34 %\) .*become 0 .*state=False"
+        ScalingWarning, match=r"exp_avg_sq is kept in float16, and 84 of 250 \(34 %\) .*become 0 .*float32 or bfloat16"
     ):
         rescale_(optimizer, 16)
     assert (optimizer.state[parameter]["exp_avg_sq"][1::4] > 0).all()
@@ -893,6 +856,32 @@ def test_a_half_precision_state_that_becomes_infinite_is_counted():
         ScalingWarning, match=r"\(50 %\) sampled values other than 0 become infinite when multiplied by 16"
     ):
         rescale_(optimizer, 1 / 16)
+
+
+def test_a_run_counts_what_half_precision_loses_before_it_is_lost():
+    optimizer, _ = half_precision(torch.float16, [1e-7, 1e-3, 1e-3, 0.0])
+    with pytest.warns(ScalingWarning, match=r"84 of 250 \(34 %\) sampled values other than 0 become 0"):
+        Run(optimizer, tuned_at=8, batch_size=128)
+
+
+def test_half_precision_state_without_gradients_is_not_what_is_lost(recwarn):
+    optimizer, _ = half_precision(torch.bfloat16, [0.0, 0.0, 0.0, 1e-3])
+    run = Run(optimizer, tuned_at=8, batch_size=128)
+    run.batch_size = 16
+    assert not [one for one in recwarn if "is kept in" in str(one.message)]
+
+
+def test_eps_is_compared_with_v_in_the_units_of_the_same_batch_size():
+    """sqrt(v_hat) is 2 eps at every batch size, as both follow it."""
+    parameter = nn.Parameter(torch.zeros(100, dtype=torch.float64))
+    parameter.grad = torch.full_like(parameter, 2e-6)
+    optimizer = torch.optim.Adam([parameter], lr=1e-3, betas=(0.98, 0.999), eps=1e-6)
+    for _ in range(16):
+        optimizer.step()
+    run = Run(optimizer, tuned_at=8)
+    for size in (128, 32, 8, 2, 64):
+        run.batch_size = size
+    assert not run.warnings
 
 
 @pytest.mark.parametrize(
@@ -916,7 +905,9 @@ def test_default_betas_stop_at_their_floors_and_m_follows():
     assert optimizer.param_groups[0]["betas"] == (0.9, 0.9)
     factor = math.sqrt(1 / 16)
     assert changes["factor of exp_avg"].after == pytest.approx(factor, rel=1e-12)
-    assert [changes[name].status for name in ("beta1", "beta2", "factor of exp_avg")] == 3 * ["measured"]
+    assert [changes[name].status for name in ("beta1", "beta2", "factor of exp_avg")] == [
+        "measured", "measured", "derived",
+    ]  # fmt: skip
     for (m, v), state in zip(held, optimizer.state.values(), strict=True):
         torch.testing.assert_close(state["exp_avg"], m * factor)
         torch.testing.assert_close(state["exp_avg_sq"], v / 16)
@@ -932,8 +923,10 @@ def test_the_way_back_over_floors_leads_to_the_first_betas_and_state(way):
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     before = copy.deepcopy(optimizer.state_dict())
+    run = Run(optimizer, tuned_at=8)
     for kappa in way:
-        rescale_(optimizer, kappa)
+        run.batch_size *= kappa
+        assert plain(optimizer.state_dict()["param_groups"]) == plain(before["param_groups"])
     after = optimizer.state_dict()
     for old, new in zip(before["param_groups"], after["param_groups"], strict=True):
         assert new["betas"] == pytest.approx(old["betas"], rel=1e-12)
@@ -968,7 +961,9 @@ def test_up_in_two_changes_is_up_in_one():
 
 def test_what_is_left_has_keys_by_which_a_tool_knows_what_it_does_itself():
     optimizer = torch.optim.Adam(nn.Linear(2, 1).parameters())
-    left = rescale_(optimizer, 4, clip=1.0).remaining
+    left = rescale_(optimizer, 4, clip=1.0).remaining  # the clip was asked for, and is in the changes
+    assert [key_of(text) for text in left if key_of(text)] == ["batch size", "steps"]
+    left = rescale_(optimizer, 4).remaining
     assert [key_of(text) for text in left if key_of(text)] == ["batch size", "steps", "clip"]
     for copied in (copy.deepcopy(left), pickle.loads(pickle.dumps(left))):
         assert copied == left

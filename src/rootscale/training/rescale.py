@@ -30,7 +30,7 @@ from rootscale.training.optimizers import (
 )
 from rootscale.training.projected import ProjectedOptimizer, is_projected
 from rootscale.training.projection import numbers_of
-from rootscale.training.run import Size
+from rootscale.training.run import Size, check_layouts
 from rootscale.training.schedulers import is_driven
 from rootscale.training.state import StateScaling
 
@@ -105,6 +105,9 @@ def rescale_(
     optimizers = [ProjectedOptimizer(held.optimizer, held.rules, held.prefix) for held in found]
     layers = NormLayers(several(model), refuse_scripted=forward != 1 and "batchnorm" in common.units)
     averages = [ParameterAverage(one) for one in several(ema)]
+    if batch_size is not None and forward_kappa is None and layers.layers and "batchnorm" in common.units:
+        check_layouts(*map(BatchSize.of, batch_size))
+    _check_shared(optimizers, kappa)
 
     rows, scalings, messages = [], [], []
     for one in optimizers:
@@ -192,15 +195,30 @@ def _convert(
         for average in averages:
             average.arrive(rule, 1.0)
         raise
+    tensors: set[int] = set()
     for one in optimizers:
-        _write(one, kappa)
+        _write(one, kappa, tensors)
     if interrupted is not None:
         raise interrupted
 
 
-def _write(one: ProjectedOptimizer, kappa: float) -> None:
+def _check_shared(optimizers: Sequence[ProjectedOptimizer], kappa: float) -> None:
+    """Refuse a tensor that optimizers share as a hyperparameter and that their rules convert differently."""
+    seen: dict[int, tuple[int, Any]] = {}
+    for i, one in enumerate(optimizers):
+        for _, group, projection in one.groups():
+            for key in projection.units:
+                if isinstance(group[key], torch.Tensor):
+                    first, after = seen.setdefault(id(group[key]), (i, projection.factor(key, kappa)))
+                    if after != projection.factor(key, kappa):
+                        raise ValueError(
+                            f"optimizers {first} and {i} share a tensor as their {key}, but their rules convert it "
+                            "differently; give each a tensor of its own"
+                        )
+
+
+def _write(one: ProjectedOptimizer, kappa: float, tensors: set[int]) -> None:
     """Write the numbers of a step into the groups, and into the defaults that groups added later start from."""
-    tensors: set[int] = set()
     for _, group, projection in one.groups():
         for key in projection.units:
             held = group[key]

@@ -42,7 +42,7 @@ from rootscale.training.schedulers import Interval, SteppedScheduler, check_inte
 from rootscale.training.state import StateScaling
 from rootscale.units import Number
 
-__all__ = ["Run", "Size"]
+__all__ = ["Run", "Size", "check_layouts"]
 
 #: A run looks for doubts at so many batch sizes.
 _DOUBTED = 8
@@ -196,13 +196,8 @@ class Run:
 
     def _resolved(self, batch_size: Size) -> BatchSize:
         size = _size("batch_size", batch_size)
-        if self._norms_follow and size.laid_out != self._tuned.laid_out and size.total != self._tuned.total:
-            laid, plain = (size, self._tuned) if size.laid_out else (self._tuned, size)
-            raise ValueError(
-                f"the layout {laid.to_json()} beside {plain.total} does not say how many samples one forward has, and "
-                f"BatchNorm averages over those: give tuned_at and batch_size both as layouts, as in "
-                f"'{plain.total}x1x1', or both as numbers"
-            )
+        if self._norms_follow:
+            check_layouts(self._tuned, size)
         return size
 
     @property
@@ -477,6 +472,17 @@ class Run:
             Run.__init__(self, held.pop("optimizer"), **held)
         for one, clock in zip(self._optimizers, clocks, strict=True):
             one.set_clock(clock)
+
+
+def check_layouts(before: BatchSize, after: BatchSize) -> None:
+    """Refuse a layout beside a plain number, where layers average over the samples of a forward pass."""
+    if before.laid_out != after.laid_out and before.total != after.total:
+        laid, plain = (after, before) if after.laid_out else (before, after)
+        raise ValueError(
+            f"the layout {laid.to_json()} beside {plain.total} does not say how many samples one forward has, and "
+            f"BatchNorm averages over those: give both batch sizes as layouts, as in '{plain.total}x1x1', or both as "
+            "numbers"
+        )
 
 
 def _size(name: str, given: Size) -> BatchSize:

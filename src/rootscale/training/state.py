@@ -22,6 +22,8 @@ __all__ = ["Remainders", "StateScaling", "check_known", "copied"]
 
 #: What whole numbers had to be rounded by, so that the way back finds the exact count: by container and name.
 Remainders = dict[tuple[int, str], float]
+#: Units of state that is never a number.
+_TENSORS = frozenset({"m", "v"})
 _INDEXED = re.compile(r"(?P<name>.+)\[(?P<index>\d+)\]")
 
 
@@ -124,7 +126,7 @@ class StateScaling:
                     self._numbers.append((state, name, copies[unit]))
                 continue
             held = _held(state, name)
-            if _is_number(held):
+            if _is_number(held) and unit not in _TENSORS:
                 self._add_number(state, name, by)
                 continue
             for tensor in _pieces(held, name, unit, state, family):
@@ -277,9 +279,9 @@ def _memory(tensor: Tensor) -> tuple[Any, ...]:
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """Return the first byte of a tensor in its storage, and the one after its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    first = tensor.storage_offset()
-    return int(first * tensor.element_size()), int((first + last + 1) * tensor.element_size())
+    last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first = int(tensor.storage_offset())
+    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
 
 
 def _places(tensor: Tensor) -> set[int]:
