@@ -77,9 +77,8 @@ train(run, 8192)
 # the script, and makes each step in the units of the new batch size; print both:
 
 # %%
-follow = Run(
-    run.optimizer, tuned_at=32, batch_size=128, scheduler=run.scheduler, model=run.model, ema=run.ema
-)
+beside = dict(scheduler=run.scheduler, model=run.model, ema=run.ema)
+follow = Run(run.optimizer, tuned_at=32, batch_size=128, **beside)
 run.batch_size = 128
 for change in follow.changes:
     print(f"{change.name:22}{change.before:>12.6g} -> {change.after:.6g}")

@@ -723,7 +723,7 @@ def test_results_are_rebuilt_from_what_is_stored_and_the_rest_is_listed_as_missi
     rows = [line for line in table.splitlines() if line.startswith("| **")]
     assert all("**not run**" in row for row in rows), "a smoke test decides nothing"
     assert "`rootscale reproduce cifar10-svag-adam-warm --device cuda`, 4 min of one H200 |" in text
-    assert len(rows) == 34
+    assert len(rows) == 32
     assert "which says nothing about the claim: test accuracy B = 16: " in text
     page = (place / "cifar10-vgg16-adam" / "README.md").read_text()
     assert "| B = 64 | 1 | 0 | " in page
