@@ -356,6 +356,7 @@ def test_a_stage_where_a_cycled_beta1_would_have_no_value_is_refused_at_the_star
     assert ScheduledRun(sampler, optimizer, scheduler=scheduler).batch_size == 8, "floors see to it"
 
 
+@pytest.mark.filterwarnings("ignore:after the batch size has changed:rootscale.ScalingWarning")
 def test_growth_stops_where_a_cycled_beta1_would_have_no_value():
     data = TensorDataset(torch.randn(2000, 4))
     model, optimizer, scheduler = cycled()

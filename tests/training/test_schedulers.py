@@ -15,6 +15,8 @@ from torch.optim.swa_utils import SWALR
 from rootscale import RULES
 from rootscale.training import Run
 
+#: Gradients here do not know of the batch size, which the look at the loop after a change remarks on.
+pytestmark = pytest.mark.filterwarnings("ignore:after the batch size has changed:rootscale.ScalingWarning")
 BEFORE = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning")
 STEPS = 96  # of the base run; divisible by the kappas below
 

@@ -76,6 +76,10 @@ class ProjectedOptimizer:
 
     # ---- attached and detached
 
+    def borrow(self) -> None:
+        """Copy the state before the first change of it: torch loads the tensors of a checkpoint as they are."""
+        self._borrowed = bool(self.optimizer.state)
+
     def attach(self) -> None:
         """Take over the steps and the checkpoints."""
         optimizer: Any = self.optimizer
@@ -96,7 +100,6 @@ class ProjectedOptimizer:
             if getattr(type(optimizer), name) is not getattr(torch.optim.Optimizer, name)
         }
         methods = {"step": self._safe_step, **overridden}
-        self._borrowed = bool(optimizer.state)  # torch loads the tensors of a checkpoint as they are
         self._attachments = [Attachment(optimizer, methods, self._copy)]
 
     def detach(self) -> None:

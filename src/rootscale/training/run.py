@@ -121,6 +121,8 @@ class Run:
                 )
         self._rule = common_rule(found)
         self._optimizers = [ProjectedOptimizer(held.optimizer, held.rules, held.prefix) for held in found]
+        for one in self._optimizers:
+            one.borrow()
         self._schedulers = [self._scheduler(one, interval) for one in _schedulers_of(scheduler)]
         self._check_schedulers()
         self._models = several(model)
