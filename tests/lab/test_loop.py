@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rootscale import Adam, AdamW, Plan
+from rootscale import Adam, AdamW, Plan, Run
 from rootscale.cli import main
 from rootscale.cli.watching import stoppable
 from rootscale.compare import read_logs
@@ -103,6 +103,37 @@ def test_convert_lets_live_objects_follow_and_leaves_their_numbers():
         assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0] == 1e-3
         assert changes["lr"].after == pytest.approx(lr)
         assert convert.steps(100) == 100 * 4 // size
+
+
+def forgetful(batch_size, seed, log):
+    """Makes its own Run, and goes on with the loader of batch size 4."""
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(10, 8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.95, 0.99))
+
+    def step(size):
+        x = torch.randn(size, 10)
+        loss = (model(x) - 5 * torch.randn(size, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    run = Run(optimizer, tuned_at=4)
+    for _ in range(300):
+        step(4)
+    run.batch_size = batch_size
+    for i in range(40):
+        loss = step(4)
+        log(samples=(i + 1) * 4, loss=loss)
+    assert run.kappa == batch_size / 4
+
+
+@pytest.mark.filterwarnings("default::rootscale.ScalingWarning")
+def test_what_a_loop_s_own_run_has_seen_is_said_with_the_verdict():
+    found = check(Loop("mine", forgetful, 4), [16], seeds=2, execute=HERE)
+    assert any("does the data loader still have the old batch size?" in text for text in found["B = 64"].guards)
+    assert not any("data loader" in text for text in found.base.guards)
 
 
 def test_a_real_loop_of_torch_goes_on_by_the_rule_from_its_checkpoint(tmp_path):

@@ -633,3 +633,31 @@ def test_nothing_is_hung_on_parameters_or_layers_and_no_class_is_changed():
     assert run.kappa == 4
     assert [sorted(vars(p)) for p in itertools.chain(model.parameters(), model)] == before
     assert (type(optimizer), len(hooks)) == (torch.optim.Adam, number)
+
+
+@pytest.mark.parametrize("kappa", [4, 16, 0.5])
+@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.SGD])
+def test_a_summed_loss_is_the_mean_with_numbers_that_grow_with_the_batch(cls, kappa):
+    """Of a sum over B samples, eps and an L2 penalty are B times those of the mean, and SGD's rate is a B-th of it."""
+
+    def trained(summed):
+        size, generator = 8, torch.Generator().manual_seed(0)
+        weight = nn.Parameter(torch.ones(4, dtype=torch.float64))
+        by = size if summed else 1
+        numbers = {"lr": 0.01 / (by if cls is torch.optim.SGD else 1)}
+        if cls is not torch.optim.SGD:
+            numbers["eps"] = 1e-3 * by
+        numbers["weight_decay"] = 0.1 * (1 if cls is torch.optim.AdamW else by)
+        optimizer = cls([weight], **numbers)
+        run = Run(optimizer, tuned_at=size, loss="sum" if summed else "mean")
+        for _ in range(2):
+            for _ in range(6):
+                noise = torch.randn(int(run.batch_size), 4, dtype=torch.float64, generator=generator)
+                losses = ((weight - 0.3 + noise) * torch.arange(1.0, 5, dtype=torch.float64)).square().sum(1)
+                optimizer.zero_grad()
+                (losses.sum() if summed else losses.mean()).backward()
+                optimizer.step()
+            run.batch_size = int(size * kappa)
+        return weight.detach()
+
+    torch.testing.assert_close(trained(True), trained(False), rtol=0, atol=1e-10)

@@ -6,8 +6,9 @@ import inspect
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from rootscale.changes import ScalingWarning
 from rootscale.compare import Log
 from rootscale.format import show
 from rootscale.lab.failures import FINISHED, blaming
@@ -89,7 +91,8 @@ class LoopSpec(Spec):
                 convert = Convert(self.batch_size, self.task.batch_size, self.variant.text, self.start(seed))
                 name = f"{self.label}, seed {seed}"
                 with blaming(name, FINISHED), closing(RunLog(place, stop, tell, observe.logged)) as log:
-                    _train(self.task, seed, log, convert)
+                    with noted(convert.warnings):
+                        _train(self.task, seed, log, convert)
                     write_facts(place, wanted, {**facts, "status": "finished", "guards": convert.warnings})
                     log.finish()  # from here on it is finished, and nobody looks after its folder again
         tell(1.0)
@@ -105,12 +108,29 @@ class LoopSpec(Spec):
         return {seed: found[seed] for seed in seeds if seed in found}
 
     def warnings(self, store: Store, seeds: Sequence[int]) -> list[str]:
-        """Return what the conversions of these runs warned of."""
+        """Return what rootscale warned of in these runs."""
         found: dict[str, None] = {}
         for group, _ in store.locate(store.want(self, seeds)).values():
             record: Any = json.loads(group.file("run.json").read_text(encoding="utf-8"))
             found |= dict.fromkeys(record.get("guards", ()))
         return list(found)
+
+
+@contextmanager
+def noted(messages: list[str]) -> Iterator[None]:
+    """Note what rootscale warns of, a `Run` of the loop's own among it; warnings are shown as ever."""
+    show = warnings.showwarning
+
+    def note(message: Any, category: Any, *place: Any, **where: Any) -> None:
+        if issubclass(category, ScalingWarning) and str(message) not in messages:
+            messages.append(str(message))
+        show(message, category, *place, **where)
+
+    warnings.showwarning = note
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 def _place(checkpoint: str, seed: int) -> Path:

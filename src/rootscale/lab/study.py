@@ -290,6 +290,8 @@ class Study:
             spec = self.specs[arm.label]
             assert isinstance(spec, TaskSpec)
             result = replace(result, causes=causes_of(arm.run, arm.variant, result, base, spec.settings))
+        if comparison.verdict == "different" and isinstance(arm.run, Loop):  # what its own Run has seen of the loop
+            result = replace(result, causes=result.guards)
         return result
 
     # -- mistakes -----------------------------------------------------------------------------------------------
