@@ -23,6 +23,8 @@ def later_in_a_run(optimizer, **parts):
 
 
 CHANGES = pytest.mark.parametrize("change", [in_place, in_a_run, later_in_a_run])
+#: A `Run` that is made of a state copies it before the first change.
+IN_PLACE = pytest.mark.parametrize("change", [in_place, later_in_a_run])
 
 
 class Job:
@@ -71,13 +73,26 @@ def test_a_setter_that_rejects_the_new_value_leaves_everything_as_it_was(change,
     assert job.optimizer.param_groups[0]["lr"] is lr
 
 
-@CHANGES
+@IN_PLACE
 def test_an_inference_tensor_in_the_state_is_refused_before_any_change(change):
     job = Job()
     state = job.optimizer.state[job.model[2].bias]
     with torch.inference_mode():
         state["exp_avg_sq"] = state["exp_avg_sq"].clone()
     job.assert_untouched_by(change, TypeError, r"exp_avg_sq is an inference tensor.*its clone\(\)")
+
+
+@pytest.mark.parametrize("kind", ["inference", "expanded"])
+def test_a_run_copies_the_state_that_it_is_made_of(kind):
+    job = Job()
+    state = job.optimizer.state[job.model[2].bias]
+    with torch.inference_mode(kind == "inference"):
+        state["exp_avg_sq"] = torch.ones((), dtype=torch.float64).expand(1, 3)[:, :1] + 0
+    if kind == "expanded":
+        state["exp_avg_sq"] = torch.ones((), dtype=torch.float64).expand(1)
+    before = state["exp_avg_sq"]
+    in_a_run(job.optimizer)
+    torch.testing.assert_close(state["exp_avg_sq"], before / 3)
 
 
 @CHANGES
@@ -88,7 +103,7 @@ def test_an_inference_tensor_as_learning_rate_is_refused_before_any_change(chang
     job.assert_untouched_by(change, TypeError, "the optimizer's lr is an inference tensor")
 
 
-@CHANGES
+@IN_PLACE
 def test_an_expanded_tensor_in_the_state_is_refused_by_those_who_would_change_it_in_place(change):
     job = Job()
     job.optimizer.state[job.model[2].bias]["exp_avg_sq"] = torch.ones((), dtype=torch.float64).expand(1, 3)
