@@ -21,7 +21,7 @@ from rootscale import SGD, Adam, AdamW, RMSprop, ScalingWarning
 from rootscale.integrations.optax import rescale, scale, scale_schedule
 from rootscale.integrations.optax.spelling import MAKERS
 from rootscale.records import LARS, Lion, Muon, Shampoo
-from rootscale.training import rescale_
+from rootscale.training import Run
 
 ROOT = Path(__file__).parents[2]
 A = np.diag([1.0, 4.0, 0.3]) + 0.1
@@ -275,7 +275,7 @@ def torch_run(make, steps, kappa, more, schedule=None):
     scheduler = schedule and torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     for k in range(steps + more):
         if k == steps:
-            rescale_(optimizer, kappa, scheduler=scheduler)
+            Run(optimizer, tuned_at=1, batch_size=kappa, scheduler=scheduler)
         params.grad = torch.tensor(np.array(gradient(params.detach().numpy(), k)))
         optimizer.step()
         if scheduler:
