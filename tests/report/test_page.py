@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from report.fixtures import FUNCTIONS, make_check, unjudged, with_text
 
+from rootscale.compare.result import settles
 from rootscale.lab import Table, compare
 from rootscale.noise import noise_cause
 from rootscale.report import render_page, write_page
 from rootscale.report.styles import STRIP, STYLES, WARM, style_of
-from rootscale.report.words import sentences, settles
+from rootscale.report.words import sentences
 from rootscale.verdict import definition
 
 HOSTILE = """</script><img src=x onerror="hacked=1"><!-- '&amp;' $task ${data} </style>\u2028"""

@@ -8,16 +8,15 @@ from __future__ import annotations
 import copy
 import warnings as python_warnings
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
+from rootscale.checkpoints.huggingface import layout_at
 from rootscale.configs.places import number
 from rootscale.configs.reading import Length, Reading, read_configuration
 from rootscale.configs.tools.trainer import LIVE_REFUSALS, TRANSFORMERS
 from rootscale.configs.unknown import left_as_they_are
-from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.units import Number
 
@@ -173,23 +172,6 @@ def _put(args: Any, path: str, value: int | float) -> None:
         setattr(args, name, value)
 
 
-def _layout_at(old: BatchSize, new: BatchSize) -> BatchSize:
-    """Return a layout of another total: the workers stay, and the micro-batch too, or the largest below that divides.
-
-    Raises:
-        ValueError: the total does not divide among the workers.
-    """
-    if new.laid_out:
-        return new
-    each = Fraction(new.total) / old.workers
-    if each.denominator != 1:
-        below = int(each) * old.workers
-        near = f"{below} or {below + old.workers}" if below else f"{old.workers}"
-        raise ValueError(f"to={show(new.total)} does not divide among {old.workers} workers; {near} would")
-    micro = next(size for size in range(int(old.micro), 0, -1) if each % size == 0)
-    return BatchSize(micro, int(each) // micro, old.workers)
-
-
 def explain_training_arguments(
     args: Any,
     *,
@@ -208,7 +190,7 @@ def _converted(
     """What the arguments say, the new batch size, and every change by the names of the arguments."""
     reading = read_arguments(args)
     old = global_batch_size(args, world_size)
-    new = _layout_at(old, BatchSize.of(to))
+    new = layout_at(old, BatchSize.of(to))
     plan = reading.plan(old, Length(dataset_size=dataset_size))
     changes = reading.changes(plan.convert(new, rule))
     left = left_as_they_are(vars(args).items(), reading.format, float(changes.kappa))

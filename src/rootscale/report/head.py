@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rootscale.compare.result import Table, clock_unit
+from rootscale.compare.result import Table, clock_unit, range_sentence
 from rootscale.format import listed, show, typeset
 from rootscale.lab.recommendation import recommend
 from rootscale.report import words
@@ -85,7 +85,7 @@ def _meaning(check: Table) -> Html:
     definition = typeset(comparison.definition).replace("Same", "[[same|Same]]", 1)
     return fill(
         text.replace("$definition", definition), clock=words.clock_name(check.base.trajectory),
-        ranges=typeset(words.range_sentence(check, comparison)),
+        ranges=typeset(range_sentence(check, comparison)),
     )  # fmt: skip
 
 

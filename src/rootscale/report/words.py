@@ -17,7 +17,6 @@ from rootscale.gap import Gap, Largest
 from rootscale.lab.settings import Measure
 from rootscale.noise import NO_GRADIENT, NOISE_SCALE, Dominance, scale_curve
 from rootscale.pairing import Array
-from rootscale.pairing import window as pairing_window
 from rootscale.tolerance import tolerance_text
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, LOSSES, Comparison
@@ -90,56 +89,6 @@ def decide(comparison: Comparison) -> str:
     if not lost and not lost_base:
         return "no number of seeds would decide, if the gap is what it seems: it lies on the tolerance"
     return f"{lost} of {runs} runs diverged, of the base {lost_base} of {runs_base}: too few to tell"
-
-
-def settles(arm: Result) -> str:
-    """Return from when on the gap stays within the tolerance, for a run that left it and came back; else nothing."""
-    comparison = arm.comparison
-    if comparison is None or comparison.verdict in (None, "same") or comparison.settled_after is None:
-        return ""
-    time = comparison.settled_after
-    if all(time <= gap.times[0] for gap in comparison.decisive):
-        return ""
-    return f"from {place(time, arm.trajectory)} on the gap stays within the tolerance"
-
-
-def parts(arm: Result) -> str:
-    """Return where a run parts from the base for the first time; nothing where it is not seen to."""
-    if arm.comparison is None or arm.verdict != "different":
-        return ""
-    places = {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}
-    known = [(at, name) for name, at in places.items() if at is not None]
-    if not known:  # the runs that diverged made the difference
-        return ""
-    at, name = min(known)
-    return f"the whole band of {name} leaves the tolerance for the first time at {place(at, arm.trajectory)}"
-
-
-def place(time: float, trajectory: Trajectory) -> str:
-    """Return where on the clock a time is."""
-    at = float(np.interp(time, trajectory.times, clock(trajectory)))
-    unit = clock_unit(trajectory)
-    return f"time {number(at)}" if unit is None else f"{number(at)} {unit}"
-
-
-def window(base: Result) -> str:
-    """Return over which part of the run the base's range is taken."""
-    trajectory = base.trajectory
-    at = clock(trajectory)[pairing_window(trajectory)]
-    unit = clock_unit(trajectory)
-    return (
-        f"from {number(at[0])} to {number(at[-1])} {unit}" if unit else f"from time {number(at[0])} to {number(at[-1])}"
-    )
-
-
-def range_sentence(check: Table, comparison: Comparison) -> str:
-    """Return which range the gaps are shares of: its values, and where the base has them."""
-    parts = [
-        f"{gap.name} {few_digits(gap.range)} ({few_digits(gap.span[1])} to {few_digits(gap.span[0])})"
-        for gap in comparison.decisive
-        if math.isfinite(gap.span[0])
-    ]
-    return f"Range of {check.base.label}, {window(check.base)}: {listed(parts)}." if parts else ""
 
 
 def diverged(arm: Result) -> str:
