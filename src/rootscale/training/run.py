@@ -130,6 +130,7 @@ class Run:
         self._averages = [ParameterAverage(one) for one in several(ema)]
         self.warnings: list[str] = []
         self._doubted: set[float] = set()
+        self._none_scripted = False
         self._detached = False
         size = self._resolved(self._tuned if batch_size is None else batch_size)
         scalings, foreign = self._checked(size), self._checked_rules()  # nothing has been touched until here
@@ -216,8 +217,9 @@ class Run:
                 scalings.append(one.scaling(kappa))
         if self._norms_follow:
             self._norms.at(self._rule, self._forward(size))
-        if "batchnorm" in self._rule.units and self._forward(size) != 1:
-            NormLayers(self._models, refuse_scripted=True)
+        if "batchnorm" in self._rule.units and self._forward(size) != 1 and not self._none_scripted:
+            NormLayers(self._models, refuse_scripted=True)  # walks the models: not before every step
+            self._none_scripted = True
         for average in self._averages:
             average.at(self._rule, kappa)
         return scalings
