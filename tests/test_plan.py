@@ -238,7 +238,10 @@ def test_at_equal_time_the_learning_rate_is_the_rules_multiple(case, batch_size)
         (lambda: Plan(SGD(0.1), 1, clip=0), "clip must be a finite number > 0, got 0"),
         (lambda: Plan(SGD(0.1), 1, intervals=[3]), r"intervals must map names to steps, got \[3\]"),
         (lambda: Plan(SGD(0.1), 1, intervals={"eval": -1}), "intervals.'eval'. must be a number above 0"),
-        (lambda: Plan(SGD(0.1), 1, noise_scale="much"), "noise_scale must be a finite number > 0, got 'much'"),
+        (
+            lambda: Plan(SGD(0.1), 1, noise_scale="much"),
+            "noise_scale must be a number above 0 such as 1024, got 'much'",
+        ),
         (lambda: Adam(True), "eta must be a finite number > 0, got True"),
         (lambda: Adam(math.nan), "eta must be a finite number > 0, got nan"),
         (lambda: Adam(10**400), "eta must be a finite number > 0, got 1000"),

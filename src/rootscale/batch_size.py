@@ -8,7 +8,7 @@ from typing import Any
 
 from rootscale.format import show
 from rootscale.messages import say
-from rootscale.schedule import Count, count
+from rootscale.sizes import Count, count, samples_of, show_samples
 from rootscale.units import Number
 
 __all__ = ["BatchSize"]
@@ -26,6 +26,8 @@ class BatchSize:
         accumulation: backward passes of one step.
         workers: that share a step.
 
+        sequence_length: tokens of a sample, where samples are sequences; sizes may then be given in tokens.
+
     Attributes:
         laid_out: whether accumulation or workers were given. ``256x1x1`` says that one forward has 256 samples; 256
             alone does not say how they are laid out.
@@ -34,6 +36,7 @@ class BatchSize:
     micro: Count
     accumulation: int = None  # type: ignore[assignment]  # 1, where it is not given
     workers: int = None  # type: ignore[assignment]
+    sequence_length: int | None = field(default=None, compare=False)
     laid_out: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,24 +49,52 @@ class BatchSize:
             value = getattr(self, name)
             if isinstance(value, Fraction) and (name != "micro" or not self.plain):
                 raise ValueError(say("whole", name=name, value=show(value)))
+        if self.sequence_length is not None:
+            length = count("sequence_length", self.sequence_length)
+            if not isinstance(length, int):
+                raise ValueError(say("whole", name="sequence_length", value=show(length)))
+            object.__setattr__(self, "sequence_length", length)
 
     @classmethod
-    def of(cls, value: BatchSize | Number | str) -> BatchSize:
-        """Return the batch size of a number, or of ``"micro x accumulation x workers"`` such as ``"32x4x8"``."""
+    def of(cls, value: BatchSize | Number | str, sequence_length: int | None = None) -> BatchSize:
+        """Return the batch size of a number, of ``"0.5M tokens"``, or of a layout such as ``"32x4x8"``.
+
+        A layout is ``micro x accumulation x workers``, in samples. `rootscale.sizes.samples_of` says what a text
+        without a unit counts.
+
+        >>> BatchSize.of("0.5M tokens", sequence_length=2000).total
+        250
+        """
         if isinstance(value, BatchSize):
-            return value
+            if sequence_length is None or value.sequence_length == sequence_length:
+                return value
+            if value.sequence_length is not None:
+                raise ValueError(
+                    say("two sequence lengths", length=show(value.sequence_length), value=show(sequence_length))
+                )
+            layout = {"accumulation": value.accumulation, "workers": value.workers} if value.laid_out else {}
+            return cls(value.micro, **layout, sequence_length=sequence_length)
         if isinstance(value, str):
             parts = value.lower().replace("×", "x").split("x")
             if len(parts) not in (1, 3):
                 raise ValueError(say("batch size", value=repr(value)))
-            return cls(*(part.strip() for part in parts))  # type: ignore[arg-type]
+            if len(parts) == 1:
+                return cls(samples_of("batch_size", value, sequence_length), sequence_length=sequence_length)
+            micro, accumulation, workers = (part.strip() for part in parts)
+            return cls(micro, accumulation, workers, sequence_length)  # type: ignore[arg-type]
         plain: Any = value
-        return cls(plain.item() if getattr(value, "shape", None) == () else plain)  # a number in a tensor, or of numpy
+        number = plain.item() if getattr(value, "shape", None) == () else plain  # a number in a tensor, or of numpy
+        return cls(number, sequence_length=sequence_length)
 
     @property
     def total(self) -> Count:
         """Samples per optimizer step; a fraction stands for a nominal batch size, as SVAG's."""
         return self.micro * self.accumulation * self.workers
+
+    @property
+    def tokens(self) -> Count | None:
+        """Tokens per optimizer step; None where the length of a sequence is not known."""
+        return None if self.sequence_length is None else self.total * self.sequence_length
 
     @property
     def forward(self) -> Count:
@@ -77,7 +108,7 @@ class BatchSize:
 
     def at(self, other: BatchSize | Number | str) -> BatchSize:
         """Return the layout for another total: where it divides, the accumulation follows and the rest stays."""
-        new = BatchSize.of(other)
+        new = BatchSize.of(other, self.sequence_length)
         if not self.laid_out or new.laid_out:
             return new
         accumulation = Fraction(new.total) / (self.micro * self.workers)
@@ -94,10 +125,11 @@ class BatchSize:
         return Fraction(new_size) / Fraction(old_size)
 
     def __str__(self) -> str:
+        total = show_samples(self.total, self.sequence_length)
         if self.plain:
-            return show(self.total)
+            return total
         return say(
-            "layout of batch", total=show(self.total), micro=self.micro, accumulation=self.accumulation,
+            "layout of batch", total=total, micro=self.micro, accumulation=self.accumulation,
             workers=self.workers,
         )  # fmt: skip
 

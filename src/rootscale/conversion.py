@@ -13,6 +13,7 @@ from rootscale.changes import Change, Changes
 from rootscale.format import show
 from rootscale.messages import say
 from rootscale.rules import Rule, get_rule
+from rootscale.sizes import show_samples
 from rootscale.units import Number
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ def _guards(plan: Plan, new: Plan, rule: Rule, kappa: Fraction) -> list[str]:
     size, old = new.batch_size, plan.batch_size
     if plan.noise_scale is not None and size.total > plan.noise_scale:
         largest = show(plan.noise_scale / float(old.total))
-        messages.append(say("noise scale", size=show(size.total), noise=show(plan.noise_scale), kappa=largest))
+        noise = show_samples(plan.noise_scale, plan.sequence_length)
+        messages.append(
+            say("noise scale", size=show_samples(size.total, plan.sequence_length), noise=noise, kappa=largest)
+        )
     if old.laid_out and not size.laid_out and size.total != old.total:
         messages.append(say("layout", size=show(size.total), micro=old.micro, workers=old.workers))
     total = new.total_steps
@@ -121,7 +125,8 @@ def _changes(plan: Plan, new: Plan, expected: Plan, rule: Rule, messages: list[s
     kappa = plan.kappa(new)
     title = say("title", before=plan.batch_size, after=new.batch_size, kappa=show(kappa))
     if new.samples is not None and _close(new.samples, plan.samples):
-        title += say("samples", samples=show(new.samples))
+        counted = {"samples": show(new.samples), "tokens": show(new.tokens)}
+        title += say("samples" if new.tokens is None else "tokens", **counted)
     return Changes(kappa, rule, tuple(rows), tuple(messages), title)
 
 

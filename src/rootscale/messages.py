@@ -20,6 +20,12 @@ _VALUES = {
     "count, smallest": "at least 1e-12",
     "batch size": "batch_size must be a number or MICROxACCUMULATIONxWORKERS such as 32x4x8, got {value}",
     "whole": "{name} must be a whole number, got {value}",
+    "no steps": "{name} must be a number of samples or tokens, got {value}",
+    "sequence length": "{name} must come with the length of a sequence where it counts tokens, got {value}: give "
+    "--sequence-length too (in Python sequence_length=2048)",
+    "samples or tokens": "{name} must say its unit, as it may count samples or tokens (sequences have {length}), got "
+    "{value}: write '{value} samples' or '{value} tokens'",
+    "two sequence lengths": "sequence_length must be that of the batch size, {length}, got {value}",
     "warm-up start": "an exponential warm-up needs warmup_start > 0 (the paper's is 1e-3), got 0",
     "milestones": "milestones must increase, got {milestones}",
     "lr": "{what} needs 'eta', the learning rate",
@@ -67,6 +73,8 @@ _CHANGES = {
     "layout of batch": "{total} ({micro} micro x {accumulation} accumulation x {workers} workers)",
     "title": "batch size {before} -> {after}, kappa = {kappa}",
     "samples": ", {samples} samples in both",
+    "tokens": ", {samples} samples = {tokens} tokens in both",
+    "and tokens": "{samples} = {tokens} tokens",
     "rule": "{title}, rule {rule}",
 }
 #: Every template by its name; what stands in braces is filled in.

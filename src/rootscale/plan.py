@@ -18,7 +18,8 @@ from rootscale.hparams import Optimizer, positive, quantity, validate
 from rootscale.messages import say
 from rootscale.optimizers import OPTIMIZERS
 from rootscale.rules import Rule, get_rule, svag_weights
-from rootscale.schedule import Count, Schedule, count
+from rootscale.schedule import Schedule
+from rootscale.sizes import Count, count, samples_of, steps_of
 from rootscale.units import Number
 
 __all__ = ["BatchSize", "Plan"]
@@ -33,8 +34,9 @@ class Plan:
 
     Args:
         optimizer: `Adam`, `AdamW`, `RMSprop` or `SGD`.
-        batch_size: samples per step; a number, ``"32x4x8"`` (micro x accumulation x workers) or a `BatchSize`.
-        steps: length of the run in optimizer steps; or give ``epochs`` and ``dataset_size``.
+        batch_size: samples per step; a number, ``"32x4x8"`` (micro x accumulation x workers), ``"0.5M tokens"`` or a
+            `BatchSize`.
+        steps: length of the run in optimizer steps, or ``"10B tokens"``; or give ``epochs`` and ``dataset_size``.
         epochs: length of the run in passes over the data.
         dataset_size: samples in the data.
         schedule: of the learning rate.
@@ -43,6 +45,8 @@ class Plan:
         clip: largest gradient norm.
         intervals: anything done every so many steps, by name: ``{"eval": 1000, "save": 5000}``.
         noise_scale: measured ``Tr Sigma / |grad f|^2`` in samples; beyond it the noise no longer dominates.
+        sequence_length: tokens of a sample, where samples are sequences; sizes and lengths may then be texts that count
+            tokens (`rootscale.sizes`).
 
     >>> from rootscale import AdamW, Plan, Schedule
     >>> plan = Plan(AdamW(eta=3e-4), batch_size=256, steps=100_000, schedule=Schedule("cosine", warmup=2_000))
@@ -64,6 +68,7 @@ class Plan:
     clip: float | None = quantity("clip", "clip norm", default=None)
     intervals: Mapping[str, Count] = quantity("steps", "every", default_factory=dict)
     noise_scale: float | None = None
+    sequence_length: int | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -74,11 +79,14 @@ class Plan:
             raise ValueError(f"optimizer must be one of {kinds}, got {self.optimizer!r}")
         if not isinstance(self.schedule, Schedule):
             raise ValueError(f"schedule must be a Schedule, got {self.schedule!r}")
-        put("batch_size", BatchSize.of(self.batch_size))
-        for name in ("steps", "epochs", "dataset_size"):
-            value = getattr(self, name)
-            if value is not None:
-                put(name, count(name, value))
+        put("batch_size", BatchSize.of(self.batch_size, self.sequence_length))
+        put("sequence_length", self.batch_size.sequence_length)
+        if self.steps is not None:
+            put("steps", self.steps_of("steps", self.steps))
+        if self.epochs is not None:
+            put("epochs", count("epochs", self.epochs))
+        if self.dataset_size is not None:
+            put("dataset_size", samples_of("dataset_size", self.dataset_size, self.sequence_length))
         if self.steps is not None and self.epochs is not None:
             raise ValueError(say("steps or epochs"))
         if self.epochs is not None and self.dataset_size is None:
@@ -86,9 +94,12 @@ class Plan:
         validate(self)
         if not isinstance(self.intervals, Mapping):
             raise ValueError(f"intervals must map names to steps, got {self.intervals!r}")
-        put("intervals", {str(k): count(f"intervals[{k!r}]", v) for k, v in self.intervals.items()})
+        put("intervals", {str(k): self.steps_of(f"intervals[{k!r}]", v) for k, v in self.intervals.items()})
         if self.noise_scale is not None:
-            put("noise_scale", positive("noise_scale", self.noise_scale))
+            scale = self.noise_scale
+            if isinstance(scale, str):
+                scale = float(samples_of("noise_scale", scale, self.sequence_length))
+            put("noise_scale", positive("noise_scale", scale))
         self._check_schedule()
 
     def _check_schedule(self) -> None:
@@ -118,6 +129,17 @@ class Plan:
         """Length of the run in samples, exactly."""
         steps = self.total_steps
         return None if steps is None else count("samples", steps * Fraction(self.batch_size.total))
+
+    @property
+    def tokens(self) -> Count | None:
+        """Length of the run in tokens, exactly; None without a length or the length of a sequence."""
+        if self.samples is None or self.sequence_length is None:
+            return None
+        return self.samples * self.sequence_length
+
+    def steps_of(self, name: str, length: Any, zero: bool = False) -> Count:
+        """Return a length that may count samples or tokens, such as ``"100M tokens"``, in steps of this plan."""
+        return steps_of(name, length, self.batch_size.total, self.sequence_length, zero)
 
     def learning_rate(self, step: float) -> float:
         """Return the learning rate at a step, which may be fractional."""
@@ -223,10 +245,11 @@ class Plan:
             raise ValueError(f"optimizer name must be one of {', '.join(OPTIMIZERS)}, got {name!r}")
         schedule = dict(_mapping("schedule", data.pop("schedule", {})))
         known = [f.name for f in fields(cls)]
+        size = BatchSize.of(batch_size, data.get("sequence_length"))
         return cls(
             _make(OPTIMIZERS[name], optimizer, f"optimizer {name}"),
-            batch_size,
-            schedule=_make(Schedule, schedule, "schedule"),
+            size,
+            schedule=_make(Schedule, _in_steps(schedule, size), "schedule"),
             **_known(data, known, "plan"),
         )
 
@@ -261,6 +284,20 @@ def _make(cls: type[Any], values: dict[str, Any], what: str) -> Any:
     if "eta" in known and "eta" not in values:
         raise ValueError(say("lr", what=what))
     return cls(**values)
+
+
+def _in_steps(schedule: dict[str, Any], size: BatchSize) -> dict[str, Any]:
+    """Return a schedule with its lengths in steps, where they are texts that count samples or tokens."""
+
+    def steps(name: str, value: Any) -> Any:
+        return steps_of(name, value, size.total, size.sequence_length, zero=True) if isinstance(value, str) else value
+
+    lengths = {f.name for f in fields(Schedule) if f.metadata.get("unit") in ("steps", "warmup", "schedule")}
+    return {
+        name: [steps(name, item) for item in value] if isinstance(value, list) and name in lengths
+        else steps(name, value) if name in lengths else value
+        for name, value in schedule.items()
+    }  # fmt: skip
 
 
 def _jsonable(value: Any) -> Any:

@@ -3,45 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any
 
 from rootscale.format import show
 from rootscale.hparams import nonnegative, part, positive, quantity, share, validate
 from rootscale.messages import say
-
-#: A number of steps; a fraction after a change of batch size that does not divide it.
-Count = int | Fraction
-
-_LARGEST = 2**53  # beyond it a float no longer tells one step from the next
-_SMALLEST = Fraction(1, 10**12)
-_TEXT = re.compile(r"\d{1,4000}(/\d{1,4000}|\.\d{1,40})?")  # no exponents: "1e999999999" would take forever
-
-
-def count(name: str, value: Any, zero: bool = False) -> Count:
-    """Return ``value`` as an exact number of steps or samples, above 0 (or 0 too); ``"512/3"`` is a number.
-
-    Raises:
-        ValueError: it is no such number; the message says what was expected and what came.
-    """
-    try:
-        if isinstance(value, bool) or (isinstance(value, str) and not _TEXT.fullmatch(value)):
-            raise TypeError
-        exact = Fraction(value)
-    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-        exact = Fraction(-1)
-    if not (_SMALLEST <= exact <= _LARGEST or (exact == 0 and zero)):
-        expected = say("count or 0" if zero else "count")
-        if exact > _LARGEST:
-            expected = say("count, largest", largest=show(_LARGEST))
-        elif 0 < exact < _SMALLEST:
-            expected = say("count, smallest")
-        raise ValueError(say("value", name=name, expected=expected, value=repr(value)))
-    return exact.numerator if exact.denominator == 1 else exact
+from rootscale.sizes import Count, count
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rootscale.hparams import Optimizer
 from rootscale.messages import say
 from rootscale.optimizers import FAMILIES
 from rootscale.plan import Plan
-from rootscale.schedule import Count
+from rootscale.sizes import Count
 from rootscale.units import Number
 
 __all__ = ["SHAPE_CODE", "TEMPLATES", "torch_code"]

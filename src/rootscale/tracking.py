@@ -15,10 +15,12 @@ from rootscale.format import show
 from rootscale.noise import Noise
 from rootscale.verdict import Comparison
 
-__all__ = ["SAMPLES", "Tracked", "above_noise", "numbers", "step_values"]
+__all__ = ["SAMPLES", "TOKENS", "Tracked", "above_noise", "numbers", "step_values"]
 
 #: The name under which samples seen are logged, for trackers that count steps in a way of their own.
 SAMPLES = "samples_seen"
+#: The same for tokens, where the length of a sequence is known.
+TOKENS = "tokens_seen"
 _VERDICTS = {"same": 1.0, "undecided": 0.0, "different": -1.0}
 
 
@@ -40,6 +42,10 @@ class Running(Protocol):
     def samples(self) -> float:
         """The samples seen."""
 
+    @property
+    def tokens(self) -> float | None:
+        """The tokens seen, where the length of a sequence is known."""
+
     def values(self) -> dict[str, float]:
         """Return what a step really uses."""
 
@@ -48,11 +54,11 @@ def numbers(*found: Tracked | Running | Noise | Comparison | Mapping[str, float]
     """Return what was found as one flat dictionary of numbers, for loggers; what is not finite is left out.
 
     Args:
-        found: a `Run` (``samples_seen``, ``rootscale/kappa``, and what a step really uses as ``rootscale/lr``; the
-            learning rate in the optimizer's groups and of ``get_last_lr()``, which trackers log by themselves, is the
-            script's), `Changes` (each new value as ``rootscale/...``), `Noise` (``noise_scale`` with its interval), a
-            `Comparison` (``verdict`` as 1 for the same, -1 for different, 0 for undecided, and the largest gap of each
-            test function), or numbers by name.
+        found: a `Run` (``samples_seen``, ``tokens_seen`` where it knows them, ``rootscale/kappa``, and what a step
+            really uses as ``rootscale/lr``; the learning rate in the optimizer's groups and of ``get_last_lr()``, which
+            trackers log by themselves, is the script's), `Changes` (each new value as ``rootscale/...``), `Noise`
+            (``noise_scale`` with its interval), a `Comparison` (``verdict`` as 1 for the same, -1 for different, 0 for
+            undecided, and the largest gap of each test function), or numbers by name.
 
     >>> from rootscale import Adam, Plan
     >>> changes = Plan(Adam(1e-3, beta1=0.98), batch_size=16, steps=1000).convert(64).changes
@@ -71,7 +77,8 @@ def numbers(*found: Tracked | Running | Noise | Comparison | Mapping[str, float]
         elif hasattr(one, "flat"):
             held |= one.flat()
         else:
-            held |= {SAMPLES: one.samples, "rootscale/kappa": one.kappa, **step_values(one.values())}
+            tokens = {} if one.tokens is None else {TOKENS: one.tokens}
+            held |= {SAMPLES: one.samples, **tokens, "rootscale/kappa": one.kappa, **step_values(one.values())}
     return {name: float(value) for name, value in held.items() if math.isfinite(value)}
 
 
@@ -90,14 +97,20 @@ def _judged(comparison: Comparison) -> dict[str, float]:
     return {**verdict, **gaps}
 
 
-def above_noise(noise: Noise, batch_size: float) -> str:
+def above_noise(noise: Noise, batch_size: float, sequence_length: int | None = None) -> str:
     """Return what to say where a batch exceeds the measured noise scale, its whole interval; empty where it does not.
 
     Beyond the noise scale the gradient dominates, and the rule no longer keeps the dynamics.
+
+    Args:
+        noise: as measured, in samples.
+        batch_size: in samples.
+        sequence_length: tokens of a sample, to say both in tokens too.
     """
     if batch_size <= noise.scale.high:
         return ""
+    tokens = "" if sequence_length is None else f" ({show(batch_size * sequence_length)} tokens)"
     return (
-        f"the batch of {show(batch_size)} samples exceeds the measured noise scale, {noise.scale} samples (95 % "
-        "interval): from here on larger batches need more samples for the same loss, and the rule does not hold"
+        f"the batch of {show(batch_size)} samples{tokens} exceeds the measured noise scale, {noise.scale} samples "
+        "(95 % interval): from here on larger batches need more samples for the same loss, and the rule does not hold"
     )

@@ -1,4 +1,7 @@
-"""The options that make up a plan: those of `rootscale scale`, which `--values` of `rootscale check` takes too."""
+"""The options that make up a plan: those of `rootscale scale`, which `--values` of `rootscale check` takes too.
+
+Sizes and lengths are texts that `rootscale.sizes` reads: ``0.5M``, ``2**19``, ``10B tokens``.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,12 @@ from typing import Any
 from rootscale.optimizers import OPTIMIZERS
 from rootscale.plan import Plan
 from rootscale.schedule import SHAPES, WARMUPS
+from rootscale.sizes import read_amount, read_size
 
 __all__ = ["add_plan", "plan_of_options", "plan_of_values"]
 
+#: Lengths of the run in other units than steps; each fills in the steps.
+_LENGTHS = ("samples", "tokens")
 #: The options that make up a plan: flag, the key of `Plan.to_dict` it fills (a dot leads into a part), how it is read.
 _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--optimizer", "optimizer.name", dict(choices=list(OPTIMIZERS), help="the optimizer")),
@@ -28,18 +34,25 @@ _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "optimizer.weight_decay",
         dict(type=float, metavar="LAMBDA", help="decoupled (AdamW, Muon, Lion ...) or an L2 term (Adam, SGD ...)"),
     ),
-    ("--batch-size", "batch_size", dict(metavar="B", help="a number, or MICROxACCUMULATIONxWORKERS such as 32x4x8")),
-    ("--steps", "steps", dict(type=float, help="length of the run")),
+    (
+        "--batch-size",
+        "batch_size",
+        dict(metavar="B", help="a number, 0.5M or 2**19 tokens, or MICROxACCUMULATIONxWORKERS such as 32x4x8"),
+    ),
+    ("--sequence-length", "sequence_length", dict(metavar="TOKENS", help="of a sample; sizes may then count tokens")),
+    ("--steps", "steps", dict(help="length of the run")),
+    ("--tokens", "tokens", dict(help="length of the run, such as 10B; needs --sequence-length")),
+    ("--samples", "samples", dict(help="length of the run, such as 5M")),
     ("--epochs", "epochs", dict(type=float, help="length of the run, with --dataset-size")),
-    ("--dataset-size", "dataset_size", dict(type=int, metavar="N", help="samples in the data")),
+    ("--dataset-size", "dataset_size", dict(metavar="N", help="samples in the data")),
     ("--schedule", "schedule.name", dict(choices=list(SHAPES), help="of the learning rate; default: constant")),
-    ("--warmup-steps", "schedule.warmup", dict(type=float, metavar="STEPS", help="length of the warm-up")),
+    ("--warmup-steps", "schedule.warmup", dict(metavar="STEPS", help="length of the warm-up; or '100M tokens'")),
     ("--warmup-shape", "schedule.warmup_shape", dict(choices=list(WARMUPS), help="default: linear")),
     ("--warmup-start", "schedule.warmup_start", dict(type=float, metavar="SHARE", help="of the peak, at step 0")),
     ("--min-lr", "schedule.min_eta", dict(type=float, metavar="ETA", help="lowest learning rate")),
-    ("--milestones", "schedule.milestones", dict(type=float, nargs="+", metavar="STEP", help="of multistep")),
-    ("--decay-every", "schedule.every", dict(type=float, metavar="STEPS", help="of step and exponential")),
-    ("--decay-steps", "schedule.decay", dict(type=float, metavar="STEPS", help="of warmup-stable-decay")),
+    ("--milestones", "schedule.milestones", dict(nargs="+", metavar="STEP", help="of multistep")),
+    ("--decay-every", "schedule.every", dict(metavar="STEPS", help="of step and exponential")),
+    ("--decay-steps", "schedule.decay", dict(metavar="STEPS", help="of warmup-stable-decay")),
     ("--gamma", "schedule.gamma", dict(type=float, help="factor of step, multistep and exponential")),
     ("--power", "schedule.power", dict(type=float, help="of polynomial")),
     ("--ema", "ema", dict(type=float, metavar="DECAY", help="decay of a parameter average")),
@@ -50,7 +63,7 @@ _PLAN_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     ("--clip", "clip", dict(type=float, metavar="NORM", help="largest gradient norm")),
     ("--every", "intervals", dict(nargs="+", metavar="NAME=STEPS", help="intervals such as eval=1000 save=5000")),
-    ("--noise-scale", "noise_scale", dict(type=float, metavar="SAMPLES", help="measured Tr Sigma / |grad|^2")),
+    ("--noise-scale", "noise_scale", dict(metavar="SAMPLES", help="measured Tr Sigma / |grad|^2")),
 )
 
 
@@ -120,7 +133,11 @@ def plan_of_options(args: argparse.Namespace) -> Plan:
         *path, last = key.split(".")
         for part in path:
             target = target.setdefault(part, {})
-        if last == "betas":
+        if key in _LENGTHS:
+            _set_length(data, args, key, value)
+        elif key == "sequence_length":
+            data[key] = _whole(value)
+        elif last == "betas":
             target["beta1"], target["beta2"] = value
         else:
             target[last] = value
@@ -134,6 +151,25 @@ def plan_of_options(args: argparse.Namespace) -> Plan:
         return Plan.from_dict(data)
     except ValueError as error:
         raise ValueError(_with_option(str(error))) from None
+
+
+def _set_length(data: dict[str, Any], args: argparse.Namespace, unit: str, value: str) -> None:
+    """Write a length in samples or tokens as that of the plan, which replaces the one of a plan file."""
+    for other in ("steps", "epochs", *_LENGTHS):
+        if other != unit and getattr(args, other) is not None:
+            raise ValueError(f"give one length of the run, --{other} or --{unit}, not both")
+    data.pop("epochs", None)
+    amount = read_amount(value)
+    if amount.unit not in ("", unit):
+        raise ValueError(f"--{unit} must be a number of {unit} such as 10B, got {value!r}")
+    data["steps"] = value if amount.unit else f"{value} {unit}"
+
+
+def _whole(text: str) -> int:
+    size = read_size(text)
+    if size is None:
+        raise ValueError(f"--sequence-length must be a whole number of tokens such as 2048, got {text!r}")
+    return size
 
 
 def _by_label(optimizer: dict[str, Any]) -> None:
@@ -160,12 +196,10 @@ def _with_option(message: str) -> str:
     return f"{flags[name]} {rest}" if name in flags and rest.startswith("must ") else message
 
 
-def _intervals(words: Sequence[str]) -> dict[str, float]:
+def _intervals(words: Sequence[str]) -> dict[str, str]:
     intervals = {}
     for word in words:
-        name, _, steps = word.partition("=")
-        try:
-            intervals[name] = float(steps)
-        except ValueError:
-            raise ValueError(f"--every takes NAME=STEPS such as eval=1000, got {word!r}") from None
+        name, _, intervals[name] = word.partition("=")
+        if not intervals[name]:
+            raise ValueError(f"--every takes NAME=STEPS such as eval=1000, got {word!r}")
     return intervals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,16 +10,13 @@ from types import MappingProxyType
 from rootscale.batch_size import BatchSize
 from rootscale.configs.rows import Batch, Source
 from rootscale.format import show
+from rootscale.sizes import LARGEST, read_size
 from rootscale.units import Number
 
-__all__ = ["AUTO", "BatchChange", "read_batch_size", "read_size", "write_batch_size"]
+__all__ = ["AUTO", "BatchChange", "read_batch_size", "write_batch_size"]
 
 #: What a configuration may have in the place of a number that is filled in elsewhere.
 AUTO = "auto"
-#: Larger numbers of samples or steps are mistakes.
-LARGEST = 10**15
-_FACTOR = re.compile(r"(?P<base>\d+(?:\.\d+)?)(?P<unit>[kmbt]?)(?:\^(?P<power>\d{1,2}))?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 @dataclass(frozen=True)
@@ -36,23 +32,6 @@ class BatchChange:
     size: BatchSize
     values: Mapping[str, int]
     warnings: tuple[str, ...] = ()
-
-
-def read_size(text: str) -> int | None:
-    """Return the number of samples or tokens that a text says, such as ``0.5M`` or ``2**19``; None if it is none.
-
-    The letters are powers of 1000.
-
-    >>> [read_size(text) for text in ("0.5M", "2**19", "512 * 1024", "4_096", "2**x")]
-    [500000, 524288, 524288, 4096, None]
-    """
-    size = Fraction(1)
-    for factor in text.replace("_", "").replace(" ", "").replace("**", "^").split("*"):
-        m = _FACTOR.fullmatch(factor)
-        if m is None:
-            return None
-        size *= (Fraction(m["base"]) * _UNITS[m["unit"].lower()]) ** int(m["power"] or 1)
-    return int(size) if size.denominator == 1 and 0 < size <= LARGEST else None
 
 
 def _count(source: Source, path: str, defaults: Mapping[str, int] = MappingProxyType({})) -> int | None:
@@ -72,7 +51,7 @@ def _count(source: Source, path: str, defaults: Mapping[str, int] = MappingProxy
 
 def _given(option: str, value: BatchSize | Number | str) -> BatchSize:
     try:
-        size = BatchSize.of((read_size(value) or value) if isinstance(value, str) else value)
+        size = BatchSize.of(value)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
     if not isinstance(size.total, int):

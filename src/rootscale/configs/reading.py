@@ -10,7 +10,7 @@ from typing import Any
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
-from rootscale.configs.batch import AUTO, LARGEST
+from rootscale.configs.batch import AUTO
 from rootscale.configs.rows import PLAN_UNITS, Field, Format, OptimizerRow, ScheduleRow, Source, unit_of
 from rootscale.conversion import Conversion
 from rootscale.format import show
@@ -18,6 +18,7 @@ from rootscale.hparams import DOMAINS, Optimizer
 from rootscale.optimizers import FAMILIES
 from rootscale.plan import Plan
 from rootscale.rules import Rule
+from rootscale.sizes import LARGEST
 from rootscale.units import KEPT, Number
 
 __all__ = ["Length", "Reading", "read_configuration"]

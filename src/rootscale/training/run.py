@@ -72,7 +72,7 @@ class Run:
         optimizer: of torch or of a library, one that has a row in `rootscale.optimizers`; several as a list, a
             dictionary or a container with ``optimizers``. Groups may be of several families.
         tuned_at: the batch size that the script's numbers belong to, in samples of one optimizer step over all
-            micro-batches and workers; or a layout, ``"32x4x8"``.
+            micro-batches and workers; or a layout, ``"32x4x8"``; or ``"0.5M tokens"``.
         batch_size: that of now; None is ``tuned_at``.
         scheduler: the learning-rate scheduler that drives the optimizer, or several.
         model: whose BatchNorm layers are to follow; one or several.
@@ -83,6 +83,7 @@ class Run:
         loss: whether the loss is a ``"mean"`` over the batch, as usual, or a ``"sum"``.
         interval: how often the schedulers are stepped: with every optimizer ``"step"``, once an ``"epoch"``; None is
             found from their calls.
+        sequence_length: tokens of a sample; batch sizes may then be texts that count tokens.
 
     Raises:
         TypeError: an object of a kind that cannot follow; the message names those that can.
@@ -105,10 +106,11 @@ class Run:
         rule: Rules = None,
         loss: Literal["mean", "sum"] = "mean",
         interval: Interval | None = None,
+        sequence_length: int | None = None,
     ) -> None:
         if loss not in ("mean", "sum"):
             raise ValueError(f"loss must be 'mean' or 'sum' (over the batch), got {loss!r}")
-        self._tuned = _size("tuned_at", tuned_at)
+        self._tuned = _size("tuned_at", tuned_at, sequence_length)
         self._size = self._tuned
         self._given = {"scheduler": scheduler is not None, "model": model is not None, "ema": ema is not None}
         self._settings: dict[str, Any] = {"rule": rule, "loss": loss, "interval": check_interval(interval)}
@@ -198,7 +200,7 @@ class Run:
         return float(self._tuned.forward_kappa(size))
 
     def _resolved(self, batch_size: Size) -> BatchSize:
-        size = _size("batch_size", batch_size)
+        size = _size("batch_size", batch_size, self._tuned.sequence_length)
         if self._norms_follow:
             check_layouts(self._tuned, size)
         return size
@@ -279,6 +281,11 @@ class Run:
     def samples(self) -> float:
         """The samples seen by these steps."""
         return self.clock * float(self._tuned.total)
+
+    @property
+    def tokens(self) -> float | None:
+        """The tokens seen by these steps; None where the length of a sequence is not known."""
+        return None if self._tuned.sequence_length is None else self.samples * self._tuned.sequence_length
 
     def steps(self, count: float) -> int:
         """Return how many steps of now cover so many steps of ``tuned_at``: a length, a warm-up, an interval.
@@ -489,9 +496,9 @@ def check_layouts(before: BatchSize, after: BatchSize) -> None:
         )
 
 
-def _size(name: str, given: Size) -> BatchSize:
+def _size(name: str, given: Size, sequence_length: int | None) -> BatchSize:
     try:
-        return BatchSize.of(given)
+        return BatchSize.of(given, sequence_length)
     except ValueError as error:
         raise ValueError(str(error).replace("batch_size", name)) from None
 
