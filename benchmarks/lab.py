@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -23,11 +25,16 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from rootscale.lab import Setup, Task
+from rootscale.lab.data import patterns
 from rootscale.lab.learner import Learner, make_learner
 from rootscale.lab.learner_graph import GraphLearner
 from rootscale.lab.stream import Stream
-from rootscale.paper.data import patterns
-from rootscale.paper.tasks import cifar10, digits
+from rootscale.lab.tasks import digits, image_task
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+
+from nets import NETS
+from recipes import paper_plan
 
 #: Steps between two looks at the clock, for which a GPU has to be waited for.
 BLOCK = 20
@@ -119,7 +126,8 @@ def throughput(
     images = patterns(50_000, 100, 10, 32, 60.0, 0)
     table = Table("model", "batch size", "how", "images/s", "ratio", title=torch.cuda.get_device_name())
     for model in models:
-        task = cifar10(model=model, images=images)
+        plan = paper_plan(samples=len(images.train))
+        task = image_task(model, images, plan, partial(NETS[model], momentum=0.1))
         for batch in batches:
             learners: dict[str, Callable[[Task], Learner]] = {
                 "data on the GPU, eager, bf16": lambda task: make_learner(task, [0], setup),

@@ -33,9 +33,8 @@ from rootscale.gap import gaps
 from rootscale.lab import Here, Measure, Settings, Task, Variant, sweep
 from rootscale.lab.provenance import environment
 from rootscale.lab.settings import grid
+from rootscale.lab.tasks import digits, mlp
 from rootscale.optimizers import FAMILIES
-from rootscale.paper.models import mlp
-from rootscale.paper.tasks import digits
 
 BITS = {"8 bits": "AdamW8bit", "32 bits": "AdamW32bit"}
 KAPPAS, SWITCH, SAMPLES = (4, 16), 12_000, 36_000

@@ -34,7 +34,7 @@ from rootscale.files import whole, write_json
 from rootscale.format import plus_minus
 from rootscale.lab import Forked, Here, Settings, Setup, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
-from rootscale.paper.tasks import digits
+from rootscale.lab.tasks import digits
 from rootscale.stats import binomial_limit
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import LOSSES, compare

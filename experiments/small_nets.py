@@ -10,8 +10,7 @@ from functools import partial
 from rootscale import Adam, BatchSize, Plan
 from rootscale.lab import Arm, Measure, Settings, Task, Variant, grid
 from rootscale.lab.task import Tensors
-from rootscale.paper.models import convnet
-from rootscale.paper.tasks import accuracy, cross_entropy, digits
+from rootscale.lab.tasks import accuracy, convnet, cross_entropy, digits
 
 __all__ = ["KEEPS", "NETS", "Net", "base_and_null"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rootscale.files import load_file
-from rootscale.paper.tasks import digits
+from rootscale.lab.tasks import digits
 
 study = load_file(Path(__file__).parents[1] / "experiments" / "stability.py", "experiment_stability")
 

@@ -19,6 +19,7 @@ from typing import Any
 
 __all__ = [
     "LOADED",
+    "cache_folder",
     "command_line",
     "load_file",
     "locked",
@@ -34,6 +35,15 @@ __all__ = [
 LOADED = "__loaded_from_file__"
 #: Options that say where files lie, or when to stop: they decide nothing about a result.
 PLACES = ("--data", "--minutes", "--out", "--pages", "--pretrained", "--report", "--runs", "--text")
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again: ``ROOTSCALE_CACHE``, or ``rootscale`` in the user's cache folder.
+
+    Data folders are only read.
+    """
+    own = os.environ.get("ROOTSCALE_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rootscale"
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from rootscale.lab import (
     sweep,
 )
 from rootscale.lab.forking import can_fork
-from rootscale.paper.tasks import digits
+from rootscale.lab.tasks import digits
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 HERE = Here()
@@ -453,7 +453,7 @@ def test_a_share_of_the_run_is_a_switch(task_file, tmp_path, capsys):
 
 
 def test_ready_made_tasks_have_short_names():
-    assert load_task("rootscale.paper.tasks:digits").name == "digits"
+    assert load_task("rootscale.lab.tasks:digits").name == "digits"
 
 
 @pytest.mark.parametrize("name", ["..", "../outside", "/tmp/outside", "a/../../b", ".hidden", "...", ""])

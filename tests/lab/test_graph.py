@@ -8,9 +8,9 @@ import torch
 
 from rootscale import Adam, Plan, RMSprop, Schedule
 from rootscale.lab import Measure, Settings, Setup, Trial, Variant
+from rootscale.lab.data import patterns
 from rootscale.lab.learner_graph import GraphLearner, SideBySide
-from rootscale.paper.data import patterns
-from rootscale.paper.tasks import generated
+from rootscale.lab.tasks import generated
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -9,8 +9,8 @@ import torch
 from rootscale.lab import Settings, Variant
 from rootscale.lab.group import joined, rows_of
 from rootscale.lab.spent import SETTLING_STEPS, Spent
+from rootscale.lab.tasks import digits
 from rootscale.lab.trial import Trial
-from rootscale.paper.tasks import digits
 
 CPU = torch.device("cpu")
 

@@ -35,7 +35,7 @@ def test_a_task_is_found_in_a_file_and_a_function_is_called(file):
             "{file}/mine.py:fm",
             "mine.py has no 'fm'; its tasks are task, easy: give one of these, or your own as FILE.py",
         ),
-        ("rootscale.paper.tasks:fm", "has no 'fm'; its tasks are digits, mnist, "),
+        ("rootscale.lab.tasks:fm", "has no 'fm'; its tasks are digits, mnist, "),
         ("{file}/empty.py:fm", "has no 'fm', and no task at all: make one there, as task = rootscale.lab.Task"),
         ("{file}/mine.py:other", "other must be a rootscale.lab.Task or a function that makes one, got int"),
         ("{file}/none.py:task", "there is no file .*none.py"),

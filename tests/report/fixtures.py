@@ -111,7 +111,7 @@ def make_check(warm=True, seeds=16):
         arms.append(Result(label, kind, plan, changes, other, comparison(base, other), guards, causes))
     before = trajectory(np.linspace(0, SWITCH, 13), range(seeds), rng) if warm else None
     made = {
-        "command": "rootscale check rootscale.paper.tasks:digits --to 16 64 --ells 2 --switch-at 12000 --seeds 16",
+        "command": "rootscale check rootscale.lab.tasks:digits --to 16 64 --ells 2 --switch-at 12000 --seeds 16",
         "versions": {"rootscale": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6", "python": "3.11.2"},
         "hardware": "2 x 2.1 GHz CPU",
         "seconds": 83.4,

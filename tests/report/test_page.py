@@ -240,7 +240,7 @@ def test_plans_are_shown_with_reasons_and_the_way_it_was_made(plain):
     assert "lr0.00050.001x * kappa^(1/2)theoremkeeps sigma0" in plain.text
     assert "rule linear, κ = 16" in plain.text
     for part in (
-        "rootscale check rootscale.paper.tasks:digits",
+        "rootscale check rootscale.lab.tasks:digits",
         "torch 2.13.0",
         "83.4 s (1 min 23 s)",
         "0–15",

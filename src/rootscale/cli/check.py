@@ -11,7 +11,7 @@ from rootscale.cli.options import add_rule, add_tolerance, duration, seeds
 __all__ = ["TASKS", "add_parsers"]
 
 #: Tasks that have a name on the command line.
-TASKS = ("digits", "mnist", "cifar10")
+TASKS = ("digits", "mnist")
 #: Trackers that runs can be logged to: the keys of `rootscale.integrations.trackers.TRACKERS`.
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 

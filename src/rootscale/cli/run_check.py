@@ -45,8 +45,8 @@ from rootscale.lab.rounds import FIRST, Rounds
 from rootscale.lab.settings import SHARE, Settings
 from rootscale.lab.study import need_seeds
 from rootscale.lab.task import as_task, load_named
+from rootscale.lab.tasks import digits
 from rootscale.noise import advise, noise_at_start
-from rootscale.paper.tasks import digits
 from rootscale.plan import Plan
 from rootscale.rules import rule_text
 
@@ -141,7 +141,7 @@ def subject_of(args: argparse.Namespace) -> Task | Loop:
         return loop_of_command(args)
     if ":" not in text and text not in TASKS:
         raise ValueError(f"TASK must be file.py:name, module:name, or one of {', '.join(TASKS)}; got {text!r}")
-    where = text if ":" in text else f"rootscale.paper.tasks:{text}"
+    where = text if ":" in text else f"rootscale.lab.tasks:{text}"
     found = load_named(where)
     if is_train_function(found):
         refuse_unused(args, args.words, "loop")

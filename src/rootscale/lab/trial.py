@@ -54,7 +54,7 @@ class _Stage(NamedTuple):
 class Trial:
     """A run under way.
 
-    >>> from rootscale.paper.tasks import digits
+    >>> from rootscale.lab.tasks import digits
     >>> task = digits()
     >>> run = Trial(task, Variant(kappa=4), [0, 1], Settings(grid=(0, 320, 640)))
     >>> trajectory = run.finish()
