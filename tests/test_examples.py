@@ -93,5 +93,8 @@ def test_a_dpo_run_of_trl_goes_on_at_another_batch_size():
     pytest.importorskip("trl")
     pytest.importorskip("datasets")
     printed = started("examples/trl_dpo.py")
-    assert re.search(r"ref_model_sync_steps +8 +2 +theorem", printed)
+    (last,) = [line for line in printed.splitlines() if "'rootscale/kappa': '4'" in line]
+    assert "'samples_seen': '64'" in last
+    assert "'learning_rate': '0.00025'" in last  # the script's, and beside it that of a step
+    assert "'rootscale/group_0/lr': '0.0005'" in last
     assert "reference model every 2 steps, 4 steps in all" in printed
