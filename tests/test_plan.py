@@ -147,7 +147,7 @@ def test_outside_its_range_the_rule_warns_with_the_number_that_would_work(plan, 
         plan.at(*to) if isinstance(to, tuple) else plan.at(to)
 
 
-@pytest.mark.parametrize("rule", ["linear", "linear-eta", "sqrt-eta-eps-beta1-beta2", "none", "invariant"])
+@pytest.mark.parametrize("rule", ["linear", "linear-eta", "sqrt-eta", "none", "invariant"])
 def test_a_rule_that_does_not_keep_adams_dynamics_warns(rule):
     with pytest.warns(ScalingWarning, match="'sqrt'"):
         FULL.at(512, rule=rule)

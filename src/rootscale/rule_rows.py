@@ -61,7 +61,6 @@ _LINEAR_ETA = replace(UNITS["sgd_eta"], key="eta")
 _LINEAR_MIN = _row("min_eta", power(1), "derived", "follows the learning rate", "it is a learning rate")
 _MICRO = "arXiv 2402.18824; micro-batch second moment"
 _AS_BETA1 = "as Adam's beta1, for comparison: Adam's rule does not keep what normalises momentum itself"
-_ABLATION = f"{PAPER}, ablations"
 
 
 def _normalized(key: str, a: Fraction, summary: str) -> RuleRow:
@@ -145,25 +144,6 @@ def _in_samples(key: str, rate: Fraction, who: str) -> RuleRow:
     )
 
 
-def _sqrt_ablation(*also: str) -> RuleRow:
-    return RuleRow(
-        "-".join(("sqrt-eta", *also)),
-        f"ablation of the paper: the square root rule for {', '.join(('eta', *also))} only",
-        _rows("eta", "min_eta", *_CLOCK, *also),
-        adaptive=True,
-    )
-
-
-def _linear_ablation(*also: str) -> RuleRow:
-    eta = _row("eta", power(1), "heuristic", _ABLATION, "scaled linearly, for comparison")
-    return RuleRow(
-        "-".join(("linear-eta", *also)),
-        f"ablation of the paper: {', '.join(('eta', *also))} scaled linearly, the rest kept",
-        _rows(eta, _LINEAR_MIN, *_CLOCK, *also),
-        adaptive=True,
-    )
-
-
 def all_rows() -> Iterator[RuleRow]:
     yield RuleRow(
         "sqrt",
@@ -203,15 +183,23 @@ def all_rows() -> Iterator[RuleRow]:
         ),
         adaptive=True,
     )
-    yield _sqrt_ablation()
-    yield _sqrt_ablation("eps")
-    yield _sqrt_ablation("eps", "beta1")
-    yield _sqrt_ablation("eps", "beta2")
-    yield _sqrt_ablation("eps", "beta1", "beta2")
-    yield _linear_ablation()
-    yield _linear_ablation("beta1")
-    yield _linear_ablation("beta2")
-    yield _linear_ablation("beta1", "beta2")
+    # What most people do. Other subsets of a rule are written as the rule without rows: "sqrt without beta2, v".
+    yield RuleRow(
+        "sqrt-eta",
+        "the learning rate alone by the square root, for comparison",
+        _rows("eta", "min_eta", *_CLOCK),
+        adaptive=True,
+    )
+    yield RuleRow(
+        "linear-eta",
+        "the learning rate alone, scaled linearly, for comparison",
+        _rows(
+            _row("eta", power(1), "heuristic", f"{PAPER}, ablations", "scaled linearly, for comparison"),
+            _LINEAR_MIN,
+            *_CLOCK,
+        ),
+        adaptive=True,
+    )
     yield _in_samples("linear-time", Fraction(1), "SGD")
     yield _in_samples("sqrt-time", HALF, "RMSprop")
     yield RuleRow(
