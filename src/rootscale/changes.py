@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from rootscale.format import format_table, frame_of, html_table, show
 from rootscale.messages import say
 from rootscale.rules import Rule
-from rootscale.units import Number, Unit
+from rootscale.units import Number, Unit, stops
 
-__all__ = ["PROMISE", "Change", "Changes", "Reminder", "ScalingWarning", "key_of"]
+__all__ = ["PROMISE", "Change", "Changes", "Reminder", "ScalingWarning", "key_of", "no_way_back"]
 
 PROMISE = "The rule keeps the training trajectory at equal samples seen; it does not promise a better one."
 
@@ -80,6 +80,18 @@ class Change:
             "source": self.unit.source if self.unit else "",
             "why": self.why,
         }
+
+
+def no_way_back(rows: Iterable[Change], kappa: Number) -> list[str]:
+    """Say which values have stopped at a floor: a file does not keep what they were without it."""
+    stopped = [
+        row.name
+        for row in rows
+        if row.unit and row.before is not None and row.value is not None
+        and stops(row.unit.form, row.before, row.value, kappa)
+    ]  # fmt: skip
+    text = "stopped at a floor, so converting the new file back does not return it; keep the old one"
+    return [f"{', '.join(stopped)}: {text}"] * bool(stopped)
 
 
 def _metric_name(field: str) -> str:

@@ -353,25 +353,6 @@ def test_lightning_files_that_cannot_be_converted_are_refused(tmp_path):
         convert_checkpoint(tmp_path / "weights.ckpt", FIRST, NEW)
 
 
-def test_the_record_of_version_0_1_in_a_lightning_file_is_refused_and_taken_out(tmp_path):
-    path = tmp_path / "in.ckpt"
-    fit(FIRST, save=path, max_epochs=1)
-    script = torch.load(path, weights_only=False)
-    held = torch.load(path, weights_only=False)
-    frame = {"kappa": 4.0, "rule": None, "step": 16, "every": (1, 1)}
-    held["rootscale"] = {"batch_size": NEW, "accumulation": 1, "frames": [frame]}
-    held["optimizer_states"][0] = by_hand(held["optimizer_states"][0], 4)
-    held["optimizer_states"][0]["param_groups"][0]["rootscale_kappa"] = 4.0
-    torch.save(held, path)
-    with pytest.raises(ValueError, match="--script-units -o"):
-        convert_checkpoint(path, NEW, 2 * NEW)
-    convert_checkpoint(path, output=tmp_path / "out.ckpt", script_units=True)
-    found = torch.load(tmp_path / "out.ckpt", weights_only=False)
-    assert found.keys() == script.keys()
-    assert_close(found["optimizer_states"], script["optimizer_states"])
-    assert found["global_step"] == script["global_step"]
-
-
 # ---- safetensors
 
 
@@ -475,26 +456,6 @@ def test_a_universal_checkpoint_of_deepspeed_is_converted_by_the_table(tmp_path)
     engine = torch.load(out / "mp_rank_00_model_states.pt", weights_only=True)
     assert (engine["global_steps"], engine["lr_scheduler"]) == (2, {"last_batch_iteration": 1})
     assert changes["last_batch_iteration"].before == 7
-
-
-def test_a_universal_checkpoint_that_version_0_1_converted_is_taken_back(tmp_path):
-    run = Bare()
-    run.train(8)
-    universal(tmp_path / "in", run, ds_config={"train_batch_size": FIRST})
-    convert_checkpoint(tmp_path / "in", FIRST, NEW, tmp_path / "converted")
-    file = tmp_path / "converted" / "zero" / "optimizer_state.pt"
-    held = torch.load(file, weights_only=True)
-    held["param_groups"][0] |= {"rootscale_kappa": 4.0, "rootscale_batch_size": float(NEW)}
-    torch.save(held, file)
-    with pytest.raises(ValueError, match="--script-units"):
-        convert_checkpoint(tmp_path / "converted", NEW, 2 * NEW)
-    convert_checkpoint(tmp_path / "converted", output=tmp_path / "out", script_units=True)
-    groups, old = (
-        torch.load(tmp_path / name / "zero" / "optimizer_state.pt", weights_only=True) for name in ("out", "in")
-    )
-    assert_close(groups, old)
-    engine = torch.load(tmp_path / "out" / "mp_rank_00_model_states.pt", weights_only=True)
-    assert engine["global_steps"] == 8
 
 
 def test_deepspeed_folders_that_cannot_be_converted_are_refused(tmp_path):

@@ -285,9 +285,7 @@ def test_what_an_earlier_version_has_converted_in_place_is_refused_with_the_comm
     Run(optimizer, tuned_at=2, batch_size=8)
     state = optimizer.state_dict()
     state["param_groups"][0]["rootscale_kappa"] = 4.0
-    with pytest.raises(
-        ValueError, match=r"kappa = 4.* `rootscale checkpoint FILE --script-units -o NEW`, and load NEW"
-    ):
+    with pytest.raises(ValueError, match=r"kappa = 4.* load it with that version, call rescale_\(optimizer, 0\.25\)"):
         optimizer.load_state_dict(state)
     state["param_groups"][0]["rootscale_kappa"] = 1.0  # back in the script's units
     optimizer.load_state_dict(state)

@@ -263,16 +263,6 @@ def test_interleaved_tensors_are_divided_each():
     assert torch.equal(block, torch.full((2, 4), 2.0))
 
 
-def test_tensors_that_share_a_part_of_their_memory_are_refused():
-    optimizer, block = adam(), torch.full((6,), 8.0)
-    weight, bias = optimizer.state.values()
-    weight["exp_avg_sq"], bias["exp_avg_sq"] = block.view(2, 3), block[4:]
-    with pytest.raises(ValueError, match=r"share a part of their memory \(exp_avg_sq and exp_avg_sq\).*clone\(\)"):
-        rescale_(optimizer, 4)
-    assert torch.equal(block, torch.full((6,), 8.0))
-    assert optimizer.param_groups[0]["lr"] == 1e-3
-
-
 # ---- codes and scales, whole numbers
 
 

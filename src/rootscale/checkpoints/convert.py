@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,11 +26,10 @@ from rootscale.checkpoints.huggingface import (
     is_trainer_folder,
 )
 from rootscale.checkpoints.lightning import LightningFile, is_lightning_file
-from rootscale.checkpoints.rebase import Request, convert_contents, marked_kappa
+from rootscale.checkpoints.rebase import Request, convert_contents
 from rootscale.checkpoints.safetensors import SafetensorsFolder, is_safetensors_folder
 from rootscale.checkpoints.sources import Source, TorchFile
 from rootscale.files import remove_temporary, whole, whole_folder
-from rootscale.format import show
 from rootscale.rules import Rule, get_rule
 from rootscale.training.adapters import families_of
 from rootscale.units import Number
@@ -98,8 +95,8 @@ class ConvertedCheckpoint:
 
 def convert_checkpoint(
     path: str | os.PathLike[str],
-    start: BatchSize | Number | str | None = None,
-    to: BatchSize | Number | str | None = None,
+    start: BatchSize | Number | str,
+    to: BatchSize | Number | str,
     output: str | os.PathLike[str] | None = None,
     *,
     rule: str | Rule | None = None,
@@ -107,7 +104,6 @@ def convert_checkpoint(
     format: str | None = None,
     dataset_size: int | None = None,
     force: bool = False,
-    script_units: bool = False,
     progress: Progress = lambda what, share: None,
 ) -> ConvertedCheckpoint:
     """Convert a checkpoint to another batch size: hyperparameters, the optimizer's state, schedulers and counters.
@@ -125,8 +121,6 @@ def convert_checkpoint(
         format: one of `FORMATS`; None finds it out.
         dataset_size: samples in the training data, where a tool counts epochs in steps.
         force: whether an ``output`` that is there is replaced.
-        script_units: instead of ``start`` and ``to``: take a file of rootscale 0.1, whose numbers are those of its
-            batch size, back to the numbers of its script, and remove the marks that said so.
         progress: is told how far it is.
 
     Raises:
@@ -137,9 +131,9 @@ def convert_checkpoint(
     if format is not None and format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     row = _find_format(path) if format is None else FORMATS[format]
+    request = Request(BatchSize.of(start), BatchSize.of(to), rule, dataset_size)
     try:
         source = row.read(path, keys)
-        request = _request(source, start, to, rule, dataset_size, script_units)
         family = families_of(source.contents.optimizers[0].live)[0][0]
         common = get_rule(rule, family.name)  # for what belongs to no single optimizer
         rows = source.convert_counters(request, common)
@@ -156,46 +150,9 @@ def convert_checkpoint(
         f"{path.name} names {', '.join(names)}, which torch.load(..., weights_only=False) would call; nothing was "
         "executed, and it is in the new file as it was"
     ] * bool(names)
-    left = () if script_units else tuple(source.remaining(request, common))
+    left = tuple(source.remaining(request, common))
     changes = replace(converted.changes, remaining=left, warnings=(*converted.changes.warnings, *warnings))
     return ConvertedCheckpoint(row, changes, target)
-
-
-def _request(
-    source: Source,
-    start: BatchSize | Number | str | None,
-    to: BatchSize | Number | str | None,
-    rule: str | Rule | None,
-    dataset_size: int | None,
-    script_units: bool,
-) -> Request:
-    """Return the change that is asked for, checked against what the file says of itself."""
-    kappa, size = source.marked_kappa(), marked_kappa(source.contents)[1]
-    if script_units:
-        if start is not None or to is not None:
-            raise ValueError("script_units takes the batch sizes from the file: leave --from and --to out")
-        if kappa == 1 and size is None:
-            raise ValueError(
-                f"{source.path.name} has no marks of version 0.1: it is in the units of its script already"
-            )
-        before = Fraction(size).limit_denominator(10**6) if size is not None else kappa
-        return Request(BatchSize.of(before), BatchSize.of(before / kappa), rule, dataset_size, script_units=True)
-    if start is None or to is None:
-        raise ValueError("give the batch size that it was written at (--from) and the one to resume at (--to)")
-    if kappa != 1:
-        name = shlex.quote(str(source.path))
-        new = shlex.quote(str(source.path.with_name(f"{source.path.stem}-script{source.path.suffix}")))
-        raise ValueError(
-            f"{source.path.name} was converted by rootscale 0.1, to {show(kappa)} times the batch size of its script, "
-            f"and is marked. First take it back: rootscale checkpoint {name} --script-units -o {new}"
-        )
-    request = Request(BatchSize.of(start), BatchSize.of(to), rule, dataset_size)
-    if size is not None and size != float(request.before.total):
-        raise ValueError(
-            f"{source.path.name} says that it is at batch size {show(size)}, but --from is "
-            f"{show(request.before.total)}: give --from {show(size)}"
-        )
-    return request
 
 
 def _free(path: Path, output: Path, force: bool) -> Path:

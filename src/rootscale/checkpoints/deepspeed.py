@@ -85,7 +85,7 @@ class UniversalFolder(Folder):
         rows = []
         for engine in (one.root for one in self.engines):
             size = (engine.get("ds_config") or {}).get("train_batch_size")
-            if isinstance(size, int) and size != request.before.total and not request.script_units:
+            if isinstance(size, int) and size != request.before.total:
                 raise ValueError(
                     f"the configuration in {self.path.name} has train_batch_size {size}, but --from is "
                     f"{show(request.before.total)}: give --from {size}"
@@ -104,8 +104,6 @@ class UniversalFolder(Folder):
         """Bring the groups and the counters of the state into the files."""
         saved = self.contents.optimizers[0]
         for group, new in zip(self.groups, saved.groups, strict=True):
-            for key in group.keys() - new.keys():  # marks of version 0.1
-                del group[key]
             group |= {key: value for key, value in new.items() if key != "params"}
         for name, held in saved.state.items():
             step = held.get("step")

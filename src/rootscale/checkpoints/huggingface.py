@@ -23,7 +23,7 @@ from rootscale.checkpoints.optimizers import SavedOptimizer, is_optimizer
 from rootscale.checkpoints.pickled import Kept
 from rootscale.checkpoints.rebase import Contents, Request
 from rootscale.checkpoints.safetensors import SafetensorsFile
-from rootscale.checkpoints.schedulers import SavedScheduler, frames_of, is_scheduler
+from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
 from rootscale.checkpoints.sources import Folder
 from rootscale.format import show
 from rootscale.rules import Rule
@@ -48,7 +48,6 @@ __all__ = [
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"
 _OPTIMIZERS, _SCHEDULER = ("optimizer.pt", "optimizer.bin"), "scheduler.pt"
 _SHARDS = "optimizer_0"  # under FSDP, in shards
-_CALLBACK = "RescaleCallback"
 
 
 def is_trainer_folder(path: Path) -> bool:
@@ -102,7 +101,6 @@ class TrainerFolder(Folder):
         """Convert ``trainer_state.json``; `finish` follows with the scheduler."""
         old = self._laid_out(request.before)
         new = layout_at(old, request.after) if old.laid_out else request.after
-        self._check_callback(old)
         steps, again = counted(self.steps, old, new, self._epochs(old, new, request.dataset_size))
         self.new_steps, self.sizes = steps, (old, new)
         kappa, note = request.kappa, seen_again(self.steps, again, old, new) if again else ""
@@ -119,7 +117,6 @@ class TrainerFolder(Folder):
                 rows.append(Change(name, before, Fraction(before) / kappa, UNITS["steps"], self.state[name]))
         if self.state.get("train_batch_size") and new.laid_out:
             self.state["train_batch_size"] = int(new.micro)
-        self.state.get("stateful_callbacks", {}).pop(_CALLBACK, None)  # of version 0.1, which noted batch sizes there
         return rows
 
     def _laid_out(self, size: BatchSize) -> BatchSize:
@@ -135,15 +132,6 @@ class TrainerFolder(Folder):
                 f"devices; on one device it is {micro * every}"
             )
         return BatchSize(micro, every, int(workers))
-
-    def _check_callback(self, old: BatchSize) -> None:
-        entry = self.state.get("stateful_callbacks", {}).get(_CALLBACK, {})
-        saved = entry.get("attributes", {}).get("batch_size") if isinstance(entry, dict) else None
-        if saved and BatchSize.of(saved).total != old.total:
-            raise ValueError(
-                f"{self.path.name} says that it was written at batch size {BatchSize.of(saved)}, but --from is "
-                f"{show(old.total)}: give --from {show(BatchSize.of(saved).total)}"
-            )
 
     def _epochs(self, old: BatchSize, new: BatchSize, number: int | None) -> Epochs | None:
         """Return the steps of an epoch, as far as they are needed to count steps."""
@@ -174,7 +162,7 @@ class TrainerFolder(Folder):
         def convert(value: float) -> float:
             return float(rule.convert("eta", value, kappa))
 
-        if frames_of(held) or not ("lr_lambdas" in held or "num_bad_epochs" in held):
+        if not ("lr_lambdas" in held or "num_bad_epochs" in held):
             raise ValueError(
                 f"{_SCHEDULER} is not of a scheduler that the Trainer makes (lr_scheduler_type): its clock is not known"
             )

@@ -6,7 +6,6 @@ place in the present epoch.
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ from rootscale.units import UNITS
 
 __all__ = ["LightningFile", "is_lightning_file"]
 
-_VERSION, _RECORD = "pytorch-lightning_version", "rootscale"
+_VERSION = "pytorch-lightning_version"
 
 
 def is_lightning_file(path: Path) -> bool:
@@ -78,24 +77,9 @@ class LightningFile(TorchFile):
             averages=averaged,
         )  # fmt: skip
 
-    def marked_kappa(self) -> Fraction:
-        """Return how far version 0.1 has converted the run; its callback kept a record of every change."""
-        record = self.root.get(_RECORD)
-        frames = record["frames"] if isinstance(record, dict) else []
-        noted = math.prod((Fraction(one["kappa"]).limit_denominator(10**6) for one in frames), start=Fraction(1))
-        return noted if noted != 1 else super().marked_kappa()
-
     def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
         """Convert the counts of steps, and the place in the present epoch."""
-        record = self.root.pop(_RECORD, None)
-        if request.script_units:  # the callback of version 0.1 let the counts go on
-            return []
-        if record is not None and int(record["batch_size"]) != request.before.total:
-            raise ValueError(
-                f"{self.path.name} says that it was written at batch size {record['batch_size']}, but --from is "
-                f"{show(request.before.total)}: give --from {record['batch_size']}"
-            )
-        before = request.before.accumulation if record is None else int(record["accumulation"])
+        before = request.before.accumulation
         after = request.after.accumulation if request.after.laid_out else before
         return [*self._count_steps(request.kappa), *self._move(request, before, after)]
 

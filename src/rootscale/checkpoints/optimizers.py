@@ -20,10 +20,10 @@ from rootscale.checkpoints.pickled import name_of, number_of
 from rootscale.optimizers import FAMILIES, Family, family
 from rootscale.training import adapters
 
-__all__ = ["MARKER", "SCHEDULED", "SavedOptimizer", "is_optimizer"]
+__all__ = ["SCHEDULED", "SavedOptimizer", "is_optimizer"]
 
-#: What rootscale 0.1 wrote into the groups of a converted run begins with this.
-MARKER = "rootscale_"
+#: What this library writes into groups begins with this, such as the clock of a `Run`.
+_OWN = "rootscale_"
 #: What each of torch's schedulers keeps in groups, all of it at once: a user's own ``min_lr`` alone is not theirs.
 SCHEDULED = (
     ("initial_lr",),
@@ -94,10 +94,10 @@ class SavedOptimizer:
             rows = adapters.families_of(self.live)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.name}: {error}") from None
-        for row, _ in rows:
-            _check_values(self.live, row, self.name)
-        if len(rows) == 1:
-            _check_state(self.live, rows[0][0], self.name)
+        for row, numbers in rows:
+            groups = [self.live.param_groups[i] for i in numbers]
+            _check_values(groups, row, self.name)
+            _check_state([self.live.state.get(one, {}) for group in groups for one in group["params"]], row, self.name)
 
     def _value(self, value: Any, depth: int = 0) -> Any:
         if isinstance(value, list | tuple):
@@ -173,7 +173,7 @@ _NOTHING = object()
 def _group_keys(groups: _Groups) -> set[str]:
     """Return the names of the hyperparameters in parameter groups."""
     every = {str(key) for group in groups for key in group}
-    return {key for key in every - _ADDED if not key.startswith(MARKER)}
+    return {key for key in every - _ADDED if not key.startswith(_OWN)}
 
 
 def _find_class(groups: _Groups, state: set[str], kind: str | None, name: str) -> type[torch.optim.Optimizer]:
@@ -256,9 +256,9 @@ def _named(name: str) -> type[torch.optim.Optimizer]:
     return type(name, (torch.optim.Optimizer,), {})
 
 
-def _check_values(optimizer: Any, row: Family, name: str) -> None:
+def _check_values(groups: _Groups, row: Family, name: str) -> None:
     """Refuse hyperparameters that are no numbers."""
-    for group in optimizer.param_groups:
+    for group in groups:
         for key in row.torch.values:
             held = group.get(key)
             for one in held if isinstance(held, list | tuple) else [held]:
@@ -266,9 +266,9 @@ def _check_values(optimizer: Any, row: Family, name: str) -> None:
                     raise ValueError(f"{name} has {key} as {name_of(one)}, and not as a number: save float({key})")
 
 
-def _check_state(optimizer: Any, row: Family, name: str) -> None:
+def _check_state(states: _Groups, row: Family, name: str) -> None:
     """Refuse a state that the family does not know: it would stay as it is, in the old units."""
-    unknown = row.unknown_state(optimizer.state.values())
+    unknown = row.unknown_state(states)
     if unknown:
         raise ValueError(
             f"{name} has {', '.join(unknown)} in its state, which {row.torch.name} has not: it is of another "

@@ -21,7 +21,7 @@ from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.units import UNITS
 
-__all__ = ["SavedScheduler", "frames_of", "is_scheduler", "unmarked"]
+__all__ = ["SavedScheduler", "is_scheduler"]
 
 #: Lengths in steps, of which none may become 0.
 _LENGTHS = ("T_max", "T_0", "T_i", "total_iters", "total_steps", "step_size", "anneal_epochs")
@@ -30,8 +30,8 @@ _PLACES = ("last_epoch", "T_cur")
 _RATES = ("base_lrs", "max_lrs", "min_lrs", "_last_lr", "eta_min", "default_min_lr")
 #: With one of these, ``gamma`` is a factor for each of their ends and not for each step.
 _ENDS = {"step_size", "milestones"}
-#: What version 0.1 kept of a converted scheduler: its changes of units, and its place under another name.
-_FRAMES, _PLACE, _MARK = "_rootscale_frames", "_rootscale_last_epoch", "_rootscale_"
+#: What version 0.1 kept of a converted scheduler: its changes of units.
+_FRAMES = "_rootscale_frames"
 
 
 def is_scheduler(thing: Any) -> bool:
@@ -40,25 +40,6 @@ def is_scheduler(thing: Any) -> bool:
         return False
     inner = thing.get("_schedulers")  # of a ChainedScheduler, which has no counter itself
     return "last_epoch" in thing or (isinstance(inner, list) and bool(inner) and all(map(is_scheduler, inner)))
-
-
-def frames_of(attributes: dict[str, Any]) -> list[Any]:
-    """Return the changes of units that version 0.1 noted in a scheduler's state; empty if it was not converted."""
-    return list(attributes.get(_FRAMES) or ())
-
-
-def unmarked(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return a scheduler's state without what version 0.1 noted in it, in the units of the script."""
-    new = {key: value for key, value in attributes.items() if not str(key).startswith(_MARK)}
-    if isinstance(new.get("last_epoch"), str):
-        if _PLACE not in attributes:
-            raise ValueError(
-                "the scheduler's place was not saved: the loader knew only the keys of an ordinary scheduler"
-            )
-        new["last_epoch"] = attributes[_PLACE]
-    if isinstance(new.get("_schedulers"), list):
-        new["_schedulers"] = [unmarked(child) if isinstance(child, dict) else child for child in new["_schedulers"]]
-    return new
 
 
 @dataclass
@@ -115,16 +96,13 @@ class SavedScheduler:
 
     def convert(self, rule: Rule, kappa: float, interval: str) -> list[Change]:
         """Bring the state to another batch size, and return the rows to report."""
+        if any(one.get(_FRAMES) or isinstance(one.get("last_epoch"), str) for one in _nested(self.attributes)):
+            raise ValueError(
+                f"{self.name} was converted in place by rootscale 0.1: load it with that version, go back to the "
+                "script's batch size there, and save it again"
+            )
         steps = kappa if interval == "step" and "num_bad_epochs" not in self.attributes else 1.0
         return list(_converted(self.attributes, self.name, _Units(rule, kappa, steps, self.tensor)))
-
-    def restore(self, rates: list[float]) -> None:
-        """Take out what version 0.1 noted; the learning rates in use are given."""
-        new = unmarked(self.attributes)
-        if "_last_lr" in new and not any(self.tensor(one) is not None for one in new["_last_lr"]):
-            new["_last_lr"] = rates
-        self.attributes.clear()
-        self.attributes.update(new)
 
 
 def _made(attributes: dict[str, Any]) -> int:

@@ -7,7 +7,6 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from typing import Any
 from rootscale.changes import Change
 from rootscale.checkpoints.archive import CHUNK, Archive, MappedFile, Tell
 from rootscale.checkpoints.contents import Keys, find_contents
-from rootscale.checkpoints.rebase import Contents, Request, marked_kappa
-from rootscale.checkpoints.schedulers import frames_of
+from rootscale.checkpoints.rebase import Contents, Request
 from rootscale.rules import Rule
 
 __all__ = ["Folder", "Source", "TorchFile"]
@@ -41,16 +39,6 @@ class Source(ABC):
     def convert_counters(self, request: Request, rule: Rule) -> list[Change]:
         """Convert what the tool itself counts, and return the rows to report; called before all else is converted."""
         return []
-
-    def marked_kappa(self) -> Fraction:
-        """Return how far version 0.1 has converted the run beyond its script; 1 where it has not."""
-        kappa = marked_kappa(self.contents)[0]
-        frames = [frame for one in self.contents.schedulers for frame in frames_of(one.attributes)]
-        if kappa == 1 and frames:
-            raise ValueError(
-                "the scheduler is in other units than the optimizer's state; resume both with rootscale 0.1 and save"
-            )
-        return kappa
 
     @property
     def callables(self) -> set[str]:

@@ -30,13 +30,8 @@ def add_parsers(subparsers: Any) -> None:
     )
     parser.add_argument("path", type=Path, metavar="IN", help="the file or folder")
     size = "samples per step%s, or MICROxACCUMULATIONxWORKERS as 32x4x8"
-    parser.add_argument("--from", dest="start", metavar="B", help=size % " it was written at")
-    parser.add_argument("--to", metavar="B", help=size % " it shall be resumed at")
-    parser.add_argument(
-        "--script-units", action="store_true",
-        help="instead of --from and --to: take a file that rootscale 0.1 has converted back to the numbers of its "
-        "script, and remove its marks",
-    )  # fmt: skip
+    parser.add_argument("--from", dest="start", required=True, metavar="B", help=size % " it was written at")
+    parser.add_argument("--to", required=True, metavar="B", help=size % " it shall be resumed at")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="write the new checkpoint there")
     parser.add_argument("--force", action="store_true", help="replace OUT if it is there, or is a link")
     add_rule(parser)
@@ -67,8 +62,7 @@ def _checkpoint(args: argparse.Namespace) -> int:
         converted = convert_checkpoint(
             args.path, args.start, args.to, args.output, rule=rule_text(args.rule, args.averaging),
             keys=Keys(args.optimizer_key, args.scheduler_key, args.optimizer, args.interval, args.counter),
-            format=args.format, dataset_size=args.dataset_size, force=args.force, script_units=args.script_units,
-            progress=tell,
+            format=args.format, dataset_size=args.dataset_size, force=args.force, progress=tell,
         )  # fmt: skip
     if args.json:
         print(json.dumps(converted.to_dict(), indent=2))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.batch_size import BatchSize
-from rootscale.changes import Change, Changes
+from rootscale.changes import Change, Changes, no_way_back
 from rootscale.configs.batch import read_batch_size, write_batch_size
 from rootscale.configs.document import Document
 from rootscale.configs.places import guess_syntaxes
@@ -20,7 +20,7 @@ from rootscale.configs.tools import FORMATS
 from rootscale.configs.unknown import check_options, foreign_sign, left_as_they_are
 from rootscale.plan import Plan
 from rootscale.rules import Rule
-from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number, stops
+from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number
 
 __all__ = ["ConvertedFile", "convert_file", "convert_text", "read_document"]
 
@@ -143,7 +143,7 @@ def _convert(
     changes = reading.changes(plan.convert(batch.size, rule))
     used = (*(one.path for one in reading.values), *known.batch.paths())
     left = left_as_they_are(((path, leaf.value) for path, leaf in document.leaves.items()), known, float(changes.kappa))
-    notes = (*batch.warnings, *document.notes(used), *_no_way_back(changes), *left)
+    notes = (*batch.warnings, *document.notes(used), *no_way_back(changes, changes.kappa), *left)
     warnings = dict.fromkeys((*changes.warnings, *notes))
     changes = replace(changes, warnings=tuple(warnings))
     new = {**batch.values, **_new_values(document, reading, changes)}
@@ -165,22 +165,6 @@ def _missing_list(document: Document, path: str) -> str:
     """The list that a value would be an item of, where the file does not have the list; empty if there is none."""
     parent, _, last = path.rpartition(".")
     return parent if last.isdigit() and path not in document else ""
-
-
-def _no_way_back(changes: Changes) -> list[str]:
-    """Say which values have stopped at a floor: a file does not keep what they were without it."""
-    stopped = [
-        row.name
-        for row in changes
-        if row.unit and row.before is not None and row.value is not None
-        and stops(row.unit.form, row.before, row.value, changes.kappa)
-    ]  # fmt: skip
-    if not stopped:
-        return []
-    return [
-        f"{', '.join(stopped)}: stopped at a floor, so converting the new file back does not return it; "
-        "keep the old one"
-    ]
 
 
 def read_document(

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from rootscale.optimizers import Family
 from rootscale.rules import Rule
 from rootscale.training.adapters import adapter_of
 from rootscale.training.attachment import Attachment
-from rootscale.training.projection import GroupProjection
+from rootscale.training.projection import GroupProjection, numbers_of
 from rootscale.training.state import Remainders, StateScaling, check_known, copied
 
-__all__ = ["CLOCK", "ProjectedOptimizer", "is_projected"]
+__all__ = ["CLOCK", "ProjectedOptimizer", "check_markers", "is_projected"]
 
 #: Where the clock of an optimizer without a step counter (SGD, Lion, Muon) stands in a checkpoint: in its first group.
 CLOCK = "rootscale_clock"
@@ -65,7 +65,7 @@ class ProjectedOptimizer:
         self._clock, self._skipped = 0.0, None  # type: float, Tensor | None
         self._loading: float | None = None
         self._seen = False
-        _check_markers(optimizer.param_groups)  # of a checkpoint that was loaded before this object was made
+        check_markers(optimizer.param_groups)  # of a checkpoint that was loaded before this object was made
         for group in optimizer.param_groups:
             self.projection(group)
         self._check_shared()
@@ -197,6 +197,36 @@ class ProjectedOptimizer:
                 for item, value in zip(held, before, strict=True):
                     _filled(item, value)
 
+    def write(self, kappa: float, written: set[int]) -> None:
+        """Write the numbers of a step for good: into the groups, and the defaults that groups added later start from.
+
+        Args:
+            kappa: new batch size over old one.
+            written: ids of the tensors that were filled already, as optimizers may share one; it is added to.
+        """
+        for _, group, projection in self.groups():
+            for key in projection.units:
+                value = group[key]
+                new = projection.at(key, value, kappa)
+                if isinstance(value, Tensor):
+                    if id(value) not in written:
+                        written.add(id(value))
+                        value.detach().fill_(new)
+                elif _has_tensors(value):
+                    for item, number in zip(value, numbers_of(new), strict=True):
+                        item.detach().fill_(number)
+                else:
+                    group[key] = new
+        defaults: Any = self.optimizer.defaults
+        (_, _, first), *_ = self.groups()
+        for key in first.units:
+            value = defaults.get(key)
+            if value is not None and not isinstance(value, Tensor):
+                try:
+                    defaults[key] = first.at(key, value, kappa)
+                except ValueError:  # it has no value there; no parameter follows it
+                    continue
+
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             raise RuntimeError(_COMPILED)
@@ -291,7 +321,6 @@ class ProjectedOptimizer:
                 if parameter in self.optimizer.state:
                     scaling.add(self.optimizer.state[parameter], projection.family, factor, copies)
             scaling.add_group(group, projection.family, factor)
-        scaling.check_overlaps()
         return scaling
 
     def arrive(self, kappa: float) -> None:
@@ -409,7 +438,7 @@ class ProjectedOptimizer:
 
     def _before_load(self, optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
         groups = [dict(group) for group in state_dict["param_groups"]]
-        _check_markers(groups)
+        check_markers(groups)
         clocks = [group.pop(CLOCK) for group in groups if CLOCK in group]
         self._loading = float(clocks[0]) if clocks else None
         self._seen = True
@@ -481,13 +510,13 @@ _COMPILED = (
 )
 
 
-def _check_markers(groups: list[dict[str, Any]]) -> None:
+def check_markers(groups: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a checkpoint whose numbers were converted in place by rootscale 0.1; it is not in the script's units."""
     for group in groups:
         kappa = group.get("rootscale_kappa", 1.0)
         if abs(float(kappa) - 1) > 1e-9:
             raise ValueError(
                 f"this checkpoint was converted in place by rootscale 0.1 (kappa = {show(float(kappa))}), so that its "
-                "numbers are not those of the script: turn the file back with `rootscale checkpoint FILE "
-                "--script-units -o NEW`, and load NEW"
+                f"numbers are not those of the script: load it with that version, call rescale_(optimizer, "
+                f"{show(1 / float(kappa))}) there, and save it again"
             )

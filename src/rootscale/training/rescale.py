@@ -29,7 +29,6 @@ from rootscale.training.optimizers import (
     several,
 )
 from rootscale.training.projected import ProjectedOptimizer, is_projected
-from rootscale.training.projection import numbers_of
 from rootscale.training.run import Size, check_layouts
 from rootscale.training.schedulers import is_driven
 from rootscale.training.state import StateScaling
@@ -197,7 +196,7 @@ def _convert(
         raise
     tensors: set[int] = set()
     for one in optimizers:
-        _write(one, kappa, tensors)
+        one.write(kappa, tensors)
     if interrupted is not None:
         raise interrupted
 
@@ -215,32 +214,6 @@ def _check_shared(optimizers: Sequence[ProjectedOptimizer], kappa: float) -> Non
                             f"optimizers {first} and {i} share a tensor as their {key}, but their rules convert it "
                             "differently; give each a tensor of its own"
                         )
-
-
-def _write(one: ProjectedOptimizer, kappa: float, tensors: set[int]) -> None:
-    """Write the numbers of a step into the groups, and into the defaults that groups added later start from."""
-    for _, group, projection in one.groups():
-        for key in projection.units:
-            held = group[key]
-            new = projection.at(key, held, kappa)
-            if isinstance(held, torch.Tensor):
-                if id(held) not in tensors:
-                    tensors.add(id(held))
-                    held.detach().fill_(new)
-            elif isinstance(held, tuple | list) and any(isinstance(item, torch.Tensor) for item in held):
-                for item, value in zip(held, numbers_of(new), strict=True):
-                    item.detach().fill_(value)
-            else:
-                group[key] = new
-    defaults: Any = one.optimizer.defaults
-    (_, _, first), *_ = one.groups()
-    for key in first.units:
-        held = defaults.get(key)
-        if held is not None and not isinstance(held, torch.Tensor):
-            try:
-                defaults[key] = first.at(key, held, kappa)
-            except ValueError:  # it has no value there; no parameter follows it
-                continue
 
 
 def _left(kappa: float, sizes: tuple[float, float] | None, factor: float, clips: bool) -> tuple[str, ...]:

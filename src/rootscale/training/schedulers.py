@@ -163,8 +163,8 @@ class SteppedScheduler:
         marked = state_dict.get("_rootscale_frames")
         if marked or isinstance(state_dict.get("last_epoch"), str):
             raise ValueError(
-                f"this state of {type(self.scheduler).__name__} was converted in place by rootscale 0.1: turn its file "
-                "back with `rootscale checkpoint FILE --script-units -o NEW`, and load NEW"
+                f"this state of {type(self.scheduler).__name__} was converted in place by rootscale 0.1: load it with "
+                "that version, go back to the script's batch size there, and save it again"
             )
         original(state_dict)
         self._owed, self._since = None, self._optimizer.steps

@@ -98,7 +98,7 @@ class StateScaling:
     def __init__(self, remainders: Remainders | None = None) -> None:
         self.counts: dict[str, dict[float, int]] = {}
         self._remainders: Remainders = {} if remainders is None else remainders
-        self._numbers: list[tuple[Any, str, float]] = []  # container, name, new exact value
+        self._numbers: list[tuple[Any, str, str, float]] = []  # container, name, unit, new exact value
         self._centered: list[tuple[Tensor, Tensor, float]] = []
         self._others: dict[int, tuple[Tensor, float]] = {}
         self._plain: dict[tuple[Any, ...], tuple[str, Tensor, float]] = {}
@@ -123,11 +123,11 @@ class StateScaling:
             by = factor(unit)
             if unit == "beta3":
                 if copies and unit in copies and name in state:
-                    self._numbers.append((state, name, copies[unit]))
+                    self._numbers.append((state, name, unit, copies[unit]))
                 continue
             held = _held(state, name)
             if _is_number(held) and unit not in _TENSORS:
-                self._add_number(state, name, by)
+                self._add_number(state, name, unit, by)
                 continue
             for tensor in _pieces(held, name, unit, state, family):
                 _check(name, tensor)
@@ -143,14 +143,14 @@ class StateScaling:
         for name, key in family.torch.group_state.items():
             held = group.get(name)
             if _is_number(held):
-                self._add_number(group, name, factor(family.state[key]))
+                self._add_number(group, name, family.state[key], factor(family.state[key]))
             elif isinstance(held, Tensor) and factor(family.state[key]) != 1:
                 self._add_tensor(name, held, factor(family.state[key]))
 
-    def _add_number(self, container: Any, name: str, factor: float) -> None:
+    def _add_number(self, container: Any, name: str, unit: str, factor: float) -> None:
         if factor != 1:
             exact = float(container[name]) + self._remainders.get((id(container), name), 0.0)
-            self._numbers.append((container, name, exact * factor))
+            self._numbers.append((container, name, unit, exact * factor))
 
     def _add_tensor(self, name: str, tensor: Tensor, factor: float) -> None:
         if not _is_plain(tensor):
@@ -163,27 +163,21 @@ class StateScaling:
                     "converted once each; replace them by their clone()"
                 )
 
-    def check_overlaps(self) -> None:
-        """Refuse tensors that share a part of their memory, which would be multiplied twice."""
-        stored: dict[tuple[Any, int], list[tuple[int, int, str, Tensor]]] = {}
-        for name, tensor, _ in self._plain.values():
-            if tensor.device.type != "meta":
-                first, last = _extent(tensor)
-                stored.setdefault((tensor.device, tensor.untyped_storage().data_ptr()), []).append(
-                    (first, last, name, tensor)
-                )
-        for held in stored.values():
-            held.sort(key=lambda one: one[0])
-            open_ones: list[tuple[int, int, str, Tensor]] = []
-            for one in held if len(held) > 1 else ():
-                open_ones = [other for other in open_ones if other[1] > one[0]]
-                for other in open_ones:
-                    if not _places(one[3]).isdisjoint(_places(other[3])):
-                        raise ValueError(
-                            f"tensors of the optimizer's state share a part of their memory ({other[2]} and {one[2]}), "
-                            "which would be converted twice; replace them by their clone()"
-                        )
-                open_ones.append(one)
+    def stream(self, is_whole: Callable[[Tensor], bool]) -> dict[int, float]:
+        """Leave tensors of a file to whoever writes it, and return their factors by ``id``.
+
+        Args:
+            is_whole: whether a tensor is one of the file, and not made of a number in it.
+        """
+        whole = {key: (tensor, factor) for key, (_, tensor, factor) in self._plain.items() if is_whole(tensor)}
+        for key in whole:
+            del self._plain[key]
+        return {id(tensor): factor for tensor, factor in whole.values()}
+
+    def numbers(self) -> Iterator[tuple[str, str, Any, float]]:
+        """Yield each counter that is a number: its name, its unit, its value before and, exactly, after."""
+        for container, name, unit, exact in self._numbers:
+            yield name, unit, container[name], exact
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -216,7 +210,7 @@ class StateScaling:
         for v, mean, factor, version in centered:
             if v._version == version:  # only what exceeds the squared mean is noise
                 v.copy_(v * factor + mean * mean * (1 - factor))
-        for container, name, exact in self._numbers:
+        for container, name, _, exact in self._numbers:
             new = whole_number(container[name], exact)
             if isinstance(container[name], Tensor):
                 container[name].fill_(new)
@@ -275,18 +269,3 @@ def _memory(tensor: Tensor) -> tuple[Any, ...]:
     storage = tensor.untyped_storage()
     place = storage._cdata if tensor.device.type == "meta" else storage.data_ptr()
     return tensor.device, place, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the first byte of a tensor in its storage, and the one after its last."""
-    last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    first = int(tensor.storage_offset())
-    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
-
-
-def _places(tensor: Tensor) -> set[int]:
-    """Return the first bytes of all entries of a tensor in its storage."""
-    places = torch.tensor([tensor.storage_offset()])
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = (places[:, None] + stride * torch.arange(size)).flatten()
-    return set((places * tensor.element_size()).tolist())
