@@ -388,7 +388,8 @@ def test_values_that_leave_half_precision_are_warned_of(write):
     changes = convert_checkpoint(write(optimizer.state_dict()), 16, 64).changes
     assert (
         "exp_avg_sq is kept in float16, and 1 of 3 (33 %) sampled values other than 0 become 0 when multiplied by "
-        "0.25; keep parameters and state in float32 or bfloat16 (torch.autocast computes in half precision all the same)"
+        "0.25; keep parameters and state in float32 or bfloat16 (torch.autocast computes in half precision all the "
+        "same)"
     ) in changes.warnings
 
 
