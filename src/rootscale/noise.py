@@ -167,13 +167,20 @@ class Advice:
         return f"up to kappa = {few_digits(self.kappa)} (batch size {show(size)}): {self.limit}"
 
 
-def noise_at_start(base: Trajectory) -> Noise | None:
-    """Return the noise of the gradient at the first time of runs that measured it; None where they did not."""
-    if NOISE_SCALE not in base.names or TRACE not in base.names or base.replicas < 2:
+def noise_at_start(base: Trajectory, norm: str = "") -> Noise | None:
+    """Return the noise of the gradient at the first time of runs that measured it; None where they did not.
+
+    Args:
+        base: the runs.
+        norm: what follows the names of the test functions that were measured in another norm, such as ``", sign"``.
+    """
+    scale, trace = NOISE_SCALE + norm, TRACE + norm
+    if scale not in base.names or trace not in base.names or base.replicas < 2:
         return None
-    trace = base.values[TRACE][:, 0]
-    pairs = np.stack([trace, trace / base.values[NOISE_SCALE][:, 0]], 1)  # |grad f|^2 without bias
-    return noise_of(pairs[np.isfinite(pairs).all(1)])
+    first = base.values[trace][:, 0]
+    pairs = np.stack([first, first / base.values[scale][:, 0]], 1)  # |grad f|^2 without bias
+    pairs = pairs[np.isfinite(pairs).all(1)]
+    return noise_of(pairs) if len(pairs) > 1 else None
 
 
 def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:

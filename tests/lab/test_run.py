@@ -182,6 +182,42 @@ def test_the_measured_noise_is_that_of_brute_force():
         assert found["noise scale"][r].item() == pytest.approx(scale.item(), rel=1e-9)
 
 
+def test_noise_in_adams_metric_and_in_dual_norms_is_that_of_brute_force():
+    run = Trial(make(), Variant(), [3, 5], SETTINGS)
+    x, y = run._probes.samples["train"]
+    assert not any("Adam" in name for name in gradient_noise(run.learner, x, y, norms=True))  # no second moment yet
+    while run.step < 3:
+        run.advance()
+    found = gradient_noise(run.learner, x, y, norms=True)
+    batches, b = 6, len(x) // 6
+    state, beta2 = run.learner.optimizer.state, run.learner.optimizer.param_groups[0]["betas"][1]
+    for r in range(2):
+        model, rows = run.learner.replica(r), []
+        roots = []
+        for p in run.learner.trained:
+            v = state[p]["exp_avg_sq"][r]
+            roots.append((v / (1 - beta2 ** float(state[p]["step"]))).sqrt() + 1e-8)
+        for k in range(batches):
+            part = slice(b * k, b * k + b)
+            model.zero_grad()
+            nn.functional.cross_entropy(model(x[part]), y[part]).backward()
+            rows.append([p.grad.clone() for p in model.parameters()])
+        norms = {
+            ", Adam's metric": lambda g, roots=roots: sum(
+                (t / d).square().sum() for t, d in zip(g, roots, strict=True)
+            ),
+            ", sign": lambda g: sum(t.abs().sum() for t in g) ** 2,
+            ", spectral": lambda g: sum(torch.linalg.svdvals(t).sum() for t in g if t.ndim == 2) ** 2,
+        }
+        mean = [torch.stack(tensors).mean(0) for tensors in zip(*rows, strict=True)]
+        for name, square in norms.items():
+            rest = [square([t - m for t, m in zip(row, mean, strict=True)]) for row in rows]
+            trace = b * sum(rest) / (batches - 1)
+            assert found[f"Tr Sigma{name}"][r].item() == pytest.approx(trace.item(), rel=1e-4)
+            scale = trace / (square(mean) - trace / (batches * b))
+            assert found[f"noise scale{name}"][r].item() == pytest.approx(scale.item(), rel=1e-3)
+
+
 def test_measuring_changes_nothing():
     task = make("everything", mlp_batchnorm)
     often = Trial(task, Variant(), [3, 5], Settings(grid=tuple(range(0, 132, 8)))).finish()

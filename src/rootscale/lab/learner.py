@@ -84,6 +84,10 @@ class Learner(Protocol):
         """Return the gradient of the mean loss of these samples, in train mode."""
         ...
 
+    def roots(self) -> list[Tensor] | None:
+        """Return ``sqrt(v_hat) + eps`` of the optimizer for each trained parameter; None where there is none yet."""
+        ...
+
     def replica(self, r: int) -> nn.Module:
         """Return a copy of the model of one replica (of its average, where the plan has an EMA), in eval mode."""
         ...

@@ -24,6 +24,7 @@ from rootscale.lab.statistics import fresh_batchnorms, reestimated
 from rootscale.rules import Rule, rule_text
 from rootscale.training import SVAG, rescale_
 from rootscale.training.adapters import make_optimizer
+from rootscale.training.metric import Metric
 from rootscale.training.norms import norm_layers
 
 __all__ = ["EagerLearner"]
@@ -222,6 +223,16 @@ class EagerLearner:
             found = torch.autograd.grad(total, self._parameters, materialize_grads=True)
             grads = [a + b for a, b in zip(grads, found, strict=True)] if grads else list(found)
         return grads
+
+    def roots(self) -> list[Tensor] | None:
+        """Return ``sqrt(v_hat) + eps`` of the optimizer for each trained parameter; None where there is none yet."""
+        optimizers = parts_of(self.optimizer)
+        try:
+            found = Metric(optimizers[0]).roots(self._parameters) if len(optimizers) == 1 else []
+        except TypeError:  # an optimizer without a second moment for each coordinate
+            return None
+        roots = [root for root in found if root is not None]
+        return roots if len(roots) == len(self._parameters) else None
 
     def replica(self, r: int) -> nn.Module:
         """Return a copy of the model of one replica (of its average, where the plan has an EMA), in eval mode."""

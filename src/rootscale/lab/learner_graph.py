@@ -185,6 +185,11 @@ class GraphLearner:
         self.join()
         return self._eager.gradient(x, y)
 
+    def roots(self) -> list[Tensor] | None:
+        """Return ``sqrt(v_hat) + eps`` of the optimizer for each trained parameter; None where there is none yet."""
+        self.join()
+        return self._eager.roots()
+
     def replica(self, r: int) -> nn.Module:
         """Return a copy of the model (of its average, where the plan has an EMA), in eval mode."""
         self.join()
@@ -259,6 +264,11 @@ class SideBySide:
     def gradient(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Return the gradient of the mean loss of these samples, in train mode."""
         return _stacked([learner.gradient(x, y) for learner in self._learners])
+
+    def roots(self) -> list[Tensor] | None:
+        """Return ``sqrt(v_hat) + eps`` of the optimizers for each trained parameter; None where there is none yet."""
+        each = [roots for learner in self._learners if (roots := learner.roots()) is not None]
+        return _stacked(each) if len(each) == len(self._learners) else None
 
     def replica(self, r: int) -> nn.Module:
         """Return a copy of the model of one replica (of its average, where the plan has an EMA), in eval mode."""

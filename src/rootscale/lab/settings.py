@@ -34,6 +34,7 @@ class Measure:
         reestimate: whether the test loss is measured a second time, with BatchNorm's statistics taken anew over those
             training samples: its running averages lag behind where they are long, or where a run has begun just now.
             It is no part of what a run is; a model without BatchNorm, or a task without test data, has none.
+        norms: whether the noise is also measured in Adam's metric and in the dual norms of sign and spectral updates.
         share: of the work of a check, the most that is measuring: the numbers above are then upper limits. Work is
             counted in samples that pass through the model, so that equal checks measure equally on all machines. A
             run of fewer than some 3,000 samples has a larger share: it needs a few points all the same. None takes
@@ -45,6 +46,7 @@ class Measure:
     noise: bool = True
     noise_samples: int = 2048
     reestimate: bool = False
+    norms: bool = False
     share: float | None = None
 
     def __post_init__(self) -> None:

@@ -70,6 +70,8 @@ class TaskSpec(Spec):
         settings = {**asdict(self.settings.measure), **asdict(self.settings.setup)}
         for name in ("device", "points", "share", "reestimate"):  # the points are those of the grid
             del settings[name]
+        if not settings["norms"]:  # older runs have not measured them either
+            del settings["norms"]
         return {
             "engine": ENGINE,
             "task": self.task.name,
