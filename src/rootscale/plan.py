@@ -14,6 +14,7 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
 from rootscale.conversion import Conversion, convert_plan, converted_parts, explain_change
 from rootscale.format import html_table, show
+from rootscale.horizon import at_horizon
 from rootscale.hparams import Optimizer, positive, quantity, validate
 from rootscale.messages import say
 from rootscale.optimizers import OPTIMIZERS
@@ -163,12 +164,30 @@ class Plan:
         """
         return convert_plan(self, batch_size, rule)
 
-    def at(self, batch_size: BatchSize | Number | str, rule: str | Rule | None = None) -> Plan:
+    def at(
+        self,
+        batch_size: BatchSize | Number | str | None = None,
+        rule: str | Rule | None = None,
+        *,
+        tokens: Number | str | None = None,
+        horizon: str | None = None,
+    ) -> Plan:
         """Return the plan of the same run at another batch size; warnings are Python warnings (`ScalingWarning`).
 
-        The arguments are those of `convert`.
+        With ``tokens`` it is another, longer or shorter run, by a published rule that has to be named.
+
+        Args:
+            batch_size, rule: as for `convert`; without ``batch_size`` it stays.
+            tokens: length of the run, such as ``"40B"``; or ``"5M samples"``.
+            horizon: one of `rootscale.horizon.HORIZONS`; `rootscale.horizon.horizons` gives all of them.
         """
-        conversion = self.convert(batch_size, rule)
+        if tokens is not None:
+            if rule is not None:
+                raise ValueError(f"rule={rule!r} keeps a run, and tokens= makes another one: leave one of them out")
+            return at_horizon(self, batch_size, tokens, horizon)
+        if horizon is not None:
+            raise ValueError(f"horizon={horizon!r} is for another number of tokens: give tokens= too")
+        conversion = self.convert(self.batch_size if batch_size is None else batch_size, rule)
         for message in conversion.warnings:
             python_warnings.warn(message, ScalingWarning, stacklevel=2)
         return conversion.plan
