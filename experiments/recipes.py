@@ -20,7 +20,8 @@ from typing import Any
 
 from rootscale import hparams
 from rootscale.plan import BatchSize, Plan
-from rootscale.schedule import Count, Schedule
+from rootscale.schedule import Schedule
+from rootscale.sizes import Count
 
 __all__ = ["DECAYS", "FACTORS", "OPTIMIZERS", "RECIPES", "Recipe", "paper_plan", "recipe", "staircase", "steps_of"]
 
