@@ -21,6 +21,7 @@ from rootscale import hparams
 from rootscale.lab import Measure, Settings, Setup, Task, grid
 from rootscale.lab.data import (
     Bytes,
+    CropFlip,
     Images,
     Layout,
     Normalise,
@@ -32,7 +33,8 @@ from rootscale.lab.data import (
     patterns,
     read,
 )
-from rootscale.lab.tasks import convnet, image_task
+from rootscale.lab.task import OnDisk, Tensors
+from rootscale.lab.tasks import accuracy, convnet, cross_entropy, image_task
 from rootscale.optimizers import FAMILIES
 from rootscale.training import optim
 
@@ -77,20 +79,31 @@ def task(
     """
     if net not in NETS:
         raise ValueError(f"the net must be one of {', '.join(NETS)}, got {net!r}")
-    pictures = _patterns() if smoke else images(data or None)
     chosen = recipe("+".join((kind, *factors)))
-    size, group = (BASE // SMOKE, (chosen.group or SMOKE) // SMOKE) if smoke else (BASE, chosen.group or 0)
-    plan = paper_plan(optimizer, samples=len(pictures.train), epochs=epochs, batch_size=size, eps=eps, recipe=chosen)
-    make: Any = partial(convnet, width=8, momentum=0.1) if smoke else partial(NETS[net], momentum=0.1)
-    make = partial(make, len(pictures.classes), freeze_last=chosen.freezes_head(net))
-    return image_task(
-        "-".join(["smoke" if smoke else "cifar10", net, optimizer, *factors]),
-        pictures,
-        plan,
-        partial(_made, make, chosen.head_std(net), group if chosen.group else None),
-        normalise=None if smoke else Normalise(*STATISTICS),
-        optimizer=paper_form if chosen.previous_moment else None,
+    name = "-".join(["smoke" if smoke else "cifar10", net, optimizer, *factors])
+    size, group = BASE // (SMOKE if smoke else 1), chosen.group
+    group = group // SMOKE if smoke and group else group
+    plan = paper_plan(
+        optimizer, samples=512 if smoke else 50_000, epochs=epochs, batch_size=size, eps=eps, recipe=chosen
     )
+    make: Any = partial(convnet, width=8) if smoke else NETS[net]
+    make = partial(make, 10, momentum=0.1, freeze_last=chosen.freezes_head(net))
+    make = partial(_made, make, chosen.head_std(net), group)
+    maker = paper_form if chosen.previous_moment else None
+    if smoke:
+        return image_task(name, patterns(512, 128, size=16), plan, make, optimizer=maker)
+    train, test = (OnDisk(n, partial(_part, data or None, part)) for part, n in (("train", 50_000), ("test", 10_000)))
+    normalise = Normalise(*STATISTICS)
+    return Task(
+        name, plan, make, cross_entropy, train, test, {"accuracy": accuracy}, prepare=normalise,
+        augment=CropFlip(4, normalise.black), draws=CropFlip.draws, optimizer=maker,
+    )  # fmt: skip
+
+
+def _part(folder: str | None, part: str) -> Tensors:
+    """Return a part of the images."""
+    found: Tensors = getattr(images(folder), part)
+    return found
 
 
 def settings(
@@ -154,8 +167,6 @@ def paper_form(parameters: Any, record: hparams.Optimizer) -> torch.optim.Optimi
 
 
 # -- the images ------------------------------------------------------------------------------------------------------
-
-_patterns = lru_cache(maxsize=1)(partial(patterns, 512, 128, size=16))
 
 
 @lru_cache(maxsize=1)

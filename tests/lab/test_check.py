@@ -387,7 +387,7 @@ def test_the_command_runs_a_users_file_and_goes_on_where_it_was(task_file, tmp_p
         ("no_such_module:task --to 8", "cannot import 'no_such_module'"),
         ("{file}:task", "nothing to compare with batch size 4: give others with --to, or SVAG with --ell; for example"),
         ("{file}:task --to 4 --ell 1", "nothing to compare with batch size 4"),
-        ("fm --to 64", "TASK must be file.py:name, module:name, or one of digits, mnist, cifar10; got 'fm'"),
+        ("fm --to 64", "TASK must be file.py:name, module:name, or one of digits, mnist; got 'fm'"),
         ("mnist --to 64", "there is no folder to read MNIST from: set the environment variable ROOTSCALE_DATA"),
         ("{file}:task --to 8 --switch-at soon", "--switch-at takes samples or a share such as 25%, got 'soon'"),
         ("{file}:task --to 8 --keep nothing", "rule 'sqrt' has no row 'nothing' to leave out"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rootscale.cli.options import duration, seeds
+from rootscale.cli.options import seeds
 from rootscale.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from rootscale.lab import Study
+    from collections.abc import Sequence
+
+    from rootscale.lab import Observer, Store, Study, Table
+    from rootscale.lab.execute import Execute
 
 __all__ = ["add_parsers"]
 
@@ -27,7 +31,7 @@ def add_parsers(subparsers: Any) -> None:
         usage=_USAGE,
         description="Run a file that defines STUDY, a rootscale.lab.Study or a function that makes one, whose keyword "
         "arguments are options. The same command resumes it. `rootscale study FILE --help` has its options. Exit code: "
-        "0 same, 1 different, 3 undecided.",
+        "0 same, 1 different, 3 undecided or unfinished.",
         epilog="example: rootscale study experiments/stages.py --net convnet --seeds 8",
     )
     parser.add_argument("file", metavar="FILE", help="a Python file that defines STUDY")
@@ -39,14 +43,27 @@ def add_parsers(subparsers: Any) -> None:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     """Add what all studies have."""
     parser.add_argument("--seeds", type=seeds, metavar="N", help="runs of each arm, or auto; default: the study's")
-    parser.add_argument("--budget", type=duration, metavar="TIME", help="with auto: add no more seeds after so long")
+    parser.add_argument(
+        "--minutes", type=float, metavar="M",
+        help="stop after that time, with checkpoints, and judge what is finished; 0 runs nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="make only the arms whose label contains one of these texts, and judge all that are finished",
+    )
     parser.add_argument("--smoke", action="store_true", help="a short try of all of it, which says nothing")
     parser.add_argument("--device", help="of torch; default: the study's")
     parser.add_argument("--data", metavar="FOLDER", help="that holds the data; default: ROOTSCALE_DATA")
     parser.add_argument("--together", type=int, default=16, metavar="N", help="most seeds in one program")
     parser.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core, one on a GPU")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="of runs, table and page; default: runs/NAME")
-    parser.add_argument("--results", type=Path, metavar="FOLDER", help="where NAME.npz, the table alone, is put too")
+    parser.add_argument(
+        "--results", type=Path, metavar="FOLDER",
+        help="where NAME.npz, the table alone, is put too; runs that it has already are not made again",
+    )  # fmt: skip
 
 
 def _study(args: argparse.Namespace) -> int:
@@ -72,7 +89,7 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
     from rootscale.cli.verdicts import write_report
     from rootscale.cli.watching import observing, stoppable
     from rootscale.files import command_line
-    from rootscale.lab import Forked, Here, Store
+    from rootscale.lab import Forked, Here, Store, Table
 
     study = study.with_options(seeds=asked.seeds, device=asked.device, small=small)
     folder = asked.out / study.name if asked.out else Path("build/smoke" if asked.smoke else "runs") / study.name
@@ -81,12 +98,43 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
     console = make_console()
     if study.claim:
         console.print(study.claim, markup=False, soft_wrap=True)
+    stored = asked.results / f"{study.name}.npz" if asked.results is not None else None
+    if stored is not None and stored.exists():
+        study = study.completing(Table.load(stored))
+        console.print(f"runs in {stored} are not made again", markup=False)
+    labels = [arm.label for arm in study.arms if not asked.only or any(text in arm.label for text in asked.only)]
+    if not labels:
+        every = "; ".join(arm.label for arm in study.arms)
+        raise ValueError(f"--only takes parts of the labels of arms, got {' '.join(asked.only)}; there are {every}")
     with stoppable(folder / "runs"), observing(console) as observe:
         store = Store(folder, command=command_line("rootscale", sys.argv[1:]))
         execute = Here(asked.together) if one else Forked(asked.workers, asked.together)
-        table = study.run(store, execute, observe, asked.budget)
-    show_check(table, console)
+        if study.seeds == "auto" or (asked.minutes is None and not asked.only):
+            table = study.run(store, execute, observe, None if asked.minutes is None else 60 * asked.minutes)
+        else:
+            table = _partly(study, labels, store, execute, observe, asked.minutes)
+    if table.others:
+        show_check(table, console)
     write_report(table, folder / "report.html", console)
-    if asked.results is not None:
-        table.save(asked.results / f"{study.name}.npz", comparisons=False)
+    if stored is not None:
+        table.save(stored, comparisons=False)
+    if table.made.get("missing"):
+        missing = "; ".join(table.made["missing"])
+        console.print(f"not finished: {missing}. The same command resumes it", markup=False, soft_wrap=True)
+        return "undecided"
     return table.verdict
+
+
+def _partly(
+    study: Study, labels: Sequence[str], store: Store, execute: Execute, observe: Observer, minutes: float | None
+) -> Table:
+    """Make some arms until a deadline; return the table of what is finished."""
+    from rootscale.lab import Deadline, UnfinishedError
+    from rootscale.lab.rounds import Rounds
+
+    within, arms = Deadline.after(None if minutes is None else 60 * minutes), study.arms
+    with contextlib.suppress(UnfinishedError):
+        if minutes != 0:
+            asked = [arm for arm in arms if arm.label in labels]
+            study.make(asked, Rounds.of(study.seeds).first, store, execute, observe, within)
+    return study.collect(store)

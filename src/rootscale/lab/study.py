@@ -7,6 +7,7 @@ is in its fields, and nothing is read back from labels.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from rootscale.compare.comparison import Logged, logged
 from rootscale.compare.result import Result, Table
 from rootscale.lab.causes import causes_of
 from rootscale.lab.execute import Execute, default_executor, limited
-from rootscale.lab.group import Spec
+from rootscale.lab.group import Spec, joined
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import LoopSpec, need_checkpoint
 from rootscale.lab.observe import Observer
@@ -31,13 +32,14 @@ from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
 from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Settings
-from rootscale.lab.stopping import Deadline
+from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.store import Store, as_store
 from rootscale.lab.sweeps import kept, make, start_of
 from rootscale.lab.task import Task
 from rootscale.lab.task_runs import TaskSpec
 from rootscale.lab.variant import Variant
 from rootscale.noise import NOISE_SCALE
+from rootscale.plan import Plan
 from rootscale.stats import student_quantile
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, Judge
@@ -97,6 +99,7 @@ class Study:
         paired: whether logs share seeds in the order in which they are given.
         keeps: the test functions that the table holds, in single precision; all in full, where empty.
         about: further facts for the record, in JSON's types.
+        stored: a table of earlier runs of these arms, which are not made again; `completing` checks that they are.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Study:
     paired: bool = False
     keeps: Sequence[str] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+    stored: Table | None = None
 
     def __post_init__(self) -> None:
         for arm in self.arms:
@@ -197,11 +201,91 @@ class Study:
         observe: Observer | None = None, within: Deadline = Deadline(),  # noqa: B008 (frozen)
     ) -> Table:  # fmt: skip
         """Return the table of the base and some arms at some seeds, whose runs are made where they are missing."""
-        runs, used = replace(store, folder=store.folder / "runs"), [self.base, *arms]
-        specs = [self.specs[arm.label] for arm in used if arm.subject is not None]
-        device = self.settings.setup.device
-        make(specs, seeds, runs, limited(execute or default_executor(device), within), observe or Observer())
-        return self.table(used, seeds, runs, store.made_by)
+        used = [self.base, *arms]
+        self.make(used, seeds, store, execute, observe, within)
+        return self.table(used, seeds, _runs(store), store.made_by)
+
+    def make(
+        self, arms: Sequence[Arm], seeds: Sequence[int], store: Store, execute: Execute | None = None,
+        observe: Observer | None = None, within: Deadline = Deadline(),  # noqa: B008 (frozen)
+    ) -> None:  # fmt: skip
+        """Make the runs of some arms that are missing.
+
+        Raises:
+            UnfinishedError: the deadline passed; the same call resumes the runs, and `collect` returns what there is.
+        """
+        specs = {arm.label: self.specs[arm.label] for arm in arms if arm.subject is not None}
+        done = {spec: self._stored_seeds(label) for label, spec in specs.items()}
+        execute = limited(execute or default_executor(self.settings.setup.device), within)
+        make(list(specs.values()), seeds, _runs(store), execute, observe or Observer(), done)
+
+    def collect(self, store: Store | str | Path) -> Table:
+        """Return the table of all runs that are finished, and store it; ``made["missing"]`` names those that are not.
+
+        Raises:
+            UnfinishedError: no run of the base is finished, so there is nothing to compare with.
+        """
+        place, seeds = as_store(store), Rounds.of(self.seeds).first
+        assert place is not None
+        finished = {arm.label: self._finished(arm, seeds, _runs(place)) for arm in self.arms}
+        if not finished[self.base.label]:
+            raise UnfinishedError(f"no run of the base, {self.base.label}, is finished: the same command resumes it")
+        left = {arm.label: [seed for seed in seeds if seed not in finished[arm.label]] for arm in self.arms}
+        missing = [f"{label}, seeds {', '.join(map(str, some))}" for label, some in left.items() if some]
+        arms = [arm for arm in self.arms if finished[arm.label]]
+        table = self.table(arms, seeds, _runs(place), place.made_by)
+        table = replace(table, made={**table.made, **_spent(table), **({"missing": missing} if missing else {})})
+        table.save(place.folder)
+        return table
+
+    def completing(self, table: Table) -> Study:
+        """Return the study with the runs of a stored table, of which only those that it lacks are made.
+
+        Raises:
+            ValueError: the table has runs that this study would make otherwise, or does not have.
+        """
+        arms = {arm.label: arm for arm in self.arms if isinstance(arm.run, Task)}
+        for result in (table.base, *table.others):
+            arm = arms.get(result.label)
+            if arm is None or _identity(result.trajectory) != self._identity(arm):
+                raise ValueError(
+                    f"the stored table has runs named {result.label!r}, which this study makes in another way or not "
+                    "at all: they cannot be completed. Give another folder, or the options they were made with"
+                )
+        return replace(self, stored=table)
+
+    def _identity(self, arm: Arm) -> dict[str, Any]:
+        """Return what decides the runs of an arm, as their record has it."""
+        spec = self.specs[arm.label]
+        assert isinstance(spec, TaskSpec)
+        made = {"task": spec.task.name, "variant": spec.variant.to_dict(), "base_plan": spec.task.plan.to_dict()}
+        return _as_json({**made, "samples": spec.settings.grid, "switch_at": spec.settings.switch_at})
+
+    def _stored(self, label: str) -> Trajectory | None:
+        """Return the stored runs of an arm."""
+        results = () if self.stored is None else (self.stored.base, *self.stored.others)
+        return next((result.trajectory for result in results if result.label == label), None)
+
+    def _stored_seeds(self, label: str) -> list[int]:
+        runs = self._stored(label)
+        return [] if runs is None else list(runs.meta["seeds"])
+
+    def _finished(self, arm: Arm, seeds: Sequence[int], runs: Store) -> list[int]:
+        """Return the seeds of an arm that are stored or finished."""
+        there = self._stored_seeds(arm.label)
+        want = runs.want(self.specs[arm.label], [seed for seed in seeds if seed not in there])
+        return [*there, *runs.locate(want)]
+
+    def _trajectory(self, arm: Arm, seeds: Sequence[int], runs: Store) -> Trajectory:
+        """Return all runs of an arm that are stored or finished."""
+        found, there = self._stored(arm.label), self._stored_seeds(arm.label)
+        parts = [] if found is None else [found]
+        want = runs.want(self.specs[arm.label], [seed for seed in seeds if seed not in there])
+        done = runs.locate(want)
+        if done:
+            parts.append(runs.trajectory(replace(want, seeds=tuple(seed for seed in want.seeds if seed in done))))
+        parts = [only(part, self.keeps) for part in parts]
+        return parts[0] if len(parts) == 1 else joined(parts)
 
     def table(self, arms: Sequence[Arm], seeds: Sequence[int], runs: Store, command: str = "") -> Table:
         """Return the table of arms whose runs are finished, the base first."""
@@ -225,8 +309,7 @@ class Study:
         }
         switch, warm = 0, None
         if isinstance(self.base.run, Task):
-            switch, warm = self.settings.switch_at, start_of([self.specs[one] for one in labels], seeds, runs)
-            warm = warm if warm is None else only(warm, self.keeps)
+            switch, warm = self.settings.switch_at, self._warm(labels, seeds, runs)
         return Table(self.name, results[0], tuple(others), switch, made, warm, self.judge)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -234,10 +317,19 @@ class Study:
     def _read(self, arms: Sequence[Arm], seeds: Sequence[int], runs: Store) -> tuple[list[Trajectory], Logged | None]:
         """Return the trajectories of arms; of logs, how they were read too."""
         if isinstance(self.base.run, Task):
-            found = [only(runs.trajectory(runs.want(self.specs[arm.label], seeds)), self.keeps) for arm in arms]
+            found = [self._trajectory(arm, seeds, runs) for arm in arms]
             return [found[0], *(on_the_clock(found[0], one) for one in found[1:])], None
         read = logged([arm.label for arm in arms], [self.logs(arm, seeds, runs) for arm in arms], self)
         return list(read.trajectories), read
+
+    def _warm(self, labels: Sequence[str], seeds: Sequence[int], runs: Store) -> Trajectory | None:
+        """Return the runs up to the switch, where there is one."""
+        stored = None if self.stored is None else self.stored.warm
+        there = [] if stored is None else list(stored.meta["seeds"])
+        left = [seed for seed in seeds if seed not in there]
+        made = start_of([self.specs[label] for label in labels], left, runs)
+        parts = [only(part, self.keeps) for part in (stored, made) if part is not None]
+        return joined(parts) if len(parts) > 1 else parts[0] if parts else None
 
     def logs(self, arm: Arm, seeds: Sequence[int], runs: Store) -> list[Log]:
         """Return what the runs of an arm logged."""
@@ -315,6 +407,24 @@ class Study:
         for name in self.judge.decide_by or ():
             if name not in known:
                 raise ValueError(f"the verdict cannot rest on {name!r}; there are {', '.join(map(repr, known))}")
+
+
+def _runs(store: Store) -> Store:
+    """Return the store of the runs of a study."""
+    return replace(store, folder=store.folder / "runs")
+
+
+def _identity(runs: Trajectory) -> dict[str, Any]:
+    """Return what decided stored runs; a field that plans did not have then has its default."""
+    found = {name: runs.meta[name] for name in ("task", "variant", "base_plan", "samples", "switch_at")}
+    variant, plan = Variant.from_dict(found["variant"]), Plan.from_dict(found["base_plan"])
+    return _as_json({**found, "variant": variant.to_dict(), "base_plan": plan.to_dict()})
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as they are when they have been written and read."""
+    found: dict[str, Any] = json.loads(json.dumps(values))
+    return found
 
 
 def _shortened(settings: Settings) -> Settings:

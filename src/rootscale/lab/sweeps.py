@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from rootscale.format import show
 from rootscale.lab.execute import Execute, default_executor
@@ -25,8 +26,18 @@ from rootscale.trajectory import Trajectory
 __all__ = ["Sweep", "finished", "kept", "make", "sweep"]
 
 
-def make(specs: Sequence[Spec], seeds: Sequence[int], store: Store, execute: Execute, observe: Observer) -> None:
+def make(
+    specs: Sequence[Spec], seeds: Sequence[int], store: Store, execute: Execute, observe: Observer,
+    stored: Mapping[Spec, Collection[int]] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Make the runs of some specs with these seeds, as far as they are missing; their warm starts first.
+
+    Args:
+        specs, seeds: which.
+        store: where they are.
+        execute: what runs them.
+        observe: callbacks for progress.
+        stored: seeds of specs that are kept elsewhere, and not made.
 
     Raises:
         UnfinishedError: the deadline of the executor passed. The same call resumes the runs.
@@ -34,7 +45,7 @@ def make(specs: Sequence[Spec], seeds: Sequence[int], store: Store, execute: Exe
         KeyboardInterrupt: Ctrl-C, which is held back until a step is done and a checkpoint is written.
     """
     with held_interrupts() as interrupted:
-        first, second = _jobs(specs, seeds, store, execute, observe)
+        first, second = _jobs(specs, seeds, store, execute, observe, stored)
         for phase, offset in ((first, 0), (second, _runs(first))):
             report = partial(_report, phase, offset, _runs(first) + _runs(second), observe)
             if phase:
@@ -42,12 +53,21 @@ def make(specs: Sequence[Spec], seeds: Sequence[int], store: Store, execute: Exe
             if phase is first:
                 starts = replace(store, keep_models=False)  # nobody wants the models of warm starts
                 for warm in _starts(specs):
-                    _refuse_diverged(starts.trajectory(starts.want(warm, seeds)), warm)
+                    if needing := _needing(warm, specs, seeds, stored):
+                        _refuse_diverged(starts.trajectory(starts.want(warm, needing)), warm)
 
 
 def _starts(specs: Sequence[Spec]) -> list[Spec]:
     """Return the warm starts of some specs, each once."""
     return list(dict.fromkeys(spec.warm for spec in specs if spec.warm is not None))
+
+
+def _needing(
+    warm: Spec, specs: Sequence[Spec], seeds: Sequence[int], stored: Mapping[Spec, Collection[int]]
+) -> list[int]:
+    """Return the seeds of a warm start from which a run goes on that is not kept elsewhere."""
+    rest = [stored.get(spec, ()) for spec in specs if spec.warm == warm]
+    return [seed for seed in seeds if any(seed not in some for some in rest)]
 
 
 @dataclass(frozen=True)
@@ -67,15 +87,18 @@ class _Job:
 
 
 def _jobs(
-    specs: Sequence[Spec], seeds: Sequence[int], store: Store, execute: Execute, observe: Observer
-) -> tuple[list[_Job], list[_Job]]:
+    specs: Sequence[Spec], seeds: Sequence[int], store: Store, execute: Execute, observe: Observer,
+    stored: Mapping[Spec, Collection[int]],
+) -> tuple[list[_Job], list[_Job]]:  # fmt: skip
     """Return the jobs of the warm starts, and those of the specs, which begin when the first are done."""
-    missing = [(spec, store.missing(store.want(spec, seeds))) for spec in specs]
+    wanted_seeds = [(spec, [seed for seed in seeds if seed not in stored.get(spec, ())]) for spec in specs]
+    missing = [(spec, store.missing(store.want(spec, some))) for spec, some in wanted_seeds if some]
     starts = replace(store, keep_models=False)
     wanted = []
     for warm in _starts(specs):
         needed = {seed for spec, some in missing for seed in some if spec.warm == warm}
-        parts = ([seed for seed in seeds if (seed in needed) is want] for want in (True, False))
+        used = _needing(warm, specs, seeds, stored)
+        parts = ([seed for seed in used if (seed in needed) is want] for want in (True, False))
         wanted += [(warm, some, want) for some, want in zip(parts, (True, False), strict=True)]
     first = _split(starts, wanted, execute, observe)
     return first, _split(store, [(spec, some, False) for spec, some in missing], execute, observe)
@@ -190,9 +213,13 @@ def sweep(
 
 
 def start_of(specs: Sequence[Spec], seeds: Sequence[int], store: Store) -> Trajectory | None:
-    """Return the trajectory up to the switch of the first of some specs that has one."""
+    """Return the trajectory up to the switch of the first of some specs that has one, of the seeds that are there."""
     starts, place = _starts(specs), replace(store, keep_models=False)
-    return place.trajectory(place.want(starts[0], seeds)) if starts else None
+    if not starts:
+        return None
+    done = place.locate(place.want(starts[0], seeds))
+    there = [seed for seed in seeds if seed in done]
+    return place.trajectory(place.want(starts[0], there)) if there else None
 
 
 def finished(

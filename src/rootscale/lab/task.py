@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from rootscale.files import load_file
 from rootscale.plan import Plan
 
-__all__ = ["Data", "Task", "Tensors", "as_task", "load_named", "load_task", "need_file_name"]
+__all__ = ["Data", "OnDisk", "Task", "Tensors", "as_task", "load_named", "load_task", "need_file_name"]
 
 
 @runtime_checkable
@@ -63,6 +64,39 @@ class Tensors:
     def to(self, device: torch.device) -> Tensors:
         """Return the same data on another device."""
         return Tensors(self.inputs.to(device), self.targets.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class OnDisk:
+    """Data of a known length that are read when a sample is needed first, so that a task can be made without them.
+
+    Args:
+        length: how many samples there are; another number is an error.
+        read: reads them.
+    """
+
+    length: int
+    read: Callable[[], Data]
+
+    @cached_property
+    def data(self) -> Data:
+        """What was read."""
+        data = self.read()
+        if len(data) != self.length:
+            raise ValueError(f"the data must have {self.length:,} samples, got {len(data):,}")
+        return data
+
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+        return self.length
+
+    def __getitem__(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of these samples."""
+        return self.data[index]
+
+    def to(self, device: torch.device) -> Data:
+        """Return the data on another device."""
+        return self.data.to(device)
 
 
 @dataclass(frozen=True, eq=False)
