@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from rootscale import Adam, Plan
-from rootscale.integrations.ray import OnRay
+from rootscale.integrations.executors import OnRay
 from rootscale.lab import Measure, Task, check
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import runpy
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from problems import make, mlp
 
 from rootscale import Adam, Plan
-from rootscale.integrations.ray import OnRay
+from rootscale.integrations.executors import OnRay
 from rootscale.lab import Deadline, Forked, Here, Settings, Store, UnfinishedError, Variant, sweep
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
@@ -131,3 +132,54 @@ def test_a_training_function_from_a_file_runs_on_ray(tmp_path):
     loop = Loop("mine", load_named(f"{path}:train"), 4)
     found = check(loop, [4], seeds=4, store=tmp_path / "kept", execute=OnRay())
     assert found.verdict == "same"
+
+
+def test_a_job_of_several_gpus_needs_them_on_one_node(monkeypatch):
+    nodes = [{"Alive": True, "Resources": {"CPU": 8.0, "GPU": gpus}} for gpus in (3.0, 4.0)]
+    nodes += [{"Alive": False, "Resources": {"CPU": 8.0, "GPU": 8.0}}]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    assert OnRay(gpus=2).workers() == 1 + 2
+    assert OnRay(gpus=4).workers() == 1
+    assert OnRay(gpus=0.5).workers() == 14
+    assert OnRay().workers() == 16
+
+
+def test_the_runs_of_a_dead_node_are_made_again(tmp_path):
+    """In a process of its own, with a cluster of its own: a head without CPUs and two nodes, one of which dies."""
+    program = tmp_path / "program.py"
+    program.write_text(DEAD_NODE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in os.sys.path if path)}
+    command = [os.sys.executable, "-W", "ignore", str(program), str(tmp_path / "runs")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert "equal after a node was removed" in done.stdout, done.stderr[-3000:]
+
+
+DEAD_NODE = """
+import sys, threading, time
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+from problems import make
+from rootscale.integrations.executors import OnRay
+from rootscale.lab import Here, Settings, Store, Variant, sweep
+
+folder, settings, variants = Path(sys.argv[1]), Settings(grid=(160, 320, 480), switch_at=160), [Variant(), Variant(4)]
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+ray.init(address=cluster.address, log_to_driver=False)
+expected = sweep(make(), variants, seeds=[0], settings=settings, execute=Here())
+removed = []
+
+def remove():
+    while not list(folder.glob("*/*/checkpoint.pt")):
+        time.sleep(0.005)
+    cluster.remove_node(nodes[1], allow_graceful=False)
+    removed.append(nodes[1])
+
+threading.Thread(target=remove, daemon=True).start()
+store = Store(folder, checkpoint_every=0.0)
+found = sweep(make(), variants, seeds=[0], settings=settings, store=store, execute=OnRay())
+same = all(abs(a.values[n] - found.trajectories[v].values[n]).max() < 1e-9
+           for v, a in expected.trajectories.items() for n in a.names)
+print("equal after a node was removed" if same and removed else f"{same} {removed}")
+"""

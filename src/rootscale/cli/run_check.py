@@ -177,7 +177,7 @@ def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
 
 def make_executor(args: argparse.Namespace) -> Execute:
     if args.engine == "ray":
-        from rootscale.integrations.ray import OnRay
+        from rootscale.integrations.executors import OnRay
 
         return OnRay(args.address, args.gpus_per_run, together=args.together)
     if args.workers == 1 or (args.workers is None and not args.device.startswith("cpu")):

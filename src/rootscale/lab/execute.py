@@ -7,7 +7,8 @@ Jobs share nothing but the folder of the runs, so every executor gives the same 
 |---|---|
 | `Here` | in this process, one job after the other |
 | `Forked` | in several processes of this machine, each forked from this one |
-| `rootscale.integrations.ray.OnRay` | on a Ray cluster |
+| `rootscale.integrations.executors.OnRay` | on a Ray cluster |
+| `rootscale.integrations.executors.OnExecutor` | by whatever has ``submit``: submitit (SLURM), Dask, joblib |
 
 To add another one, write a class with the attributes and methods of `Execute` and pass an instance of it.
 """
