@@ -312,7 +312,7 @@ def _pickler() -> Any:
         def reducer_override(self, value: Any) -> Any:
             plain = type(value) is torch.Tensor and value.layout is torch.strided and not value.requires_grad
             if plain and value.untyped_storage().nbytes() > value.element_size() * value.numel():
-                return value.clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
+                return value.clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             return super().reducer_override(value)
 
     return Pickler
