@@ -24,7 +24,7 @@ def forget_registered(monkeypatch):
     from rootscale import optimizers, rules
     from rootscale.training import adapters
 
-    monkeypatch.setattr(adapters, "ADAPTERS", list(adapters.ADAPTERS))
+    monkeypatch.setattr(adapters, "REGISTERED", dict(adapters.REGISTERED))
     held = dict(optimizers._FAMILIES), dict(optimizers._OPTIMIZERS), dict(rules._RULES)
     yield
     for table, before in zip((optimizers._FAMILIES, optimizers._OPTIMIZERS, rules._RULES), held, strict=True):

@@ -145,7 +145,7 @@ def test_no_function_has_the_name_of_its_module(path):
 
 
 #: What a JAX user may be left without; the modules that only people with torch load.
-WITHOUT_TORCH = ("configs", "integrations/optax")
+WITHOUT_TORCH = ("configs", "spellings", "integrations/optax")
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)

@@ -25,7 +25,7 @@ def test_a_row_is_whole(row):
     assert row.source
     assert row.why.endswith(".")
     assert all(unit in UNITS for unit in row.state.values())
-    assert all(held in row.state for held in (*row.torch.state.values(), *row.torch.group_state.values()))
+    assert all(held in row.state for held in row.torch.state.values())
     known = {f.name for f in fields(row.record)}
     held = [one for value in row.torch.values.values() for one in (value if isinstance(value, tuple) else (value,))]
     assert set(held) <= known

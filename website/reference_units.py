@@ -9,9 +9,8 @@ from reference_cli import plain
 from registry import TOYS, measured_in, table, toy_gap
 
 from rootscale.averagings import AVERAGINGS
-from rootscale.optimizers import FAMILIES
+from rootscale.optimizers import FAMILIES, Family
 from rootscale.rules import RULES, Rule
-from rootscale.spelling import Family
 from rootscale.units import TABLE, UNITS
 
 __all__ = ["optimizers", "rules", "units"]
@@ -111,7 +110,7 @@ def section(row: Family) -> Iterator[str]:
         for key in ((held,) if isinstance(held, str) else held)
         if key
     ]
-    state = [(name, row.state[held]) for name, held in {**row.torch.state, **row.torch.group_state}.items()]
+    state = [(name, row.state[held]) for name, held in {**row.torch.parameter_state, **row.torch.group_state}.items()]
     rows = [(f"`{name}`", plain(UNITS[key].label), becomes(rule, key)) for name, key in values]
     rows += [(f"state `{name}`", plain(UNITS[key].label), becomes(rule, key)) for name, key in state]
     yield table((f"in `{row.torch.name}`", "quantity", "`x` becomes"), rows)

@@ -9,8 +9,7 @@ from typing import Any
 
 import places
 
-from rootscale.optimizers import FAMILIES
-from rootscale.spelling import Family
+from rootscale.optimizers import FAMILIES, Family
 
 __all__ = ["PAGES", "measured_in", "renewed", "short_summary", "summary", "table", "toy_gap"]
 

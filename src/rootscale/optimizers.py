@@ -3,21 +3,120 @@
 A family is a kind of update, whoever implements it. Its row says which record holds its hyperparameters, which rule
 keeps its dynamics and how sure that is, what state it carries in which units, and how torch spells all of that. Plans,
 snippets, live conversions, the noise metric, the lab and the converters of configurations read this table.
-`rootscale.training.adapters` leads from a live torch optimizer to its row. To add an optimizer, add a row here (and an
-adapter there), or call `rootscale.training.register`.
+`rootscale.training.adapters` leads from a live torch optimizer to its row, by the names of classes here and in
+`rootscale.spellings.libraries`. To add an optimizer, add a row here, or call `rootscale.training.register`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from rootscale import records
 from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
-from rootscale.spelling import Family, Fields, Spelling
-from rootscale.units import LI, PAPER, SCALES
+from rootscale.spellings import Fields, Spelling, decoupled_or_not, kind_of_rmsprop
+from rootscale.units import LI, PAPER, SCALES, Status
 
 __all__ = ["FAMILIES", "OPTIMIZERS", "Family", "Spelling", "add_family", "family"]
+
+#: What libraries call the option that weight decay is decoupled from the gradient.
+_DECOUPLED = ("decoupled_weight_decay", "weight_decouple")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of optimizer.
+
+    Args:
+        name: as on the command line, in plan files and in rules.
+        record: of its hyperparameters; each field names its unit.
+        rules: the names of the rules that keep its dynamics; the first is its own, which is the default.
+        state: what it carries from step to step, by the paper's letters, with the units.
+        torch: how torch spells it, or the library that most use where torch has no such class.
+        status: how sure the rule is for this family: ``theorem``, ``derived`` or ``heuristic``.
+        source: what the status rests on.
+        why: the derivation, in a sentence or two.
+        measured: the folder of ``results/`` with the family's gap in training; empty where nothing was measured.
+        bias_corrected: whether it divides by ``sqrt(v / (1 - beta2^k))`` rather than by ``sqrt(v)``.
+        degree: of the update in the gradient: 1 for SGD, 0 where doubling all gradients changes no step.
+        elementwise: whether it divides each number by ``sqrt(v) + eps`` of its own and by nothing else, so that
+            gradients and their noise can be measured in these units (`rootscale.training.metric`).
+    """
+
+    name: str
+    record: type[Optimizer]
+    rules: tuple[str, ...]
+    state: Mapping[str, str]
+    torch: Spelling
+    status: Status = "derived"
+    source: str = ""
+    why: str = ""
+    measured: str = ""
+    bias_corrected: bool = False
+    degree: int = 0
+    elementwise: bool = False
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the update is divided by the root of a second moment."""
+        return "v" in self.state
+
+    def unit(self, name: str) -> str:
+        """Return the unit of a field of the record; empty where it has none."""
+        found = self.record.__dataclass_fields__.get(name)  # schedulers ask at every step: `fields` takes its time
+        return "" if found is None else str(found.metadata.get("unit", ""))
+
+    def torch_units(self) -> dict[str, Fields]:
+        """Return the units of torch's hyperparameters, by torch's names.
+
+        >>> from rootscale.optimizers import FAMILIES
+        >>> FAMILIES["rmsprop"].torch_units()
+        {'lr': 'eta', 'alpha': 'beta2', 'eps': 'eps', 'weight_decay': 'l2'}
+        """
+        return {
+            name: self.unit(held) if isinstance(held, str) else tuple(self.unit(each) for each in held)
+            for name, held in self.torch.values.items()
+            if not isinstance(held, str) or self.unit(held)
+        }
+
+    def group_units(self, group: Mapping[str, Any]) -> dict[str, Fields]:
+        """Return the units of what a parameter group holds: hyperparameters, and state that is kept there.
+
+        Many libraries let a group say which kind of weight decay it has.
+        """
+        units = {name: unit for name, unit in self.torch_units().items() if group.get(name) is not None}
+        for flag in _DECOUPLED:
+            if flag in group and "weight_decay" in units:
+                units["weight_decay"] = "decoupled_decay" if group[flag] else "l2"
+        if group.get("fixed_decay") and units.get("weight_decay") == "decoupled_decay":
+            units["weight_decay"] = "step_decay"
+        held = {name: self.state[key] for name, key in self.torch.group_state.items()}
+        return units | {name: unit for name, unit in held.items() if group.get(name) is not None}
+
+    def torch_state_units(self) -> dict[str, str]:
+        """Return the units of torch's state, by torch's names."""
+        return {name: self.state[key] for name, key in self.torch.parameter_state.items()}
+
+    def unknown_state(self, states: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Return the names of numbers and tensors in a state that the family has not: they would keep the old units.
+
+        >>> from rootscale.optimizers import FAMILIES
+        >>> FAMILIES["adam"].unknown_state([{"exp_avg": 0.5, "velocity": 0.5, "is_frozen": False}])
+        ['velocity']
+        """
+        spelling = self.torch
+        known = {*(name.partition("[")[0] for name in spelling.parameter_state), *spelling.unchanged}
+        held = {str(name) for state in states for name, value in state.items() if _has_numbers(value)}
+        return sorted(held - known)
+
+
+def _has_numbers(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_numbers(one) for one in value)
+    return value is not None and not isinstance(value, bool | str)
+
 
 _MOMENTS: Mapping[str, str] = MappingProxyType({"m": "m", "v": "v", "v_max": "v", "step": "step_counter"})
 _ADAM_VALUES: Mapping[str, Fields] = MappingProxyType(
@@ -31,7 +130,13 @@ _RMS_VALUES: Mapping[str, Fields] = MappingProxyType(
 )
 #: What Schedule-Free keeps beside its hyperparameters; its step is ``k`` or ``step``.
 _AVERAGE_WEIGHTS: Mapping[str, str] = MappingProxyType(
-    {"k": "step", "step": "step", "lr_max": "eta_max", "scheduled_lr": "eta_max", "weight_sum": "weights"}
+    {
+        "group.k": "step",
+        "group.step": "step",
+        "group.lr_max": "eta_max",
+        "group.scheduled_lr": "eta_max",
+        "group.weight_sum": "weights",
+    }
 )
 #: Momentum that averages gradients, or sums them, as some classes do.
 _MOMENTUM: Mapping[str, str] = MappingProxyType({"m": "m", "b": "m_sum"})
@@ -41,21 +146,39 @@ _SIGNS = "SDE in docs/theory.md, orders measured"
 _NO_SDE = f"{SCALES}; no SDE is known"
 
 
+def _torch(name: str, family: str, values: Mapping[str, Fields], state: Mapping[str, str], **columns: Any) -> Spelling:
+    """Return how torch spells a family."""
+    return Spelling((name,), family, values, state, "torch", **columns)
+
+
+def _elsewhere(
+    name: str, family: str, values: Mapping[str, Fields], state: Mapping[str, str], **columns: Any
+) -> Spelling:
+    """Return how the libraries spell a family that torch does not have."""
+    return Spelling((name,), family, values, state, **columns)
+
+
 def _adam_like() -> Iterator[Family]:
     yield Family(
-        "adam", Adam, _SQRT, _MOMENTS, Spelling("Adam", _ADAM_VALUES, _ADAM_STATE), "theorem", f"{PAPER}, Thm 5.3",
+        "adam", Adam, _SQRT, _MOMENTS,
+        _torch("Adam", "adam", _ADAM_VALUES, _ADAM_STATE, family_of=decoupled_or_not),
+        "theorem", f"{PAPER}, Thm 5.3",
         "theta moves by eta m / sqrt(v), and sqrt(v) is the noise: the SDE's constants are sigma eta, (1 - beta) / "
         "eta^2 and eps eta, its clock is k eta^2.",
         measured="cifar10-switch", bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
-        "adamw", AdamW, _SQRT, _MOMENTS, Spelling("AdamW", _ADAM_VALUES, _ADAM_STATE), "derived", f"{PAPER}, Thm 5.3",
+        "adamw", AdamW, _SQRT, _MOMENTS, _torch("AdamW", "adamw", _ADAM_VALUES, _ADAM_STATE),
+        "derived", f"{PAPER}, Thm 5.3",
         "Adam's SDE with a drift -(lambda / eta) theta: lambda / eta is the decay per unit of time.",
         measured="gpt-tiny-switch", bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "rmsprop", RMSprop, _SQRT, {"v": "v", "step": "step_counter"},
-        Spelling("RMSprop", _RMS_VALUES, {"square_avg": "v", "step": "step"}, kept=("momentum_buffer",)), "theorem",
+        _torch(
+            "RMSprop", "rmsprop", _RMS_VALUES, {"square_avg": "v", "step": "step"}, unchanged=("momentum_buffer",),
+            family_of=kind_of_rmsprop,
+        ), "theorem",
         f"{PAPER}, Thm 4.2",
         "Adam's SDE without averaging of the gradient.", measured="cifar10-vgg16-rmsprop",
         elementwise=True,
@@ -63,8 +186,8 @@ def _adam_like() -> Iterator[Family]:
     yield Family(
         "rmsprop-momentum", records.RMSpropMomentum, ("sqrt", "sqrt-time"),
         {"v": "v", "b": "buffer", "step": "step_counter"},
-        Spelling(
-            "RMSprop", {**_RMS_VALUES, "momentum": "momentum"},
+        _torch(
+            "RMSprop", "rmsprop-momentum", {**_RMS_VALUES, "momentum": "momentum"},
             {"square_avg": "v", "momentum_buffer": "b", "step": "step"},
         ),
         "derived", SCALES,
@@ -75,10 +198,10 @@ def _adam_like() -> Iterator[Family]:
     yield Family(
         "rmsprop-centered", records.RMSpropCentered, ("sqrt", "sqrt-time"),
         {"v": "v", "a": "m", "b": "buffer", "step": "step_counter"},
-        Spelling(
-            "RMSprop", {**_RMS_VALUES, "momentum": "momentum"},
+        _torch(
+            "RMSprop", "rmsprop-centered", {**_RMS_VALUES, "momentum": "momentum"},
             {"square_avg": "v", "grad_avg": "a", "momentum_buffer": "b", "step": "step"},
-            fixed={"centered": True},
+            defaults={"centered": True},
         ),
         "derived", SCALES,
         "v - a^2 is the variance of the noise, which falls as 1/kappa also where the mean is not small; the mean a "
@@ -86,8 +209,8 @@ def _adam_like() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "nadam", records.NAdam, _SQRT, {**_MOMENTS, "product": "product"},
-        Spelling(
-            "NAdam", {**_ADAM_VALUES, "momentum_decay": "momentum_decay"},
+        _torch(
+            "NAdam", "nadam", {**_ADAM_VALUES, "momentum_decay": "momentum_decay"},
             {**_ADAM_STATE, "mu_product": "product"},
         ),
         "derived", SCALES,
@@ -96,7 +219,7 @@ def _adam_like() -> Iterator[Family]:
         bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
-        "radam", records.RAdam, _SQRT, _MOMENTS, Spelling("RAdam", _ADAM_VALUES, _ADAM_STATE), "derived", SCALES,
+        "radam", records.RAdam, _SQRT, _MOMENTS, _torch("RAdam", "radam", _ADAM_VALUES, _ADAM_STATE), "derived", SCALES,
         "Adam times a rectification of rho, a number of steps: rho scales as 1/kappa with the counter and beta2, "
         "and the rectification depends on ratios of it. Its first steps, rho <= 5, do not divide by v and are not "
         "kept.",
@@ -104,13 +227,13 @@ def _adam_like() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "adamax", records.Adamax, _SQRT, {"m": "m", "u": "sup", "step": "step_counter"},
-        Spelling("Adamax", _ADAM_VALUES, {"exp_avg": "m", "exp_inf": "u", "step": "step"}), "heuristic", SCALES,
+        _torch("Adamax", "adamax", _ADAM_VALUES, {"exp_avg": "m", "exp_inf": "u", "step": "step"}), "heuristic", SCALES,
         "The maximum of |g| is measured in noise, kappa^(-1/2); but the maximum over fewer steps is smaller, by the "
         "logarithm of their number, which no power of kappa follows.",
     )  # fmt: skip
     yield Family(
         "microbatchadam", Adam, ("invariant",), _MOMENTS,
-        Spelling("MicroBatchAdam", _ADAM_VALUES, _ADAM_STATE, in_torch=False),
+        _elsewhere("MicroBatchAdam", "microbatchadam", _ADAM_VALUES, _ADAM_STATE),
         "derived", "arXiv 2402.18824",
         "v averages squares of micro-batches of a fixed size and does not depend on the batch size: Adam scales as "
         "SGD.",
@@ -122,10 +245,10 @@ def _beyond_adam() -> Iterator[Family]:
     yield Family(
         "adafactor", records.Adafactor, _SQRT,
         {"v": "v", "row": "v", "column": "v", "m": "m_steps", "step": "step_counter"},
-        Spelling(
-            "Adafactor", {"lr": "eta", "weight_decay": "weight_decay"},
+        _torch(
+            "Adafactor", "adafactor",
+            {"lr": "eta", "weight_decay": "weight_decay", "beta2_decay": "beta2_decay", "d": "clip"},
             {"row_var": "row", "col_var": "column", "variance": "v", "step": "step"},
-            {"beta2_decay": "beta2_decay", "d": "clip"},
         ),
         "derived", SCALES,
         "g / sqrt(v) as in RMSprop: rows and columns of v by 1/kappa, k^(-1/2) by the clock, the clip of an rms "
@@ -133,14 +256,13 @@ def _beyond_adam() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "ademamix", records.AdEMAMix, _SQRT, {**_MOMENTS, "m2": "m2"},
-        Spelling(
-            "AdEMAMix",
+        _elsewhere(
+            "AdEMAMix", "ademamix",
             {
                 "lr": "eta", "betas": ("beta1", "beta2", "beta3"), "eps": "eps", "weight_decay": "weight_decay",
-                "t_alpha_beta3": "warmup",
+                "t_alpha_beta3": "warmup", "alpha": "alpha",
             },
-            {"exp_avg": "m", "exp_avg_sq": "v", "exp_avg_slow": "m2", "step": "step"},
-            {"alpha": "alpha"}, {"step": "step"}, in_torch=False,
+            {"exp_avg": "m", "exp_avg_sq": "v", "exp_avg_slow": "m2", "step": "step", "group.step": "step"},
         ),
         "derived", SCALES,
         "Adam with a second average of g: 1 - beta3 scales as 1 - beta1, m2 is kept as m is, alpha is a ratio, and "
@@ -150,17 +272,16 @@ def _beyond_adam() -> Iterator[Family]:
     yield Family(
         "soap", records.SOAP, _SQRT,
         {**_MOMENTS, "left": "v", "right": "v", "frequency": "frequency", "beta3": "beta3"},
-        Spelling(
-            "SOAP",
+        _elsewhere(
+            "SOAP", "soap",
             {
                 "lr": "eta", "betas": ("beta1", "beta2"), "shampoo_beta": "shampoo_beta", "eps": "eps",
                 "weight_decay": "weight_decay", "precondition_frequency": "frequency",
             },
             {
                 "exp_avg": "m", "exp_avg_sq": "v", "GG": "left", "precondition_frequency": "frequency",
-                "shampoo_beta": "beta3", "step": "step",
-            },
-            group_state={"step": "step"}, in_torch=False, kept=("Q",),
+                "shampoo_beta": "beta3", "step": "step", "group.step": "step",
+            }, unchanged=("Q",),
         ),
         "derived", SCALES,
         "Adam in the eigenbasis of averages of g g^T: they fall as 1/kappa in all directions, so the basis stays; "
@@ -169,13 +290,13 @@ def _beyond_adam() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "shampoo", records.Shampoo, _SQRT, {"m": "m", "left": "v", "right": "v", "step": "step_counter"},
-        Spelling(
-            "Shampoo",
+        _elsewhere(
+            "Shampoo", "shampoo",
             {
                 "lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps", "weight_decay": "weight_decay",
                 "precondition_frequency": "frequency",
             },
-            {"exp_avg": "m", "step": "step"}, in_torch=False,
+            {"exp_avg": "m", "step": "step"},
         ),
         "derived", SCALES,
         "L^(-1/4) m R^(-1/4) with averages L and R that fall as 1/kappa: the step grows as kappa^(1/2), as Adam's "
@@ -184,14 +305,13 @@ def _beyond_adam() -> Iterator[Family]:
     yield Family(
         "schedulefree-adamw", records.ScheduleFreeAdamW, _SQRT,
         {"v": "v", "step": "step_counter", "eta_max": "eta", "weights": "weight_sum"},
-        Spelling(
-            "AdamWScheduleFree",
+        _elsewhere(
+            "AdamWScheduleFree", "schedulefree-adamw",
             {
                 "lr": "eta", "betas": ("beta1", "beta2"), "eps": "eps", "weight_decay": "weight_decay",
                 "warmup_steps": "warmup",
             },
-            {"exp_avg_sq": "v"},
-            group_state=_AVERAGE_WEIGHTS, in_torch=False, kept=("z",),
+            {"exp_avg_sq": "v", **_AVERAGE_WEIGHTS}, unchanged=("z",),
         ),
         "derived", SCALES,
         "RMSprop on z with an average x over all steps: beta1 is a point between x and z and has no unit. A step "
@@ -200,8 +320,8 @@ def _beyond_adam() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "adagrad", records.Adagrad, ("adagrad",), {"s": "sum", "step": "step_counter"},
-        Spelling(
-            "Adagrad",
+        _torch(
+            "Adagrad", "adagrad",
             {
                 "lr": "eta", "eps": "eps", "weight_decay": "weight_decay", "lr_decay": "lr_decay",
                 "initial_accumulator_value": "start",
@@ -214,9 +334,9 @@ def _beyond_adam() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "lars", records.LARS, _SQRT, {"b": "buffer"},
-        Spelling(
-            "LARS", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
-            {"momentum_buffer": "b"}, in_torch=False,
+        _elsewhere(
+            "LARS", "lars", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
+            {"momentum_buffer": "b"},
         ),
         "derived", SCALES,
         "The gradient is divided by its norm, which is the noise's: kappa^(-1/2), as sqrt(v). The buffer sums steps "
@@ -227,10 +347,10 @@ def _beyond_adam() -> Iterator[Family]:
 def _degree_0() -> Iterator[Family]:
     yield Family(
         "muon", records.Muon, _NORMALIZED, _MOMENTUM,
-        Spelling(
-            "Muon", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps"},
+        _torch(
+            "Muon", "muon",
+            {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay", "eps": "eps", "nesterov": "nesterov"},
             {"momentum_buffer": "m"},
-            {"nesterov": "nesterov"},
         ),
         "derived", _NO_SDE,
         "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default, as many loops "
@@ -239,9 +359,9 @@ def _degree_0() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "lion", records.Lion, _NORMALIZED, {"m": "m"},
-        Spelling(
-            "Lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"},
-            {"exp_avg": "m"}, in_torch=False,
+        _elsewhere(
+            "Lion", "lion", {"lr": "eta", "betas": ("beta1", "beta2"), "weight_decay": "weight_decay"},
+            {"exp_avg": "m"},
         ),
         "derived", _SIGNS,
         "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates. Its "
@@ -250,9 +370,9 @@ def _degree_0() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "signum", records.Signum, _NORMALIZED, _MOMENTUM,
-        Spelling(
-            "Signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"},
-            {"momentum_buffer": "m"}, in_torch=False,
+        _elsewhere(
+            "Signum", "signum", {"lr": "eta", "momentum": "mu", "weight_decay": "weight_decay"},
+            {"momentum_buffer": "m"},
         ),
         "derived", f"{_SIGNS}; for mu = 0 also arXiv 2411.15958",
         "The sign of momentum is on average its mean over its noise: as Muon, by coordinates. Its SDEs keep a = 0 (mu "
@@ -260,10 +380,10 @@ def _degree_0() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "lamb", records.LAMB, ("normalized-half", "normalized-linear", "normalized-sqrt"), _MOMENTS,
-        Spelling(
-            "Lamb", {**_ADAM_VALUES, "max_grad_norm": "max_grad_norm"},
-            {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"}, group_state={"step": "step"}, in_torch=False,
-            kept=("weight_norm", "adam_norm", "trust_ratio"),  # a record of the last step
+        _elsewhere(
+            "Lamb", "lamb", {**_ADAM_VALUES, "max_grad_norm": "max_grad_norm"},
+            {"exp_avg": "m", "exp_avg_sq": "v", "step": "step", "group.step": "step"},
+            unchanged=("weight_norm", "adam_norm", "trust_ratio"),  # a record of the last step
         ), "derived", _NO_SDE,
         "Adam's step is divided by its own norm, the noise that beta1's average leaves: as Muon, with v by 1/kappa.",
         bias_corrected=True,
@@ -273,8 +393,8 @@ def _degree_0() -> Iterator[Family]:
 def _degree_1() -> Iterator[Family]:
     yield Family(
         "sgd", SGD, ("linear", "linear-time"), {"b": "buffer"},
-        Spelling(
-            "SGD", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
+        _torch(
+            "SGD", "sgd", {"lr": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
             {"momentum_buffer": "b"},
         ),
         "theorem", LI,
@@ -285,10 +405,10 @@ def _degree_1() -> Iterator[Family]:
     yield Family(
         "schedulefree-sgd", records.ScheduleFreeSGD, ("linear",),
         {"step": "step_counter", "eta_max": "eta", "weights": "weight_sum"},
-        Spelling(
-            "SGDScheduleFree",
+        _elsewhere(
+            "SGDScheduleFree", "schedulefree-sgd",
             {"lr": "eta", "momentum": "beta1", "weight_decay": "weight_decay", "warmup_steps": "warmup"},
-            group_state=_AVERAGE_WEIGHTS, in_torch=False, kept=("z",),
+            _AVERAGE_WEIGHTS, unchanged=("z",),
         ),
         "derived", SCALES,
         "SGD on z with an average x: a step weighs eta^2, kappa^2 times as much, and there are 1/kappa times the "

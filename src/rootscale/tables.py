@@ -131,8 +131,8 @@ def _spelled(row: Family) -> dict[str, Any]:
     spelled = {
         "name": torch.name,
         "in_torch": torch.in_torch,
-        "arguments": {**torch.values, **torch.options},
-        "fixed": dict(torch.fixed),
+        "arguments": dict(torch.values),
+        "fixed": dict(torch.defaults),
     }
     return {"torch": spelled, "fields": list(_fields(row.record))}
 

@@ -442,7 +442,7 @@ def test_adam_and_adamw_of_older_files_are_told_apart_by_the_user(write, tmp_pat
     for group in held["param_groups"]:
         del group["decoupled_weight_decay"]
     path = write(held)
-    refused(path, "AdamW or Adam: .* give --optimizer adamw or --optimizer adam")
+    refused(path, "Adam or AdamW: .* give --optimizer adam or --optimizer adamw")
     decay = {
         kind: convert_checkpoint(path, 16, 64, keys=Keys(kind=kind)).changes["weight_decay"].after
         for kind in ("adam", "adamw")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rootscale.training import adapters, register
-from rootscale.training.adapters import adapter_of, family_of
+from rootscale.training.adapters import family_of, row_of
 
 OWN = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.SGD)
 
@@ -30,7 +30,7 @@ def test_a_subclass_that_wraps_the_step_it_replaces_is_refused(cls):
     make(cls)  # torch wraps the step of a class when its first object is made
     for _ in range(2):
         with pytest.raises(TypeError, match="got Changed"):
-            adapter_of(make(Changed))
+            row_of(make(Changed))
 
 
 @pytest.mark.parametrize("cls", OWN)
@@ -44,7 +44,7 @@ def test_a_step_wrapped_on_the_class_itself_is_refused(cls):
 
     Patched.step = step
     with pytest.raises(TypeError, match="got Patched"):
-        adapter_of(make(Patched))
+        row_of(make(Patched))
 
 
 @pytest.mark.parametrize("cls", OWN)
@@ -57,7 +57,7 @@ def test_a_subclass_without_a_step_of_its_own_is_its_torch_class(cls):
         pass
 
     for one in (Named, Twice, Named):
-        assert adapter_of(make(one)).cls is cls
+        assert row_of(make(one)).name == cls.__name__
 
 
 def test_the_step_that_a_scheduler_puts_on_an_object_does_not_matter():

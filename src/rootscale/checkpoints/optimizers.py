@@ -215,10 +215,9 @@ def _find_class(groups: _Groups, state: set[str], kind: str | None, name: str) -
 
 
 def _torch_classes() -> Iterator[Any]:
-    for adapter in adapters.ADAPTERS:
-        cls: Any = adapter.cls
-        if isinstance(cls, type) and cls.__module__.startswith("torch.optim"):
-            yield cls
+    for name in dict.fromkeys(row.name for row in adapters.TORCH):
+        if hasattr(torch.optim, name):
+            yield getattr(torch.optim, name)
 
 
 def _fits(cls: Any, keys: set[str]) -> bool:
@@ -236,7 +235,7 @@ def _has_state(cls: Any, state: set[str]) -> bool:
 
 def _chosen(fitting: Sequence[Any], groups: _Groups, row: Family, name: str) -> type[torch.optim.Optimizer]:
     keys = _group_keys(groups)
-    missing = sorted(set(row.torch.values) - keys)
+    missing = sorted(set(row.torch_units()) - keys)
     if missing:
         raise ValueError(
             f"--optimizer {row.name}: {name} is of another optimizer, as its groups have no {missing[0]}; they have "
@@ -246,14 +245,14 @@ def _chosen(fitting: Sequence[Any], groups: _Groups, row: Family, name: str) -> 
         says = group.get("decoupled_weight_decay")
         if says is not None and row.name in ("adam", "adamw") and bool(says) != (row.name == "adamw"):
             raise ValueError(f"--optimizer {row.name}: {name} has decoupled_weight_decay={says}")
-    known = [cls for cls in (*fitting, *_torch_classes()) if cls.__name__ == row.torch.name]
-    return known[0] if known else _named(row.torch.name)
+    known = [cls for cls in (*fitting, *_torch_classes(), *adapters.REGISTERED) if cls.__name__ == row.torch.name]
+    return known[0] if known else _stand_in(row.torch.name, row.torch.package)
 
 
 @cache
-def _named(name: str) -> type[torch.optim.Optimizer]:
+def _stand_in(name: str, package: str) -> type[torch.optim.Optimizer]:
     """Return a class of that name, for optimizers of libraries that need not be here."""
-    return type(name, (torch.optim.Optimizer,), {})
+    return type(name, (torch.optim.Optimizer,), {"__module__": package or "saved"})
 
 
 def _check_values(groups: _Groups, row: Family, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -13,84 +13,65 @@ import torch
 
 from rootscale.hparams import Optimizer
 from rootscale.optimizers import FAMILIES, Family
-from rootscale.training import optim
-from rootscale.training.libraries import LIBRARIES, REFUSED, Adapter, kind_of_adam, kind_of_rmsprop
+from rootscale.spellings import Spelling
+from rootscale.spellings.libraries import LIBRARIES, REFUSED, spelled
 
 __all__ = [
-    "ADAPTERS",
-    "adapter_of",
-    "add_adapter",
+    "TORCH",
+    "add_row",
     "families_of",
     "family_of",
     "family_of_defaults",
+    "family_of_group",
     "load_entry_points",
     "make_optimizer",
+    "row_of",
 ]
 
-
-def _torch_classes() -> Iterator[Adapter]:
-    """Yield torch's classes; one that inherits from another one stands before it."""
-    yield Adapter(torch.optim.AdamW, "adamw")
-    yield Adapter(torch.optim.Adam, "adam", kind=kind_of_adam)
-    yield Adapter(torch.optim.RMSprop, "rmsprop", kind=kind_of_rmsprop)
-    yield Adapter(torch.optim.SGD, "sgd")
-    yield Adapter(optim.MicroBatchAdam, "microbatchadam")
-    yield Adapter(optim.Adam, "adam", kind=kind_of_adam)
-    yield Adapter(optim.RMSprop, "rmsprop")
-    yield Adapter(torch.optim.NAdam, "nadam")
-    yield Adapter(torch.optim.RAdam, "radam")
-    yield Adapter(torch.optim.Adamax, "adamax")
-    yield Adapter(torch.optim.Adagrad, "adagrad")
-    yield Adapter(torch.optim.Adafactor, "adafactor")
-    if hasattr(torch.optim, "Muon"):
-        yield Adapter(torch.optim.Muon, "muon")
-
-
-#: torch's classes, those of this package and those that users have registered.
-ADAPTERS: list[Adapter] = list(_torch_classes())
+#: The classes of torch.
+TORCH: tuple[Spelling, ...] = tuple(row.torch for row in FAMILIES.values() if row.torch.in_torch)
+#: The classes that users have registered, with their rows.
+REGISTERED: dict[type[Any], Spelling] = {}
 #: The group of entry points under which packages offer rows for their optimizers.
 ENTRY_POINTS = "rootscale.optimizers"
 #: What torch puts around the ``step`` of every class when its first object is made.
 _HOOK = "Optimizer.profile_hook_step.<locals>.wrapper"
 
 
-def add_adapter(adapter: Adapter) -> None:
-    """Add a class of a user's own, before all others."""
-    ADAPTERS.insert(0, adapter)
+def add_row(cls: type[Any], row: Spelling) -> None:
+    """Add a class of a user's own, which is looked up before all others."""
+    REGISTERED[cls] = row
 
 
-def adapter_of(optimizer: Any) -> Adapter:
-    """Return the adapter of an optimizer; a subclass counts as its torch class only if it has not changed ``step``.
+def row_of(optimizer: Any) -> Spelling:
+    """Return the row of an optimizer; a subclass counts as the class it inherits from if it has not changed ``step``.
 
     Raises:
         TypeError: there is none for its class.
         ValueError: there is one, but an option makes another update of it.
     """
+    name = type(optimizer).__name__
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"optimizer must be a torch.optim.Optimizer that is known; got {type(optimizer).__name__}"
-            f"{_wrapped(optimizer)}"
-        )
-    adapter = _find(optimizer)
-    if adapter is None and load_entry_points():
-        adapter = _find(optimizer)
-    if adapter is None:
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer that is known; got {name}")
+    row = _find(optimizer)
+    if row is None and load_entry_points():
+        row = _find(optimizer)
+    if row is None:
         raise TypeError(_unknown(optimizer))
-    if adapter.refused:
-        raise TypeError(f"there is nothing to convert in {type(optimizer).__name__}, as {adapter.refused}")
     for i, group in enumerate(optimizer.param_groups):
-        for key in adapter.needs:
+        for key in row.needs:
             if key not in group:
-                held = ", ".join(one for one in group if one != "params")
-                name = type(optimizer).__name__
+                there = ", ".join(key for key in group if key != "params")
                 raise ValueError(
-                    f"{name} has no {key!r} in group {i}, which has {held}; register({name}, values=..., state=...) "
+                    f"{name} has no {key!r} in group {i}, which has {there}; register({name}, values=..., state=...) "
                     "gives it a row with the names that it has"
                 )
-        for key, value in adapter.requires.items():
-            if group.get(key, value) != value:
-                raise ValueError(f"{type(optimizer).__name__} with {key}={group[key]!r} (group {i}): {adapter.why}")
-    return adapter
+        if row.check is not None:
+            try:
+                row.check(group)
+            except ValueError as error:
+                raise ValueError(f"group {i} of {name} with {error}") from None
+    return row
 
 
 @cache
@@ -111,14 +92,30 @@ def load_entry_points() -> tuple[str, ...]:
     return tuple(names)
 
 
-def _find(optimizer: torch.optim.Optimizer) -> Adapter | None:
-    return next((adapter for adapter in (*ADAPTERS, *LIBRARIES) if _fits(adapter, optimizer)), None)
+def _find(optimizer: torch.optim.Optimizer) -> Spelling | None:
+    """Return the row of the class whose ``step`` an optimizer has."""
+    kind = type(optimizer)
+    step = _own_step(kind)
+    for cls in kind.__mro__:
+        if cls is torch.optim.Optimizer:
+            return None
+        if not issubclass(cls, torch.optim.Optimizer) or _own_step(cls) is not step:
+            continue
+        if cls in REGISTERED:
+            return REGISTERED[cls]
+        for row in TORCH:
+            if _is_named(row, cls):
+                return row
+        for row in LIBRARIES:  # other libraries may have a class of that name, with other groups
+            if _is_named(row, cls) and all(key in group for group in optimizer.param_groups for key in row.needs):
+                return row
+    return None
 
 
-def _fits(adapter: Adapter, optimizer: torch.optim.Optimizer) -> bool:
-    if isinstance(adapter.cls, tuple):
-        return adapter.named_like(optimizer)
-    return isinstance(optimizer, adapter.cls) and _own_step(type(optimizer)) is _own_step(adapter.cls)
+def _is_named(row: Spelling, cls: type[Any]) -> bool:
+    """Return whether a class has one of the names of a row, and comes from its package."""
+    at_home = not row.package or f"{cls.__module__}.".startswith(f"{row.package}.")
+    return at_home and cls.__name__ in row.names
 
 
 def _unknown(optimizer: torch.optim.Optimizer) -> str:
@@ -131,56 +128,47 @@ def _unknown(optimizer: torch.optim.Optimizer) -> str:
             f"optimizer must be torch's own, got an {name} of accelerator.prepare: what was prepared is taken by "
             "rootscale.integrations.accelerate.run, in the place of Run"
         )
-    known = sorted({one.cls.__name__ for one in ADAPTERS if isinstance(one.cls, type) and not one.refused})
-    known += [
-        f"{one.cls[0]} ({one.package})" if one.package else one.cls[0]
-        for one in LIBRARIES
-        if not isinstance(one.cls, type)
-    ]
-    expected = f"optimizer must be one that is known; got {name}"
-    if _wrapped(optimizer):
-        return f"{expected}{_wrapped(optimizer)}; what {name} itself counts in steps is yours to divide by kappa"
+    known = dict.fromkeys(row.name for row in (*REGISTERED.values(), *TORCH))
+    known |= dict.fromkeys(f"{row.name} ({row.package})" if row.package else row.name for row in LIBRARIES)
     near, reason = _nearest(optimizer)
     likely = f"The nearest family is {near!r}, {reason}: if" if near else "No family is near by its name; if"
     return (
-        f"{expected}. {likely} its update is that {'one' if near else 'of a known one'}, rootscale.training.register("
-        f"{name}, like={near or '...'!r}) takes it; if not, register({name}, values=..., state=...) gives it a row of "
-        f"its own. Known are {', '.join(dict.fromkeys(known))}"
+        f"optimizer must be one that is known; got {name}. If it wraps another optimizer, give that one. {likely} its "
+        f"update is that {'one' if near else 'of a known one'}, rootscale.training.register({name}, "
+        f"like={near or '...'!r}) takes it; if not, register({name}, values=..., state=...) gives it a row of its own. "
+        f"Known are {', '.join(known)}"
     )
-
-
-def _wrapped(optimizer: Any) -> str:
-    """Return a hint to the optimizer that an object holds; empty where it holds none."""
-    for name, held in getattr(optimizer, "__dict__", {}).items():
-        if isinstance(held, torch.optim.Optimizer):
-            return f"; give the {type(held).__name__} it wraps, its attribute {name}"
-    return ""
 
 
 def _nearest(optimizer: torch.optim.Optimizer) -> tuple[str, str]:
     """Return the family that an optimizer is likely to be of, and why; nothing is guessed from its numbers."""
-    for adapter in ADAPTERS:
-        if isinstance(adapter.cls, type) and isinstance(optimizer, adapter.cls):
-            family = adapter.family_of_group(optimizer, optimizer.param_groups[0])
-            return family, f"as it is a subclass of {adapter.cls.__name__} with a step of its own"
+    for cls in type(optimizer).__mro__:
+        for row in TORCH:
+            if _is_named(row, cls):
+                family = family_of_group(row, optimizer, optimizer.param_groups[0])
+                return family, f"as it is a subclass of {cls.__name__} with a step of its own"
     name = type(optimizer).__name__.lower()
     return max((row for row in FAMILIES if row in name), key=len, default=""), "by its name"
 
 
 def families_of(optimizer: Any) -> list[tuple[Family, list[int]]]:
     """Return the families of an optimizer's groups, as the library spells them, with the numbers of their groups."""
-    adapter = adapter_of(optimizer)
+    row = row_of(optimizer)
     numbers: dict[str, list[int]] = {}
     for i, group in enumerate(optimizer.param_groups):
-        numbers.setdefault(adapter.family_of_group(optimizer, group), []).append(i)
-    return [(adapter.spelled(name), held) for name, held in numbers.items()]
+        numbers.setdefault(family_of_group(row, optimizer, group), []).append(i)
+    return [(spelled(row, name), held) for name, held in numbers.items()]
+
+
+def family_of_group(row: Spelling, optimizer: Any, group: Any) -> str:
+    """Return the name of the family of a group."""
+    return row.family if row.family_of is None else row.family_of(optimizer, group)
 
 
 def family_of_defaults(optimizer: Any) -> str:
     """Return the name of the family that a group has if it is added without values of its own; "" if it cannot be."""
-    adapter, defaults = adapter_of(optimizer), optimizer.defaults
-    complete = all(key in defaults for key in adapter.needs)
-    return adapter.family_of_group(optimizer, defaults) if complete else ""
+    row, defaults = row_of(optimizer), optimizer.defaults
+    return family_of_group(row, optimizer, defaults) if all(key in defaults for key in row.needs) else ""
 
 
 def family_of(optimizer: Any) -> Family:

@@ -37,7 +37,7 @@ class Metric:
                 f"expected Adam, AdamW or RMSprop, which divide by sqrt(v), got {type(optimizer).__name__} "
                 f"({family.name}); known are {known}"
             )
-        if key in family.torch.codes or "step" not in family.torch.state:
+        if key in family.torch.codes or "step" not in family.torch.parameter_state:
             raise TypeError(
                 f"the metric needs a second moment of floats and a step counter in the optimizer's state, which "
                 f"{type(optimizer).__name__} does not have; give the meter the parameters instead"

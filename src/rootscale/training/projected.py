@@ -19,7 +19,8 @@ from rootscale.changes import Change
 from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
-from rootscale.training.adapters import adapter_of
+from rootscale.spellings.libraries import spelled
+from rootscale.training.adapters import family_of_group, row_of
 from rootscale.training.attachment import Attachment
 from rootscale.training.projection import GroupProjection, numbers_of
 from rootscale.training.state import Remainders, StateScaling, check_known, copied
@@ -58,7 +59,7 @@ class ProjectedOptimizer:
         self.kappa, self.steps, self.steps_since_load = 1.0, 0, 0
         self._depth = 0  # of steps within steps
         self.before_step: Callable[[], None] | None = None
-        self._adapter = adapter_of(optimizer)
+        self._row = row_of(optimizer)
         self._projections: dict[int, tuple[Any, GroupProjection]] = {}
         self._remainders: Remainders = {}
         self._script: list[_Entry] | None = None  # the script's numbers, while a step is made
@@ -116,7 +117,7 @@ class ProjectedOptimizer:
         """Return how a group is projected; groups may be added at any time."""
         held = self._projections.get(id(group))
         if held is None or held[0] is not group["params"]:
-            family = self._adapter.spelled(self._adapter.family_of_group(self.optimizer, group))
+            family = spelled(self._row, family_of_group(self._row, self.optimizer, group))
             if family.name not in self.rules:
                 raise ValueError(
                     f"a group of {family.name} was added to an {type(self.optimizer).__name__} whose run was made "
@@ -353,7 +354,7 @@ class ProjectedOptimizer:
     @property
     def has_counter(self) -> bool:
         """Whether the state counts steps, so that a checkpoint has the clock already."""
-        return all("step" in projection.family.torch.state for _, _, projection in self.groups())
+        return all("step" in projection.family.torch.parameter_state for _, _, projection in self.groups())
 
     def _counted(self) -> float:
         """Return the steps that the state has counted, in the script's units (when ``kappa`` is 1)."""

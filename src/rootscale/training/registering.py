@@ -14,10 +14,9 @@ from rootscale.degrees import Exponents
 from rootscale.hparams import Optimizer
 from rootscale.optimizers import Family, Spelling, add_family, family
 from rootscale.rules import RULES, Rule, add_rule
-from rootscale.spelling import Fields
-from rootscale.training.adapters import add_adapter
+from rootscale.spellings import Fields
+from rootscale.training.adapters import add_row
 from rootscale.training.averages import AverageKind, add_kind
-from rootscale.training.libraries import Adapter
 from rootscale.units import KEPT, MOMENT, UNITS, Unit, power
 
 __all__ = ["register"]
@@ -87,7 +86,11 @@ def register(
         row = family(like)
         if sums and "m_sum" not in row.state.values():
             raise ValueError(f"sums is for momentum that is normalised, of muon and signum; got like={like!r}")
-        add_adapter(Adapter(cls, row.name, row.torch.summing() if sums else None, needs=_needed(row)))
+        own = Spelling((cls.__name__,), row.name, package=cls.__module__, needs=_needed(row))
+        if sums:
+            summing = row.torch.summing()
+            own = replace(own, values=summing.values, state=summing.state, unchanged=summing.unchanged)
+        add_row(cls, own)
         return row
     if sums:
         raise ValueError("sums needs like='muon' or like='signum'")
@@ -110,14 +113,15 @@ def register(
     ]
     record = _record(cls.__name__, name, tuple(units))
     held = {key: _unit(name, key, given, custom, pieces, why) for key, given in (state or {}).items()}
+    spelling = Spelling((cls.__name__,), name, spelled, {key: key for key in held}, cls.__module__, needs=tuple(values))
     row = Family(
-        name, record, (name if custom else rule,), held, Spelling(cls.__name__, spelled, {key: key for key in held}),
+        name, record, (name if custom else rule,), held, spelling,
         "heuristic", _SOURCE, why,
     )  # fmt: skip
     add_family(row)
     summary = f"for {cls.__name__}, {_SOURCE}; else as {rule}"
     add_rule(Rule(name, summary, {**base.units, **custom}, base.adaptive) if custom else base)
-    add_adapter(Adapter(cls, name, needs=tuple(values)))
+    add_row(cls, spelling)
     return row
 
 

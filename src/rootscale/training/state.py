@@ -229,7 +229,8 @@ def _pieces(held: Any, name: str, unit: str, state: Mapping[str, Any], family: F
             if hasattr(whole, "codes") and hasattr(whole, "scale"):  # torchao: codes and scales in one tensor
                 yield whole.scale
                 continue
-            if name in family.torch.codes and not one.is_floating_point() and family.torch.codes[name] in state:
+            scales = family.torch.codes.get(name)
+            if scales is not None and not one.is_floating_point() and scales in state:
                 continue
         yield one
 

@@ -15,8 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("rootscale.integrations.optax needs optax: pip install 'rootscale[optax]'") from error
 
-from rootscale.integrations.optax.arguments import scale
-from rootscale.integrations.optax.schedules import scale_schedule
+from rootscale.integrations.optax.arguments import scale, scale_schedule
 from rootscale.integrations.optax.states import rescale
 
 __all__ = ["rescale", "scale", "scale_schedule"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
@@ -13,10 +13,21 @@ import jax
 import jax.numpy as jnp
 
 from rootscale.hparams import average, positive
-from rootscale.integrations.optax.injected import Change, convert_injected, number_in
-from rootscale.integrations.optax.kinds import CENTERED, FROM_1, HYPERPARAMETERS, KEPT, KINDS, WALK, family_of_chain
-from rootscale.integrations.optax.schedules import exact_kappa, floating
-from rootscale.integrations.optax.spelling import Maker, Rules, find_maker, rule_of
+from rootscale.integrations.optax.arguments import Rows, Rules, exact_kappa, find_rows, floating, rule_of
+from rootscale.spellings.optax import (
+    CENTERED,
+    FROM_1,
+    FUNCTIONS,
+    HYPERPARAMETERS,
+    STATES,
+    UNCHANGED,
+    WALK,
+    Quantity,
+    families_of,
+    quantities,
+    units_of_state,
+)
+from rootscale.units import KEPT
 
 __all__ = ["rescale"]
 
@@ -68,7 +79,7 @@ def rescale(
     (2, True)
     """
     kappa = positive("kappa", kappa)
-    named = None if optimizer is None else find_maker(optimizer)
+    named = None if optimizer is None else find_rows(optimizer)
     states = list(_states(opt_state, "opt_state"))  # all of it, before anything is made
     for _, state in states:
         if _kind(state) == "MultiStepsState" and int(number_in(state.mini_step)) != 0:
@@ -81,17 +92,18 @@ def rescale(
     for family in families:
         if family:
             rule_of(rule, family).check(family)  # refuses what has no such rule
-    converter = _Converter(Change(kappa, rule, named, units, remade), exact_kappa(kappa), b1)
+    converter = _Converter(_Request(kappa, rule, named, units, remade), exact_kappa(kappa), b1)
     return opt_state if kappa == 1 else converter.part(opt_state, "opt_state")
 
 
-def _check_named(named: Maker | None, families: list[str | None], kinds: list[str]) -> None:
+def _check_named(named: Rows | None, families: list[str | None], kinds: list[str]) -> None:
     """Refuse a name that no part of the state is of."""
     found = [family for family in families if family]
-    if named and found and not {*named.families, *(named.beside or ())[:1]} & set(found):
-        held = ", ".join(kind for kind in kinds if KINDS[kind].families)
+    able = {*families_of(named), *(family for _, family, _ in quantities(named, {}))} if named else set()
+    if named and found and not able & set(found):
+        held = ", ".join(kind for kind in kinds if families_of(STATES[kind]))
         raise ValueError(
-            f"optimizer={named.spelling.name!r}, but the state is of {' and '.join(dict.fromkeys(found))} ({held})"
+            f"optimizer={named[0].name!r}, but the state is of {' and '.join(dict.fromkeys(found))} ({held})"
         )
 
 
@@ -104,7 +116,7 @@ def _children(state: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(state, Mapping):
         yield from ((f"{path}[{key!r}]", value) for key, value in state.items())
     elif hasattr(state, "_fields"):
-        fields = KINDS[_kind(state)].fields
+        fields = STATES[_kind(state)][0].state
         yield from ((f"{path}.{name}", getattr(state, name)) for name in state._fields if fields.get(name) == WALK)
     elif isinstance(state, tuple | list):
         yield from ((f"{path}[{i}]", value) for i, value in enumerate(state))
@@ -114,10 +126,10 @@ def _states(state: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Every optax state in the tree; anything else in it is refused."""
     if hasattr(state, "_fields"):
         # By name and home: users' classes may be called the same.
-        if _kind(state) not in KINDS or not type(state).__module__.startswith("optax."):
+        if _kind(state) not in STATES or not type(state).__module__.startswith("optax."):
             if not jax.tree.leaves(state):
                 return
-            known = ", ".join(name for name, kind in KINDS.items() if kind.fields)
+            known = ", ".join(name for name, rows in STATES.items() if rows[0].state)
             raise TypeError(f"{path} is a {_kind(state)}, whose clock and units are unknown; known are {known}")
         yield path, state
     elif state is not None and not isinstance(state, Mapping | tuple | list):
@@ -135,7 +147,7 @@ def _parts(state: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _chain(state: Any, path: str) -> list[str]:
     """The kinds of states that act on the same parameters, in the order of the chain."""
-    if state is None or (hasattr(state, "_fields") and _kind(state) not in KINDS):
+    if state is None or (hasattr(state, "_fields") and _kind(state) not in STATES):
         return []
     here = [_kind(state)] if hasattr(state, "_fields") else []
     within = () if here == ["PartitionState"] else _children(state, path)
@@ -151,11 +163,59 @@ def _chains(state: Any, path: str) -> Iterator[tuple[str, list[str]]]:
                 yield place, _chain(part, place)
 
 
+def family_of_chain(kinds: Sequence[str], path: str, named: Rows | None) -> str | None:
+    """Return the family of the states that act on the same parameters, in their order; None where there are none.
+
+    Raises:
+        ValueError: no family has them together, or they do not show which of several it is.
+    """
+    held = [kind for kind in kinds if families_of(STATES[kind])]
+    if not held:
+        return None
+    able = [families_of(STATES[kind]) for kind in held]
+    together = [family for family in able[0] if all(family in families for families in able)]
+    by_name = [family for family in (families_of(named) if named else ()) if family in together]
+    family = (by_name or together or [""])[0]
+    if not family:
+        raise ValueError(
+            f"{path} has {' and '.join(held)} for the same parameters; no known optimizer has them together"
+        )
+    if "TraceState" in held and len(held) > 1 and not by_name:
+        raise ValueError(
+            f"{path} has a trace (momentum) besides a second moment; if it is that of optax.rmsprop, which stands "
+            "after the learning rate, say optimizer='rmsprop'"
+        )
+    if held == ["TraceState"] and kinds[-1] == "TraceState" and family == "sgd":
+        raise ValueError(
+            f"{path} has a trace (momentum) behind everything else, the learning rate too, where its unit is another "
+            "one; keep it before, as optax.sgd does, or say optimizer='lars' if it is that of optax.lars"
+        )
+    if all(STATES[kind][0].unsure for kind in held) and not by_name:
+        raise ValueError(f"{path} has {' and '.join(held)}, {STATES[held[0]][0].unsure}")
+    return family
+
+
+def number_in(value: Any) -> Any:
+    """Return the array of a number in a state, which flax's nnx keeps in a variable."""
+    return jax.tree.leaves(value)[0]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is asked of a conversion; `rescale` explains it."""
+
+    kappa: float
+    rule: Rules
+    named: Rows | None
+    units: Mapping[str, str]
+    remade: bool
+
+
 @dataclass(frozen=True)
 class _Converter:
     """The change of units, for every state in a tree."""
 
-    change: Change
+    change: _Request
     exact: Fraction
     b1: float | None = None
     family: str = "adam"
@@ -177,7 +237,7 @@ class _Converter:
         return state._replace(**dict(self._fields(state, path)))
 
     def _fields(self, state: Any, path: str) -> Iterator[tuple[str, Any]]:
-        fields = KINDS[_kind(state)].units(self.family) if _kind(state) in KINDS else {}
+        fields = units_of_state(_kind(state), self.family) if _kind(state) in STATES else {}
         inner = self
         if HYPERPARAMETERS in fields.values() and "b1" in state.hyperparams:
             inner = replace(self, b1=float(number_in(state.hyperparams["b1"])))
@@ -187,14 +247,14 @@ class _Converter:
                 yield name, inner.walk(value, where)
             elif unit == HYPERPARAMETERS:
                 kinds = _chain(state.inner_state, where)
-                yield name, convert_injected(state, kinds, where, self.family, self.change)
+                yield name, _convert_injected(state, kinds, where, self.family, self.change)
             elif unit == FROM_1:
                 yield name, jax.tree.map(lambda x: self._count(x - 1, "steps") + 1, value)
             elif unit in ("steps", "step_counter"):
                 yield name, jax.tree.map(lambda x, unit=unit: self._count(x, unit), value)
             elif unit == CENTERED:
                 yield name, jax.tree.map(self._centered, value, state.mu)
-            elif unit != KEPT:
+            elif unit != UNCHANGED:
                 factor = math.prod(self._factor(one, where) for one in unit.split("*"))
                 yield name, (value if factor == 1 else jax.tree.map(lambda x, f=factor: (x * f).astype(x.dtype), value))
 
@@ -229,3 +289,72 @@ class _Converter:
         new_count = float(count) / float(self.exact)
         whole = round(new_count)
         return jnp.asarray(whole if math.isclose(new_count, whole, rel_tol=1e-6) else new_count, dtype=count.dtype)
+
+
+# ---- the numbers that inject_hyperparams holds
+
+#: The units of arguments that have to be converted with the state, and that a state does not hold by itself.
+_WEIGHTS = ("beta1", "beta2", "beta3", "eps", "mu", "mix", "eps_m")
+
+
+def _convert_injected(state: Any, kinds: Sequence[str], path: str, family: str, change: _Request) -> dict[str, Any]:
+    """Return the numbers of ``inject_hyperparams``, converted.
+
+    Args:
+        state: of ``inject_hyperparams``.
+        kinds: of the states within it, in their order.
+        path: of the numbers, for errors.
+        family: of the states within it.
+        change: what is asked for.
+    """
+    named, rule = change.named, change.rule
+    known = {name: (own, unit) for name, own, unit in _known_arguments(state, kinds, path, family, named)}
+    known |= {"max_norm": (family, "clip")} | {name: (family, unit) for name, unit in change.units.items()}
+    held = {known[key][1] for key in state.hyperparams if key in known}
+    fixed = [key for key, (own, unit) in known.items() if unit not in held and _changes(rule, own, unit)]
+    if fixed and not change.remade:
+        raise ValueError(
+            f"{path} does not hold {', '.join(fixed)}: they are static_args or fixed by your function, and the run "
+            "would be converted in part. Give them to inject_hyperparams as arguments that it holds; or make its "
+            "function anew with scale(...)'s values of them, and say rescale(..., remade=True)"
+        )
+    without_unit = named[0].values.keys() - known.keys() if named else ()
+    new = dict(state.hyperparams)
+    for key, value in state.hyperparams.items():
+        if not floating(number_in(value)) or key in without_unit:
+            continue
+        if key not in known:
+            raise ValueError(
+                f"{path}[{key!r}]: its unit is unknown; give units={{{key!r}: ...}} with a row of the table of "
+                "units: 'eta' for a learning rate, 'l2' or 'decoupled_decay' for a weight decay, 'eps_root' or "
+                "'eps' for an eps inside or outside the root"
+            )
+        own, unit = known[key]
+        converted = float(rule_of(rule, own).convert(unit, float(number_in(value)), change.kappa, key))
+        new[key] = jax.tree.map(lambda x, y=converted: jnp.asarray(y, dtype=jnp.asarray(x).dtype), value)
+    return new
+
+
+def _changes(rule: Rules, family: str, unit: str) -> bool:
+    chosen = rule_of(rule, family)
+    return unit in _WEIGHTS and unit in chosen.units and chosen.units[unit].form is not KEPT
+
+
+def _known_arguments(
+    state: Any, kinds: Sequence[str], path: str, family: str, named: Rows | None
+) -> Iterator[Quantity]:
+    """Yield the arguments whose names tell their units, by the function or by the states that it has made."""
+    found = [kind for kind in kinds if families_of(STATES[kind])]
+    if named is None and not found:
+        raise ValueError(
+            f"{path}: no second moment tells which optimizer inject_hyperparams was given; if it is SGD, say "
+            "optimizer='sgd'"
+        )
+    rows = named or next(rows for rows in FUNCTIONS.values() if family in families_of(rows))
+    for quantity in quantities(rows, {}):
+        # the state of an L2 term, which comes before the optimizer's, and of a decoupled one is the same
+        if named is not None or quantity[0] != "weight_decay":
+            yield quantity
+    first = state.inner_state[0] if isinstance(state.inner_state, tuple) and state.inner_state else None
+    if named is None and type(first).__name__ == "ScaleByAdamState":  # optax.adamw; an L2 term would come before Adam
+        yield "weight_decay", "adamw", "decoupled_decay"
