@@ -305,7 +305,7 @@ class SAM(torch.optim.Optimizer):
 
 def test_what_wraps_an_optimizer_is_refused():
     inner = torch.optim.Adam(net().parameters())
-    with pytest.raises(TypeError, match="must be a torch.optim.Optimizer that is known; got Wrapper"):
+    with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer that is known; got Wrapper"):
         rescale_(Wrapper(inner), 2)
     with pytest.raises(TypeError, match=r"got SAM\. If it wraps another optimizer, give that one"):
         rescale_(SAM(inner), 2)
