@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import logging
 import os
 import platform
 import re
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +27,9 @@ __all__ = [
     "LOADED",
     "cache_folder",
     "command_line",
+    "held_locks",
     "load_file",
+    "lock_holder",
     "locked",
     "need_folder",
     "remove_temporary",
@@ -30,6 +38,8 @@ __all__ = [
     "whole_folder",
     "write_json",
 ]
+
+_log = logging.getLogger(__name__)
 
 #: The attribute of a module that was loaded from a file.
 LOADED = "__loaded_from_file__"
@@ -177,33 +187,165 @@ def load_file(path: Path, name: str) -> Any:
     return module
 
 
+# -- locks -----------------------------------------------------------------------------------------------------------
+
+
 @contextmanager
 def locked(path: str | os.PathLike[str], wait: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-    """Holds a lock that all processes of this machine respect, and says whether it could be had.
+    """Holds a lock that all processes respect which see the file, and says whether it could be had.
 
     Where another process holds it, this one waits as long as ``wait()`` is true. The lock ends with the block, or with
-    the process; the empty file stays, in a folder that is made where it is missing. Systems without such locks
-    (Windows) give it to everyone.
+    the process and those that it has started with `held_locks`; the file stays, in a folder that is made where it is
+    missing, and names its last holder. It is a lock of the file system (flock); where that has none, a `_Heartbeat`.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield True
-        return
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        while not (mine := _lock(fcntl, file)) and wait():
-            time.sleep(0.1)
-        try:
-            yield mine
-        finally:
-            if mine:
-                fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def _lock(fcntl: Any, file: Any) -> bool:
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    lock: _Flock | _Heartbeat = _Flock(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        while not (mine := lock.take()) and wait():
+            time.sleep(0.1)
+    except OSError as error:
+        if error.errno not in _NO_FLOCK:
+            os.close(file)
+            raise
+        lock = _Heartbeat(Path(f"{os.fspath(path)}.held"))
+        while not (mine := lock.take()) and wait():
+            time.sleep(0.1)
+    try:
+        yield mine
+    finally:
+        if mine:
+            lock.give_back()
+        os.close(file)
+
+
+def held_locks() -> tuple[int, ...]:
+    """The descriptors of the locks of this process, for a process that writes what they protect."""
+    return tuple(_held)
+
+
+def lock_holder(path: str | os.PathLike[str]) -> str:
+    """Who holds a lock, or held it last, in words; empty where that is not known."""
+    for file in (Path(f"{os.fspath(path)}.held"), Path(path)):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            owner = json.loads(file.read_text(encoding="utf-8"))
+            return f"process {owner['process']} on {owner['host']}, since {owner['since']}"
+    return ""
+
+
+#: What systems say that have no flock.
+_NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+#: The locks of this process.
+_held: set[int] = set()
+#: Seconds between two signs of life, and without one after which the holder of a lock is taken for gone: a process of
+#: this machine that is not there, whose command may still be ending, and any other.
+_BEAT, _GONE, _SILENT = 5.0, 20.0, 120.0
+
+
+def _owner(**more: str) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return json.dumps({"process": os.getpid(), "host": platform.node(), "since": since, **more})
+
+
+@dataclass
+class _Flock:
+    """A lock of the file system."""
+
+    file: int
+
+    def take(self) -> bool:
+        try:
+            import fcntl
+        except ImportError:
+            raise OSError(errno.ENOSYS, "this system has no flock") from None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        _held.add(self.file)
+        with suppress(OSError):  # a full disk: the lock holds all the same
+            os.ftruncate(self.file, 0)
+            os.pwrite(self.file, _owner().encode(), 0)
+        return True
+
+    def give_back(self) -> None:
+        import fcntl
+
+        _held.discard(self.file)  # others that hold it too have ended by now, or end with this process
+        fcntl.flock(self.file, fcntl.LOCK_UN)
+
+
+class _Heartbeat:
+    """A lock as a file that only one process can make, and that it touches as long as it lives.
+
+    One that was not touched for long is taken over, by one process only: who makes the file that is named after the
+    mark of the last holder. A holder that was taken for gone, such as one that was asleep, is interrupted.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.mark = path, uuid.uuid4().hex
+        self._over = threading.Event()
+
+    def take(self) -> bool:
+        """Take the lock, and go on touching it."""
+        if not (self._make(self.path) or self._take_over()):
+            return False
+        threading.Thread(target=self._beat, daemon=True).start()
+        return True
+
+    def give_back(self) -> None:
+        self._over.set()
+        if self._marked() == self.mark:
+            self.path.unlink(missing_ok=True)
+
+    def _make(self, path: Path) -> bool:
+        try:
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        except FileExistsError:
+            return False
+        with open(file, "w", encoding="utf-8") as written:
+            written.write(_owner(mark=self.mark))
+        return True
+
+    def _take_over(self) -> bool:
+        before = self._marked()
+        heir = self.path.with_name(f"{self.path.name}-{before}")
+        if before is None or not self._silent(self.path):
+            return False
+        if not self._make(heir):
+            if self._silent(heir):  # left by one that was killed here
+                heir.unlink(missing_ok=True)
+            return False
+        if self._marked() != before:
+            heir.unlink(missing_ok=True)
+            return False
+        os.replace(heir, self.path)
+        return True
+
+    def _marked(self) -> str | None:
+        """The mark of who holds it; None where nobody does."""
+        with suppress(OSError, ValueError, KeyError):
+            return str(json.loads(self.path.read_text(encoding="utf-8"))["mark"])
+        return "" if self.path.exists() else None  # one that is being written, or was killed while it was
+
+    def _silent(self, path: Path) -> bool:
+        """Whether nobody has touched a lock for too long, by the clock of the file system."""
+        try:
+            with tempfile.TemporaryFile(dir=path.parent) as now:
+                age = os.fstat(now.fileno()).st_mtime - path.stat().st_mtime
+            owner = json.loads(path.read_text(encoding="utf-8"))
+            here = owner["host"] == platform.node()
+            return age > (_GONE if here and not _alive(int(owner["process"])) else _SILENT)
+        except FileNotFoundError:
+            return False
+        except (ValueError, KeyError, TypeError):
+            return age > _SILENT
+
+    def _beat(self) -> None:
+        while not self._over.wait(_BEAT):
+            if self._marked() not in (self.mark, ""):
+                _log.error("%s was taken over by %s: this process stops", self.path, lock_holder(self.path))
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            with suppress(OSError):
+                os.utime(self.path)

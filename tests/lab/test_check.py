@@ -32,7 +32,7 @@ from rootscale.lab import (
     study,
     sweep,
 )
-from rootscale.lab.forking import can_fork
+from rootscale.lab.execute import can_fork
 from rootscale.lab.tasks import digits
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

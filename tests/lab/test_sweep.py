@@ -35,7 +35,7 @@ from rootscale.lab import (
     sweep,
     task_runs,
 )
-from rootscale.lab.forking import can_fork
+from rootscale.lab.execute import can_fork
 from rootscale.trajectory import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -203,7 +203,7 @@ def test_a_run_is_finished_when_all_else_of_it_is_written(tmp_path, monkeypatch)
     task = make("everything")
     with monkeypatch.context() as patch:
         patch.setattr(group, "write_facts", killed)
-        with pytest.raises(OSError, match="killed while it wrote"):
+        with pytest.raises(ValueError, match="killed while it wrote"):
             run(task, [Variant()], [0], SETTINGS, tmp_path)
     assert list(tmp_path.rglob("run.json"))
     assert not list(tmp_path.rglob("trajectory.npz"))

@@ -10,7 +10,9 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser(*(word for word in words[:1] if word in COMMANDS)).parse_args(words)
     args.words = words  # for commands that look at what was given, or record it
     try:
-        with _logged_to_stderr():
+        with _logged_to_stderr(), _sigterm_interrupts():
             code: int = args.handler(args)
         sys.stdout.flush()
     except ValueError as error:
@@ -116,6 +118,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return 70
     return code
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM, which schedulers send before they take a machine away, interrupt as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _ToStderr(logging.Handler):

@@ -24,7 +24,6 @@ from rootscale.files import command_line, need_folder
 from rootscale.format import few_digits, show
 from rootscale.lab import (
     Forked,
-    Here,
     Judge,
     Loop,
     Measure,
@@ -38,7 +37,7 @@ from rootscale.lab import (
 )
 from rootscale.lab.checking import study_of
 from rootscale.lab.cost import Cost, estimate_cost
-from rootscale.lab.execute import Execute
+from rootscale.lab.execute import Execute, default_executor
 from rootscale.lab.loop import is_train_function
 from rootscale.lab.recommendation import recommend
 from rootscale.lab.rounds import FIRST, Rounds
@@ -180,9 +179,7 @@ def make_executor(args: argparse.Namespace) -> Execute:
         from rootscale.integrations.executors import OnRay
 
         return OnRay(args.address, args.gpus_per_run, together=args.together)
-    if args.workers == 1 or (args.workers is None and not args.device.startswith("cpu")):
-        return Here(args.together)
-    return Forked(args.workers, args.together)
+    return default_executor(args.device, args.workers, args.together)
 
 
 def seeds_of(args: argparse.Namespace) -> int | Literal["auto"]:

@@ -89,12 +89,11 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
     from rootscale.cli.verdicts import write_report
     from rootscale.cli.watching import observing, stoppable
     from rootscale.files import command_line
-    from rootscale.lab import Forked, Here, Store, Table
+    from rootscale.lab import Store, Table
+    from rootscale.lab.execute import default_executor
 
     study = study.with_options(seeds=asked.seeds, device=asked.device, small=small)
     folder = asked.out / study.name if asked.out else Path("build/smoke" if asked.smoke else "runs") / study.name
-    on_cpu = study.settings.setup.device.startswith("cpu")
-    one = asked.workers == 1 or (asked.workers is None and not on_cpu)
     console = make_console()
     if study.claim:
         console.print(study.claim, markup=False, soft_wrap=True)
@@ -108,7 +107,7 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
         raise ValueError(f"--only takes parts of the labels of arms, got {' '.join(asked.only)}; there are {every}")
     with stoppable(folder / "runs"), observing(console) as observe:
         store = Store(folder, command=command_line("rootscale", sys.argv[1:]))
-        execute = Here(asked.together) if one else Forked(asked.workers, asked.together)
+        execute = default_executor(study.settings.setup.device, asked.workers, asked.together)
         if study.seeds == "auto" or (asked.minutes is None and not asked.only):
             table = study.run(store, execute, observe, None if asked.minutes is None else 60 * asked.minutes)
         else:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 import glob
 import math
-import os
 import shlex
+import shutil
 import signal
 import string
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rootscale.compare import Log
+from rootscale.files import held_locks
 from rootscale.hparams import Optimizer
 from rootscale.lab.loop import Convert, RunLog, parsed_source
+from rootscale.lab.processes import Child
 from rootscale.plan import Plan
 
 __all__ = ["PLACES", "Command", "values_of"]
@@ -28,12 +29,14 @@ __all__ = ["PLACES", "Command", "values_of"]
 Stamp = list[tuple[str, int, int]]
 #: What can stand in a command besides the values of its plan.
 PLACES = ("batch_size", "seed", "kappa", "log", "folder", "checkpoint")
+#: Of these a command has one, or all its runs would be the same.
+_CHANGED = ("batch_size", "kappa", "checkpoint")
 #: Names of values as options spell them, where they are others than those of a plan.
 _SPELLED = {"eta": "lr", "beta": "alpha", "min_eta": "min_lr", "warmup": "warmup_steps", "decay": "decay_steps"}
 #: Counts of steps, which are whole numbers in a command.
 _COUNTS = ("steps", "warmup_steps", "decay_steps", "epochs", "dataset_size")
-#: Seconds between looks at whether a command has ended, and for which one that is asked to end has time to do so.
-_LOOK, _GRACE = 0.2, 10.0
+#: Seconds between looks at whether a command has to stop, and at its log.
+_LOOK = 0.2
 #: Of the time of a command, the most in which its log is read while it runs.
 _READING = 0.05
 #: Names of files that decide what a command does, where it names them.
@@ -76,8 +79,11 @@ class Command:
                         f"the command has {{{name}}}, which is not known; known are {', '.join(known)}, and what "
                         "--values gives; braces that are to stay are written {{ and }}"
                     )
-        if "batch_size" not in _names(self.text):
-            raise ValueError(f"the command must have {{batch_size}}, which the check changes; got {self.text!r}")
+        if not set(_CHANGED) & set(_names(self.text)):
+            raise ValueError(
+                f"the command must have {{batch_size}}, which the check changes, or {{kappa}} or {{checkpoint}}; got "
+                f"{self.text!r}"
+            )
         if "seed" not in _names(self.text):
             raise ValueError(f"the command must have {{seed}}, so that runs differ; got {self.text!r}")
         if self.log is None and "log" not in _names(self.text):
@@ -87,9 +93,19 @@ class Command:
 
     def source(self) -> str:
         """Return the command and the programs and settings it names as files: what its runs depend on."""
+        return "\n".join([self.text, *(_content(file) for file in self._files())])
+
+    def programs(self) -> list[Path]:
+        """Return the Python programs that it names, as files or with ``-m``."""
+        words = shlex.split(self.text)
+        modules = [Path(*module.split(".")) for option, module in pairwise(words) if option == "-m"]
+        files = [file for module in modules for file in (module.with_suffix(".py"), module / "__main__.py")]
+        return [file for file in (*self._files(), *files) if file.suffix == ".py" and file.is_file()]
+
+    def _files(self) -> list[Path]:
         words = [word.rpartition("=")[2] for word in shlex.split(self.text)]
-        files = [Path(word) for word in words if word.endswith(_DECIDES) and Path(word).is_file()]
-        return "\n".join([self.text, *(_content(file) for file in files)])
+        words += [inner for word in words if " " in word for inner in _split(word)]  # of sh -c '...'
+        return [Path(word) for word in words if word.endswith(_DECIDES) and Path(word).is_file()]
 
     def __call__(self, batch_size: int, seed: int, log: RunLog, convert: Convert) -> None:
         """Make a run."""
@@ -205,6 +221,13 @@ def values_of(plan: Plan) -> dict[str, float]:
     return found
 
 
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
 def _names(text: str) -> list[str]:
     return [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
 
@@ -245,36 +268,25 @@ def _stamp(path: Path) -> Stamp:
 
 def _finish(words: list[str], log: RunLog, follow: Callable[[], None]) -> None:
     """Run the command to its end; one that is asked to stop is ended, with all that it started."""
+    if shutil.which(words[0]) is None:
+        raise ValueError(f"cannot run {words[0]!r}: no such program")
     output = log.folder / "output.txt"
-    with output.open("w", encoding="utf-8") as file:
+    with output.open("wb") as file:
+        child = Child.command(words, file, held_locks())
         try:
-            # Ctrl-C is not for the command: it would fail before anyone knows why.
-            process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
-        except OSError as error:
-            raise ValueError(f"cannot run {words[0]!r}: {error.strerror or error}") from None
-        try:
-            while process.poll() is None:
-                try:
-                    process.wait(_LOOK)
-                except subprocess.TimeoutExpired:
-                    log.look()
-                    follow()
+            while child.wait(_LOOK) is None:
+                log.look()
+                follow()
         finally:
-            if process.poll() is None:
-                _end(process)
-    if process.returncode:
-        tail = output.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
-        raise ValueError(f"the command failed with {process.returncode}: {shlex.join(words)}\n{tail}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a command and all that it started to end, and then make them."""
-    if sys.platform == "win32":  # there are no groups of processes
-        process.kill()
-        process.wait()
-        return
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE)
+            child.end()
+            child.wait()
+    if child.returncode:
+        log.look()  # all processes of a job are told to end at once: then it has not failed
+        tail = output.read_bytes()[-_TAIL:].decode("utf-8", errors="replace")
+        tail = "".join(
+            letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in tail
+        )
+        how = f"was killed by {signal.Signals(-child.returncode).name}" if child.returncode < 0 else (
+            f"failed with {child.returncode}"
+        )  # fmt: skip
+        raise ValueError(f"the command {how}: {shlex.join(words)}\n{tail}")

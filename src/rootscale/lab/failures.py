@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ from pathlib import Path
 
 from rootscale.lab.stopping import ClearlyDifferentError, UnfinishedError
 
-__all__ = ["FINISHED", "blaming"]
+__all__ = ["FINISHED", "blaming", "in_one_process"]
 
 #: Said after a run has failed.
 FINISHED = "Runs that are finished are kept: the same command makes the others."
@@ -28,15 +30,41 @@ def blaming(what: str, then: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (ClearlyDifferentError, KeyboardInterrupt, UnfinishedError):
-        raise
     except BaseException as error:
-        steps = traceback.extract_tb(error.__traceback__)
-        theirs = [step for step in steps if _PACKAGE not in Path(step.filename).parents]
-        said = isinstance(error, TypeError | ValueError) and steps[-1] not in theirs  # by us, of what they gave
-        if not said and not theirs:  # a fault of ours
+        if isinstance(error, ClearlyDifferentError | KeyboardInterrupt | UnfinishedError):
             raise
-        if said and not theirs:
-            raise ValueError(f"{what}: {error}") from error
-        name = "" if said else f"{type(error).__name__}: "
-        raise ValueError(f"{what} failed: {name}{error}\n{''.join(traceback.format_list(theirs))}{then}") from error
+        text = _text(error)
+        if text is None:  # a fault of ours
+            raise
+        raise ValueError(f"{what}{text}{then if text.endswith(chr(10)) else ''}") from error
+
+
+@contextmanager
+def in_one_process() -> Iterator[None]:
+    """End every process that a program has forked and that comes back from it: what follows is for the first alone."""
+    own = os.getpid()
+    try:
+        yield
+    except BaseException:
+        if os.getpid() != own:
+            traceback.print_exc()
+            os._exit(1)
+        raise
+    if os.getpid() != own:
+        os._exit(0)
+
+
+def _text(error: BaseException) -> str | None:
+    """Return what is said of an error after its subject; None where it is not the user's."""
+    steps = traceback.extract_tb(error.__traceback__)
+    between = (contextlib.__file__,)  # in which what runs a program of theirs is, and not the program
+    theirs = [step for step in steps if _PACKAGE not in Path(step.filename).parents and step.filename not in between]
+    ours = bool(steps) and steps[-1] not in theirs
+    if isinstance(error, OSError) and ours:  # of a disk: full, read only, gone
+        place = f": {error.filename}" if error.filename else ""
+        return f" cannot be stored: {error.strerror or error}{place}\n"
+    said = isinstance(error, TypeError | ValueError) and ours  # by us, of what they gave
+    if not theirs:
+        return f": {error}" if said else None
+    name = "" if said else f"{type(error).__name__}: "
+    return f" failed: {name}{error}\n{''.join(traceback.format_list(theirs))}"

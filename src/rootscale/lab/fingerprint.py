@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -57,25 +58,37 @@ class Fingerprints:
     def __init__(self) -> None:
         self._data: dict[int, dict[str, str]] = {}
         self._seeds: dict[tuple[int, int], Numbers] = {}
-        self._held: dict[int, Task] = {}  # an id stays with its object while that is held
+        self._held: dict[int, Task | Loop] = {}  # an id stays with its object while that is held
+        self._loops: dict[int, dict[str, Any]] = {}
         self._files: dict[Path, list[float]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave everything behind: where it is unpickled, tasks are other objects."""
-        return {"_data": {}, "_seeds": {}, "_held": {}, "_files": {}}
+        return {"_data": {}, "_seeds": {}, "_held": {}, "_loops": {}, "_files": {}}
 
     def of(
-        self, task: Task | Loop, seeds: Iterable[int], start: Callable[[int], Path | None] = lambda seed: None
+        self,
+        task: Task | Loop,
+        seeds: Iterable[int],
+        start: Callable[[int], Path | None] = lambda seed: None,
+        depends: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Return the fingerprint of a task for some seeds, in JSON's types.
 
-        A loop of the user's has its own, and counts what is in the checkpoints from which its runs ``start``.
+        A loop of the user's has its own, and counts what is in the checkpoints from which its runs ``start``. What it
+        ``depends`` on besides are files, folders and variables of the environment.
         """
+        found = self._of(task, seeds, start)
+        return {**found, "depends": {name: self._dependency(name) for name in depends}} if depends else found
+
+    def _of(self, task: Task | Loop, seeds: Iterable[int], start: Callable[[int], Path | None]) -> dict[str, Any]:
+        key = id(self._held.setdefault(id(task), task))
         if isinstance(task, Loop):
+            if key not in self._loops:
+                self._loops[key] = task.fingerprint()
             starts = {str(seed): start(seed) for seed in seeds}
             known = {seed: {"checkpoint": self._file(path)} for seed, path in starts.items() if path is not None}
-            return {**task.fingerprint(), "seeds": known}
-        key = id(self._held.setdefault(id(task), task))
+            return {**self._loops[key], "seeds": known}
         if key not in self._data:
             self._data[key] = {"train data": data_hash(task.train), "test data": data_hash(task.test)}
         for seed in seeds:
@@ -83,6 +96,16 @@ class Fingerprints:
                 with blaming(f"the task {task.name!r}, tried on {SAMPLES} of its samples,"):
                     self._seeds[key, seed] = seed_numbers(task, seed)
         return {**self._data[key], "seeds": {str(seed): self._seeds[key, seed] for seed in seeds}}
+
+    def _dependency(self, name: str) -> str:
+        """Return a hash of a file, a folder or a variable of the environment."""
+        if Path(name).exists():
+            return bytes(int(byte) for byte in self._file(Path(name))).hex()
+        if name not in os.environ:
+            raise ValueError(
+                f"runs cannot depend on {name!r}: there is no such file or folder, and no variable of that name is set"
+            )
+        return _digest(os.environ[name].encode())
 
     def _file(self, path: Path) -> list[float]:
         """Return a hash of a file or folder, as numbers, which is read once."""
@@ -104,9 +127,12 @@ def differences(now: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
     ['loss']
     """
     found = {name: None for name in ("train data", "test data", "source") if now.get(name) != stored.get(name)}
+    for kind, what in (("modules", "module "), ("depends", "")):
+        new, old = now.get(kind, {}), stored.get(kind, {})
+        found |= {f"{what}{name}": None for name in (*new, *old) if new.get(name) != old.get(name)}
     ours, theirs = now.get("seeds", {}), stored.get("seeds", {})
-    for seed in ours:
-        if seed in theirs:
+    for seed in theirs:
+        if seed in ours:
             names = dict.fromkeys([*ours[seed], *theirs[seed]])
             for name in names:
                 tolerance = GRADIENT_TOLERANCE if name == "gradient" else TOLERANCE

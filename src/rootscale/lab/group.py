@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rootscale.files import locked, whole, write_json
+from rootscale.files import lock_holder, locked, whole, write_json
 from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
@@ -142,6 +142,15 @@ class Group:
         """Return whether a process is making it."""
         with locked(self.file(".lock")) as free:
             return not free
+
+    def maker(self) -> str:
+        """Return which process makes it, or made it last, in words."""
+        return lock_holder(self.file(".lock")) or "a process that is not known"
+
+    def finished(self) -> float:
+        """Return when it was finished, as `time.time` counts; for one that is complete."""
+        name = next(name for name in ("log.jsonl", "trajectory.npz") if self.file(name).exists())
+        return self.file(name).stat().st_mtime
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -16,9 +16,12 @@ import ast
 import hashlib
 import inspect
 import json
+import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -32,7 +35,7 @@ from rootscale.lab.task import need_file_name
 from rootscale.plan import Plan
 from rootscale.training import Run
 
-__all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "parsed_source", "read_log"]
+__all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "local_modules", "parsed_source", "read_log"]
 
 #: What a training function takes, by name; one that does not make its own `Run` may take ``convert`` too.
 PARAMETERS = ("batch_size", "seed", "log")
@@ -101,11 +104,15 @@ class RunLog:
     def __init__(self, folder: Path, stop: Stop, tell: Callable[[float], object], logged: Logged | None = None) -> None:
         self.folder, self._stop, self._tell, self._logged = folder, stop, tell, logged
         self._told = time.monotonic()
+        self._process = os.getpid()
+        _cut(folder / _PART)
         self._file = (folder / _PART).open("a", encoding="utf-8")
         self._rows = 0
 
     def __call__(self, row: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Write a row; raises what the user or a deadline asked for, when the run is to stop."""
+        if os.getpid() != self._process:
+            raise RuntimeError("log was called in a process that the loop has forked: only the loop's own may call it")
         text = json.dumps({key: _plain(key, value) for key, value in {**(row or {}), **values}.items()})
         self._file.write(text + "\n")
         self._file.flush()
@@ -150,6 +157,14 @@ class RunLog:
     def close(self) -> None:
         """Close the log of a run that is not finished."""
         self._file.close()
+
+
+def _cut(path: Path) -> None:
+    """Cut off the line in whose middle a run was killed, or the disk was full."""
+    with suppress(FileNotFoundError), path.open("rb+") as file:
+        written = file.read()
+        if not written.endswith(b"\n"):
+            file.truncate(written.rfind(b"\n") + 1)
 
 
 def _plain(key: str, value: Any) -> Any:
@@ -212,9 +227,14 @@ class Loop:
             )
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return a hash of the source of the loop: runs that another source made are not taken for its own."""
+        """Return hashes of the source of the loop, and of the modules of the user's own that it imports.
+
+        Runs that another source made are not taken for its own.
+        """
         own = getattr(self.train, "source", None)
-        return {"source": _digest(own() if own is not None else _source(self.train)), "seeds": {}}
+        text, programs = (own(), self.train.programs()) if own is not None else _source(self.train)  # type: ignore[attr-defined]
+        modules = {name: _digest(parsed_source(_text(path))) for name, path in sorted(local_modules(programs).items())}
+        return {"source": _digest(text), "seeds": {}, **({"modules": modules} if modules else {})}
 
 
 def is_train_function(found: Any) -> bool:
@@ -228,14 +248,73 @@ def is_train_function(found: Any) -> bool:
     return set(PARAMETERS) <= set(names)
 
 
-def _source(function: Any) -> str:
-    """Return the program of the file in which a function stands, or of the function alone; comments do not count."""
+def _source(function: Any) -> tuple[str, list[Path]]:
+    """Return the program of the file in which a function stands, and that file; or the function alone.
+
+    Comments do not count.
+    """
     try:
-        file = inspect.getsourcefile(function)
-        return parsed_source(Path(file or "").read_text(encoding="utf-8"))
+        file = Path(inspect.getsourcefile(function) or "")
+        return parsed_source(file.read_text(encoding="utf-8")), [file]
     except (OSError, TypeError, ValueError):
         code = getattr(function, "__code__", None)
-        return repr((code.co_code, code.co_consts, code.co_names)) if code is not None else repr(function)
+        return (repr((code.co_code, code.co_consts, code.co_names)) if code is not None else repr(function)), []
+
+
+def local_modules(programs: Sequence[Path]) -> dict[str, Path]:
+    """Return the modules that programs import, one through the other, and that are not installed: names and files.
+
+    They are looked for beside the programs, and where Python looks but for what is installed. Imports by a name that
+    is put together while a program runs are not seen.
+    """
+    found: dict[str, Path] = {}
+    beside = [path.resolve().parent for path in programs]
+    places = list(dict.fromkeys([*beside, *_own_places()]))
+    left = [(path.resolve(), "") for path in programs]
+    while left:
+        path, package = left.pop()
+        for name in _imported(path, package):
+            for place in places:
+                file = place.joinpath(*name.split("."))
+                file = file / "__init__.py" if (file / "__init__.py").is_file() else file.with_suffix(".py")
+                if file.is_file():
+                    if name not in found and file not in map(Path.resolve, programs):
+                        found[name] = file
+                        left.append((file, name if file.name == "__init__.py" else name.rpartition(".")[0]))
+                    break
+    return found
+
+
+def _own_places() -> list[Path]:
+    """Return the folders in which Python looks for modules, without those of what is installed, and of this package."""
+    installed = [Path(place).resolve() for place in dict.fromkeys((sys.prefix, sys.base_prefix))]
+    places = [
+        Path(place or ".").resolve() for place in (*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path)
+    ]
+    own = [place for place in places if place.is_dir() and not {place, *place.parents} & set(installed)]
+    return [place for place in own if not (place / "rootscale" / "__init__.py").exists()]
+
+
+def _imported(path: Path, package: str) -> list[str]:
+    """Return the names of modules that a program may import, with the packages that they are in."""
+    try:
+        tree = ast.parse(_text(path))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            names += [module, *(f"{module}.{alias.name}" if module else alias.name for alias in node.names)]
+    parts = [name.split(".") for name in names if name]
+    return list(dict.fromkeys(".".join(part[: i + 1]) for part in parts for i in range(len(part))))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def parsed_source(text: str) -> str:

@@ -18,8 +18,9 @@ import torch
 
 from rootscale.changes import ScalingWarning
 from rootscale.compare import Log
-from rootscale.format import show
-from rootscale.lab.failures import FINISHED, blaming
+from rootscale.format import listed, show
+from rootscale.lab.failures import FINISHED, blaming, in_one_process
+from rootscale.lab.fingerprint import differences
 from rootscale.lab.group import Spec, Wanted, write_facts
 from rootscale.lab.loop import Convert, Loop, RunLog, read_log
 from rootscale.lab.observe import Observer
@@ -86,13 +87,13 @@ class LoopSpec(Spec):
             **environment("cpu"),
         }
         tell(0.0)
-        with store.claim(wanted, facts, tell, stop) as place:
+        with blaming(f"{self.label}, seed {seed}", FINISHED), store.claim(wanted, facts, tell, stop) as place:
             if place is not None:
                 convert = Convert(self.batch_size, self.task.batch_size, self.variant.text, self.start(seed))
-                name = f"{self.label}, seed {seed}"
-                with blaming(name, FINISHED), closing(RunLog(place, stop, tell, observe.logged)) as log:
+                with closing(RunLog(place, stop, tell, observe.logged)) as log:
                     with noted(convert.warnings):
                         _train(self.task, seed, log, convert)
+                    _need_same(self.task, wanted)
                     write_facts(place, wanted, {**facts, "status": "finished", "guards": convert.warnings})
                     log.finish()  # from here on it is finished, and nobody looks after its folder again
         tell(1.0)
@@ -147,9 +148,17 @@ def need_checkpoint(checkpoint: str | None, seeds: Sequence[int]) -> None:
             )
 
 
+def _need_same(loop: Loop, wanted: Wanted) -> None:
+    """Refuse a run of a command whose program was changed while it ran: nobody knows which one it was."""
+    if hasattr(loop.train, "source") and wanted.fingerprint:
+        now = loop.fingerprint()
+        if changed := differences({**wanted.fingerprint, **now, "seeds": {}}, wanted.fingerprint):
+            raise ValueError(f"{listed(changed)} of the command changed while it ran: start the check again")
+
+
 def _train(loop: Loop, seed: int, log: RunLog, convert: Convert) -> None:
     """Train; the random numbers do not depend on what ran before in this process."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), in_one_process():
         torch.manual_seed(seed)
         options = {"convert": convert} if "convert" in inspect.signature(loop.train).parameters else {}
         loop.train(batch_size=convert.batch_size, seed=seed, log=log, **options)

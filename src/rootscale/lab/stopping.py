@@ -1,4 +1,4 @@
-"""How jobs are asked to stop: by Ctrl-C or by a deadline, at the end of a step and with a checkpoint."""
+"""How jobs are asked to stop: by Ctrl-C, SIGTERM or a deadline, at the end of a step and with a checkpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Stop:
-    """What asks a job to stop: an interrupt (Ctrl-C) or a deadline."""
+    """What asks a job to stop: an interrupt (Ctrl-C or SIGTERM) or a deadline."""
 
     interrupted: threading.Event
     deadline: Deadline = Deadline()
@@ -76,22 +76,24 @@ OnProgress = Callable[[int, float], object]
 
 @contextlib.contextmanager
 def held_interrupts() -> Iterator[threading.Event]:
-    """Let Ctrl-C set an event instead of interrupting, so that a step ends first; a second one interrupts at once.
+    """Let Ctrl-C and SIGTERM set an event, so that a step ends first; a second one interrupts at once.
 
-    Python allows that in the main thread only; elsewhere the event is never set.
+    Schedulers send SIGTERM before they take a machine away. Python allows handlers in the main thread only; elsewhere
+    the event is never set.
     """
     event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
 
     def handler(number: int, frame: Any) -> None:
         if event.is_set():
             raise KeyboardInterrupt
         event.set()
 
-    before = signal.signal(signal.SIGINT, handler)
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield event
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -9,21 +9,25 @@
 The digest is that of plan, variant and settings. Below it, every group of seeds that was trained in one program has a
 folder of its own, and each seed is looked up in whatever group it is. A group is used only where its fingerprint
 (`rootscale.lab.fingerprint`) is that of the present task; otherwise it stays as it is, and a new one is made beside it.
-Several processes of a machine may work in one folder: a group is made by the one that holds the lock in it.
+Several processes may work in one folder: a group is made by the one that holds the lock in it (`rootscale.files`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rootscale.files import locked, remove_temporary, this_command
+from rootscale.format import listed
 from rootscale.lab.fingerprint import Fingerprints, differences
 from rootscale.lab.group import Group, Spec, Wanted, joined, rows_of, write_facts
 from rootscale.lab.states import select
@@ -32,8 +36,10 @@ from rootscale.trajectory import Trajectory
 
 __all__ = ["BusyError", "Store", "as_store"]
 
-#: Seconds between looks at a run that another process makes.
-_WAIT = 0.1
+_log = logging.getLogger(__name__)
+
+#: Seconds between looks at a run that another process makes, and between two lines about it.
+_WAIT, _REPORT = 0.1, 60.0
 
 
 class BusyError(RuntimeError):
@@ -54,6 +60,8 @@ class Store:
             Warm starts are waited for in any case.
         command: what is recorded as the command that made the runs; None is that of this process.
         temporary: whether nobody will look for its runs again; they then need no fingerprint.
+        depends: files, folders and variables of the environment that runs depend on besides what is seen of them: runs
+            that were made with others are not found.
     """
 
     folder: Path
@@ -62,7 +70,10 @@ class Store:
     wait: bool = True
     command: str | None = None
     temporary: bool = False
+    depends: Sequence[str] = ()
     fingerprints: Fingerprints = field(default_factory=Fingerprints, compare=False, repr=False)
+    opened: float = field(default_factory=time.time, compare=False, repr=False)
+    _known: dict[Path, tuple[int, Group]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder).absolute())  # a run may change where it is
@@ -74,39 +85,50 @@ class Store:
 
     def want(self, spec: Spec, seeds: Sequence[int], with_state: bool = False) -> Wanted:
         """Return a description of runs by which they are looked up and made."""
-        fingerprint = {} if self.temporary else self.fingerprints.of(spec.task, seeds, spec.start)
+        fingerprint = {} if self.temporary else self.fingerprints.of(spec.task, seeds, spec.start, self.depends)
         return Wanted(spec, tuple(seeds), fingerprint, with_state)
 
     # -- finding ------------------------------------------------------------------------------------------------
 
-    def groups(self, spec: Spec) -> list[Group]:
-        """Return all groups of a spec, whatever task made them."""
-        found = []
-        for path in sorted((self.folder / spec.name).glob("*/run.json")):
-            try:
+    def groups(self, spec: Spec, seeds: Collection[int] | None = None) -> list[Group]:
+        """Return all groups of a spec, whatever task made them; or those that may hold some of these seeds."""
+        shelf = self.folder / spec.name
+        try:
+            names = sorted(entry.name for entry in os.scandir(shelf) if seeds is None or _may_hold(entry.name, seeds))
+        except FileNotFoundError:
+            return []
+        return [group for name in names if (group := self._group(shelf / name / "run.json")) is not None]
+
+    def _group(self, path: Path) -> Group | None:
+        """Return the group that a file describes, which is read anew where it was written since; None without one."""
+        try:
+            written = path.stat().st_mtime_ns
+            if path not in self._known or self._known[path][0] != written:
                 record = json.loads(path.read_text(encoding="utf-8"))
-                found.append(Group(path.parent, tuple(record["seeds"]), record["fingerprint"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{path} is damaged: {error!r}; remove its folder, and the run is made again"
-                ) from None
-        return found
+                self._known[path] = written, Group(path.parent, tuple(record["seeds"]), record["fingerprint"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is damaged: {error!r}; remove its folder, and the run is made again") from None
+        return self._known[path][1]
 
     def matching(self, wanted: Wanted) -> list[Group]:
         """Return the groups that hold some of the seeds, as the present task computes them."""
+        seeds = set(wanted.seeds)
         return [
             group
-            for group in self.groups(wanted.spec)
-            if set(group.seeds) & set(wanted.seeds) and not differences(wanted.fingerprint, group.fingerprint)
+            for group in self.groups(wanted.spec, seeds)
+            if not seeds.isdisjoint(group.seeds) and not differences(wanted.fingerprint, group.fingerprint)
         ]
 
     def locate(self, wanted: Wanted) -> dict[int, tuple[Group, int]]:
         """Return the group and the place in it of every seed that is finished."""
         found: dict[int, tuple[Group, int]] = {}
+        seeds = set(wanted.seeds)
         for group in self.matching(wanted):
             if group.complete(wanted.with_state, self.keep_models):
                 for place, seed in enumerate(group.seeds):
-                    if seed in wanted.seeds:
+                    if seed in seeds:
                         found.setdefault(seed, (group, place))
         return found
 
@@ -118,10 +140,32 @@ class Store:
     def outdated(self, wanted: Wanted) -> list[str]:
         """Return what the present task computes differently from the one that made the groups with these seeds."""
         found: dict[str, None] = {}
-        for group in self.groups(wanted.spec):
-            if set(group.seeds) & set(wanted.seeds):
+        seeds = set(wanted.seeds)
+        for group in self.groups(wanted.spec, seeds):
+            if not seeds.isdisjoint(group.seeds):
                 found |= dict.fromkeys(differences(wanted.fingerprint, group.fingerprint))
         return list(found) if found and not self.matching(wanted) else []
+
+    def reused(self, wanted: Wanted) -> list[float]:
+        """Return when the runs of these seeds were finished that were so before this store was opened."""
+        times = [group.finished() for group, _ in self.locate(wanted).values()]
+        return [moment for moment in times if moment < self.opened]
+
+    def set_aside(self) -> Path | None:
+        """Move all runs away, so that all are made anew; return where they are now, or None where there were none.
+
+        Raises:
+            BusyError: a process is making one of them.
+        """
+        if not self.folder.exists():
+            return None
+        for path in self.folder.glob("*/*/run.json"):
+            group = Group(path.parent, (), {})
+            if group.in_work():
+                raise BusyError(f"{path.parent} is in work by {group.maker()}: its run cannot be made anew meanwhile")
+        place = self.folder.with_name(f"{self.folder.name}-until-{time.strftime('%Y-%m-%dT%H-%M-%S')}")
+        self.folder.rename(place)
+        return place
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -172,9 +216,10 @@ class Store:
         self, wanted: Wanted, facts: Mapping[str, Any], tell: Callable[[float], object], stop: Stop
     ) -> Iterator[Path | None]:
         """Hold the folder of a group while it is made; None where another process has finished it meanwhile."""
-        shelf = self.folder / wanted.spec.name
+        shelf, reported = self.folder / wanted.spec.name, 0.0
         with ExitStack() as held:
             while True:
+                busy = ""
                 with locked(shelf / ".lock", lambda: not stop.asked) as mine:
                     if not mine:
                         stop.end()
@@ -182,15 +227,21 @@ class Store:
                         place = None
                         break
                     some = [g for g in self.matching(wanted) if not g.complete(wanted.with_state, self.keep_models)]
-                    if not any(group.in_work() for group in some):
+                    busy = next((group.maker() for group in some if group.in_work()), "")
+                    if not busy:
                         same = (group.place for group in some if group.seeds == wanted.seeds)
                         place = next(same, None) or _new_place(shelf, wanted.seeds)
-                        held.enter_context(locked(place / ".lock"))
-                        remove_temporary(place, all_processes=True)
-                        write_facts(place, wanted, {**facts, "status": "running"})
-                        break
+                        if held.enter_context(locked(place / ".lock")):
+                            remove_temporary(place, all_processes=True)
+                            write_facts(place, wanted, {**facts, "status": "running"})
+                            break
+                seeds = [str(seed) for seed in wanted.seeds]
+                what = f"{wanted.spec.label}, {'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)}"
                 if not self.wait and not wanted.with_state:
-                    raise BusyError(f"another process is making {wanted.spec.label} in {shelf}")
+                    raise BusyError(f"another process is making {what} in {shelf}: {busy}")
+                if time.monotonic() - reported > _REPORT:
+                    reported = time.monotonic()
+                    _log.info("waiting for %s, which is making %s in %s", busy or "another process", what, shelf)
                 tell(0.0)
                 stop.end()
                 time.sleep(_WAIT)
@@ -200,6 +251,21 @@ class Store:
 def as_store(store: Store | str | Path | None) -> Store | None:
     """Return a store from what people give: a folder, or a `Store` itself."""
     return store if store is None or isinstance(store, Store) else Store(Path(store))
+
+
+def _may_hold(name: str, seeds: Collection[int]) -> bool:
+    """Return whether the folder of a group, by its name, may hold some of the seeds.
+
+    >>> _may_hold("seeds-0-15", {7}), _may_hold("seeds-3-version-2", {7}), _may_hold("seeds-2-9-0a1b2c", {7})
+    (True, False, True)
+    """
+    match = re.match(r"seeds-(-?\d+)(?:-(-?\d+))?(?:-[0-9a-f]{6})?(?:-version-\d+)?$", name)
+    if match is None:
+        return not name.startswith(".")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if first == last:
+        return first in seeds
+    return first > last or any(first <= seed <= last for seed in seeds)
 
 
 def _new_place(shelf: Path, seeds: Sequence[int]) -> Path:

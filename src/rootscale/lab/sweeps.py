@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from rootscale.format import show
+from rootscale.format import listed, show
 from rootscale.lab.execute import Execute, default_executor
 from rootscale.lab.group import Spec, Wanted
 from rootscale.lab.observe import Observer, silent
@@ -81,6 +81,12 @@ class _Job:
     @property
     def label(self) -> str:
         return self.wanted.spec.label + (", warm start" if self.wanted.with_state else "")
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        seeds = [str(seed) for seed in self.wanted.seeds]
+        return f"{self.label}, {'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)}"
 
     def __call__(self, tell: Callable[[float], object], stop: Stop) -> None:
         self.wanted.spec.make(self.store, self.wanted, self.observe, tell, stop)

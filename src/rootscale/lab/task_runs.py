@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rootscale.lab.failures import FINISHED, blaming
+from rootscale.lab.failures import FINISHED, blaming, in_one_process
 from rootscale.lab.group import Spec, Wanted, write_checkpoint, write_result
 from rootscale.lab.observe import Observer
 from rootscale.lab.provenance import environment
@@ -91,11 +91,10 @@ class TaskSpec(Spec):
             "process": {"host": platform.node(), "pid": os.getpid()},
             **environment(self.settings.setup.device),
         }
-        with store.claim(wanted, facts, tell, stop) as place:
+        with blaming(self.label, FINISHED), store.claim(wanted, facts, tell, stop) as place:
             if place is not None:
-                with blaming(self.label, FINISHED):
-                    trial = self._resumed(store, wanted, place)
-                    _advance(trial, place, store, None if wanted.with_state else observe.measured, tell, stop)
+                trial = self._resumed(store, wanted, place)
+                _advance(trial, place, store, None if wanted.with_state else observe.measured, tell, stop)
                 write_result(place, wanted, trial, facts, store.keep_models)
         tell(1.0)
 
@@ -105,7 +104,7 @@ class TaskSpec(Spec):
             starts = replace(store, keep_models=False)
             state = starts.state(starts.want(self.warm, wanted.seeds, True))
         trial = Trial(self.task, self.variant, wanted.seeds, self.settings, state)
-        group = next(group for group in store.groups(self) if group.place == place)
+        group = next(group for group in store.groups(self, wanted.seeds) if group.place == place)
         if group.file("checkpoint.pt").exists():
             trial.load_state_dict(group.state())
         return trial
@@ -117,7 +116,7 @@ def _advance(
 ) -> None:  # fmt: skip
     """Take a run to its end, or to where it is asked to stop."""
     saved, reported, share, seen = time.monotonic(), -math.inf, -1.0, trial.measured
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), in_one_process():
         while not trial.done:
             trial.advance()
             if measured is not None and trial.measured > seen:
