@@ -9,7 +9,7 @@ import torch
 from problems import PLANS, Residual, jitter, make, mlp, mlp_batchnorm
 from torch import nn
 
-from rootscale import Adam, Plan
+from rootscale import SGD, Adam, Plan
 from rootscale.lab import Measure, Settings, Setup, Trial, Variant, grid
 from rootscale.lab.learner import make_learner
 from rootscale.lab.probes import gradient_noise
@@ -185,7 +185,10 @@ def test_the_measured_noise_is_that_of_brute_force():
 def test_noise_in_adams_metric_and_in_dual_norms_is_that_of_brute_force():
     run = Trial(make(), Variant(), [3, 5], SETTINGS)
     x, y = run._probes.samples["train"]
-    assert not any("Adam" in name for name in gradient_noise(run.learner, x, y, norms=True))  # no second moment yet
+    first = gradient_noise(run.learner, x, y, norms=True)  # no second moment yet: that of these gradients
+    assert all(torch.isfinite(value).all() for value in first.values())
+    no_metric = Trial(make(Plan(SGD(1e-3), batch_size=4, steps=10)), Variant(), [3], SETTINGS).learner
+    assert not any("Adam" in name for name in gradient_noise(no_metric, x, y, norms=True))
     while run.step < 3:
         run.advance()
     found = gradient_noise(run.learner, x, y, norms=True)

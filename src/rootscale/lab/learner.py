@@ -85,7 +85,7 @@ class Learner(Protocol):
         ...
 
     def roots(self) -> list[Tensor] | None:
-        """Return ``sqrt(v_hat) + eps`` of the optimizer for each trained parameter; None where there is none yet."""
+        """Return ``sqrt(v_hat) + eps`` for each trained parameter: empty before a step, None for optimizers without."""
         ...
 
     def replica(self, r: int) -> nn.Module:

@@ -225,14 +225,16 @@ class EagerLearner:
         return grads
 
     def roots(self) -> list[Tensor] | None:
-        """Return ``sqrt(v_hat) + eps`` of the optimizer for each trained parameter; None where there is none yet."""
+        """Return ``sqrt(v_hat) + eps`` for each trained parameter: empty before a step, None for optimizers without."""
         optimizers = parts_of(self.optimizer)
         try:
-            found = Metric(optimizers[0]).roots(self._parameters) if len(optimizers) == 1 else []
+            found = Metric(optimizers[0]).roots(self._parameters) if len(optimizers) == 1 else None
         except TypeError:  # an optimizer without a second moment for each coordinate
             return None
+        if found is None:
+            return None
         roots = [root for root in found if root is not None]
-        return roots if len(roots) == len(self._parameters) else None
+        return roots if len(roots) == len(self._parameters) else []
 
     def replica(self, r: int) -> nn.Module:
         """Return a copy of the model of one replica (of its average, where the plan has an EMA), in eval mode."""

@@ -186,7 +186,7 @@ class GraphLearner:
         return self._eager.gradient(x, y)
 
     def roots(self) -> list[Tensor] | None:
-        """Return ``sqrt(v_hat) + eps`` of the optimizer for each trained parameter; None where there is none yet."""
+        """Return ``sqrt(v_hat) + eps`` for each trained parameter: empty before a step, None for optimizers without."""
         self.join()
         return self._eager.roots()
 
@@ -266,7 +266,7 @@ class SideBySide:
         return _stacked([learner.gradient(x, y) for learner in self._learners])
 
     def roots(self) -> list[Tensor] | None:
-        """Return ``sqrt(v_hat) + eps`` of the optimizers for each trained parameter; None where there is none yet."""
+        """Return ``sqrt(v_hat) + eps`` for each trained parameter: empty before a step, None for optimizers without."""
         each = [roots for learner in self._learners if (roots := learner.roots()) is not None]
         return _stacked(each) if len(each) == len(self._learners) else None
 

@@ -136,8 +136,14 @@ def _scale(trace: Tensor, mean: Tensor, samples: int) -> Tensor:
 
 
 def _in_norms(learner: Learner, parts: Sequence[Sequence[Tensor]], mean: Sequence[Tensor], b: int) -> dict[str, Tensor]:
-    """Return Tr Sigma and noise scale in the `NORMS`; Adam's metric is left out where there is no second moment."""
+    """Return Tr Sigma and noise scale in the `NORMS`; Adam's metric is left out for optimizers without it.
+
+    Before the first step the second moment is taken to be that of these gradients, as it will be after a few.
+    """
     roots, found = learner.roots(), dict[str, Tensor]()
+    if roots is not None and not roots:
+        squares = [torch.stack([g.square() for g in tensors]).mean(0) for tensors in zip(*parts, strict=True)]
+        roots = [square.sqrt().clamp_min(1e-12) for square in squares]
     for name, norm in NORMS.items():
         divisors: Sequence[Tensor | float] | None = roots if name == ", Adam's metric" else [1.0] * len(mean)
         if divisors is None:
