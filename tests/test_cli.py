@@ -232,10 +232,11 @@ def options_of(name):
 
 
 def test_every_option_of_check_and_compare_has_its_use():
-    check, compare = options_of("check") - {"--help"}, options_of("compare") - {"--help"}
-    assert set(USES) == check | compare
+    check, largest, compare = (options_of(name) - {"--help"} for name in ("check", "largest", "compare"))
+    assert set(USES) == check | largest | compare
     assert {flag for flag, use in USES.items() if "logs" in use.check} == compare
-    assert {flag for flag, use in USES.items() if {*use.check, *use.largest} - {"logs"}} == check
+    assert {flag for flag, use in USES.items() if {*use.check} - {"logs"}} == check
+    assert {flag for flag, use in USES.items() if use.largest} == largest
 
 
 LOOP = """
@@ -255,10 +256,7 @@ def train(batch_size, seed, log, convert):
         ("loop.py:train --log a.jsonl", "--log does nothing for a training function, only for --command"),
         ("loop.py:train --address ray://a", "--address does nothing without --engine ray: leave it out, or add that"),
         ("loop.py:train --seeds 4 --budget 5m", "--budget does nothing without --seeds auto"),
-        ("loop.py:train --find-largest --report r.html", "--report does nothing with --find-largest for a training"),
-        ("loop.py:train --find-largest --stop 9", "--stop does nothing with --find-largest for a training function"),
         ("digits --values lr=1", "--values does nothing for a Task, only for a training function or --command"),
-        ("digits --find-largest --ell 2", "--ell does nothing with --find-largest for a Task"),
         ("--command x --micro 8", "--micro does nothing for --command, only for a Task"),
     ],
 )

@@ -212,7 +212,7 @@ def test_the_script_of_a_shell_names_every_command(shell, capsys):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert all(name in script for name in COMMANDS)
-    assert "find-largest" in script
+    assert "measure-share" in script
 
 
 def test_completion_without_its_library_says_what_to_install(monkeypatch, capsys):

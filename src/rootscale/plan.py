@@ -14,7 +14,6 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
 from rootscale.conversion import Conversion, convert_plan, converted_parts, explain_change
 from rootscale.format import html_table, show
-from rootscale.horizon import at_horizon
 from rootscale.hparams import Optimizer, positive, quantity, validate
 from rootscale.messages import say
 from rootscale.optimizers import OPTIMIZERS
@@ -184,6 +183,8 @@ class Plan:
         if tokens is not None:
             if rule is not None:
                 raise ValueError(f"rule={rule!r} keeps a run, and tokens= makes another one: leave one of them out")
+            from rootscale.horizon import at_horizon
+
             return at_horizon(self, batch_size, tokens, horizon)
         if horizon is not None:
             raise ValueError(f"horizon={horizon!r} is for another number of tokens: give tokens= too")

@@ -430,10 +430,8 @@ def test_a_task_that_fails_in_its_own_program_says_where(tmp_path, capsys):
         "plan = Plan(Adam(eta=1e-3), batch_size=4, steps=50)\n"
         "task = Task('mine', plan, lambda: torch.nn.Linear(3, 1), loss, (x, x))\n"
     )
-    for more in ([], ["--find-largest"]):
-        assert (
-            main(["check", f"{path}:task", "--to", "8", *more, "--workers", "1", "--out", str(tmp_path / "out")]) == 2
-        )
+    for command in ("check", "largest"):
+        assert main([command, f"{path}:task", "--to", "8", "--workers", "1", "--out", str(tmp_path / "out")]) == 2
         said = capsys.readouterr().err
         assert "the task 'mine'" in said
         assert "failed: RuntimeError: " in said

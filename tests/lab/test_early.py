@@ -98,6 +98,31 @@ def test_the_noise_scale_that_a_loop_logs_is_compared_with_the_answer(tmp_path) 
     assert bare.to_dict()["noise_scale_unknown"] == "not logged: log(noise_scale=...), as a NoiseMeter gives it"
 
 
+def test_a_budget_that_ends_before_the_first_verdict_says_nothing_and_the_search_goes_on(tmp_path) -> None:
+    search, given = Search(kappas=(2, 4), rounds=Rounds.of(4)), {"store": Store(tmp_path), "execute": Here()}
+    short = find_largest(task(2000), search, measure=Measure(points=12), budget=0.2, **given)
+    (branch,) = short.branches
+    assert branch.check is None
+    assert branch.to_dict()["same"] is None
+    assert short.ramp == ()
+    assert str(branch) == "after 0 samples nothing can be said: the budget ended before B = 8 was judged"
+    again = find_largest(task(2000), search, measure=Measure(points=12), budget=600, **given).branches[0]
+    assert again.check is not None
+    assert again.sizes[0] == 8
+    with pytest.raises(ValueError, match="budget must be a number of seconds above 0"):
+        find_largest(task(), search, budget=0, **given)
+
+
+def test_the_noise_scales_of_a_task_have_intervals_in_each_norm(tmp_path) -> None:
+    search = Search(kappas=(2,), rounds=Rounds.of(4), judge=Judge(tolerance=0.5))
+    measure = Measure(points=6, norms=True)
+    (branch,) = find_largest(
+        task(), search, starts=(200,), measure=measure, execute=Here(), store=Store(tmp_path)
+    ).branches
+    assert list(branch.noise) == ["Euclidean", "Adam's metric", "sign", "spectral"]
+    assert all(0 <= scale.low < scale.value < scale.high for scale in branch.noise.values())
+
+
 def test_a_loop_is_stopped_on_the_way_and_the_rest_of_its_seeds_is_not_run(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("rootscale.lab.early.EVERY", 0.0)
     monkeypatch.setattr("rootscale.lab.early.SHARE", 1e9)

@@ -450,7 +450,7 @@ def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, 
         )
         """)
     )
-    words = ["check", f"{path}:task", "--find-largest", "--switch-at", "200", "25%", "--points", "8", "--workers", "1"]
+    words = ["largest", f"{path}:task", "--switch-at", "200", "25%", "--points", "8", "--workers", "1"]
     assert main([*words, "--seeds", "6", "--rule", "none", "--out", str(tmp_path / "kept")]) in (0, 3)
     captured = capsys.readouterr()
     found = json.loads((tmp_path / "kept" / "largest.json").read_text())
@@ -459,8 +459,11 @@ def test_the_search_is_a_command_and_is_compared_with_the_noise_scale(tmp_path, 
     assert all(branch["arms"][-1]["verdict"] == "different" for branch in found["branches"])
     assert "the noise scale allows" in captured.out
     assert "batches above 75 samples are left out: they have less than a step a point" in captured.err
-    assert main(["check", f"{path}:task", "--to", "8", "--switch-at", "10%", "20%"]) == 2
-    assert "several --switch-at are for --find-largest" in capsys.readouterr().err
+    norms = {"Euclidean", "Adam's metric", "sign", "spectral"}
+    for branch in found["branches"]:
+        assert set(branch["noise_scales"]) == norms
+        assert all(low <= value for value, low, _ in branch["noise_scales"].values())
+    assert "noise scale (spectral)" in captured.out
     assert main([*words, "--to", "512", "--out", str(tmp_path / "kept")]) == 2
     assert "no batch size is left: a step must not be longer" in capsys.readouterr().err
 
@@ -603,7 +606,7 @@ def test_a_quick_search_takes_four_seeds_and_calls_undecided_what_is(tmp_path, c
         "        far = 0.03 * (batch_size > 4) * (1 + math.sin(40 * seed))\n"
         "        log(samples=samples, loss=math.exp(-samples / 200) + far)\n"
     )
-    words = ["check", f"{path}:train", "--to", "16", "--find-largest", "--quick", "--workers", "1"]
+    words = ["largest", f"{path}:train", "--to", "16", "--quick", "--workers", "1"]
     assert main([*words, "--out", str(tmp_path / "kept")]) == 3
     said = capsys.readouterr()
     assert "B = 16: undecided with 4 seeds" in said.err

@@ -42,7 +42,7 @@ CASES = (
     ),
     Case(
         "a batch ramp: start small, grow when the noise allows it",
-        ("rootscale check train.py:train --batch-size 16 --find-largest --switch-at ckpt/1000.pt ckpt/5000.pt",),
+        ("rootscale largest train.py:train --batch-size 16 --switch-at ckpt/1000.pt ckpt/5000.pt --budget 30m",),
         "docs/cases/ramp.md",
         "BatchSchedule([(0, 256), (1_000_000, 1024)])",
     ),

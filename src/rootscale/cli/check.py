@@ -6,12 +6,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.options import add_rule, add_tolerance, duration, seeds
+from rootscale.cli.options import add_rule, add_tolerance, duration, seeds, size
 
-__all__ = ["TASKS", "add_parsers"]
+__all__ = ["TASKS", "TASK_HELP", "add_loop", "add_parsers", "add_runs", "add_verdict"]
 
 #: Tasks that have a name on the command line.
 TASKS = ("digits", "mnist")
+TASK_HELP = (
+    "file.py:name or module:name of a rootscale.lab.Task, of a function that makes one, or of a training function "
+    f"train(batch_size, seed, log, convert); or {', '.join(TASKS)} (the folder that holds the data of the last two is "
+    "ROOTSCALE_DATA)"
+)
 #: Trackers that runs can be logged to: the keys of `rootscale.integrations.trackers.TRACKERS`.
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
@@ -31,12 +36,10 @@ def add_parsers(subparsers: Any) -> None:
     )
     check.add_argument(
         "task", metavar="TASK", nargs="?",
-        help="file.py:name or module:name of a rootscale.lab.Task, of a function that makes one, or of a training "
-        f"function train(batch_size, seed, log, convert); or {', '.join(TASKS)} (the folder that holds the data of the "
-        "last two is ROOTSCALE_DATA)",
+        help=TASK_HELP,
     )  # fmt: skip
     what = check.add_argument_group("what is compared")
-    what.add_argument("--to", type=int, nargs="+", default=[], metavar="B", help="batch sizes to compare with")
+    what.add_argument("--to", type=size, nargs="+", default=[], metavar="B", help="batch sizes to compare with")
     add_rule(what, several=True)
     what.add_argument(
         "--keep", nargs="+", default=[], metavar="ROW", help="rows of `rootscale units` that are not converted"
@@ -45,29 +48,28 @@ def add_parsers(subparsers: Any) -> None:
         "--ell", type=float, nargs="+", default=[], metavar="ELL", help="SVAG, which simulates the SDE, at these ell"
     )
     what.add_argument(
-        "--switch-at", nargs="+", default=["0"], metavar="SAMPLES",
+        "--switch-at", default="0", metavar="SAMPLES",
         help="switch in mid-run, after so many samples or a share such as 25%%; of your own loop, the path of its "
         "checkpoint ({seed} is the seed); default: from scratch",
     )  # fmt: skip
     what.add_argument(
-        "--find-largest", action="store_true", help="find the largest batch size that is the same, of --to (default: 2 "
-        "to 64 times the base's), from each --switch-at: smallest first, with few seeds at first, until one differs",
-    )  # fmt: skip
-    what.add_argument(
         "--stop", metavar="SAMPLES", help="end the runs there, samples or a share; default: the plan's end"
     )
-    _add_loop(check.add_argument_group("your own loop"))
-    _add_verdict(check.add_argument_group("the verdict"))
-    _add_runs(check.add_argument_group("the runs"))
+    add_loop(check.add_argument_group("your own loop"))
+    add_verdict(check.add_argument_group("the verdict"))
+    runs = check.add_argument_group("the runs")
+    add_runs(runs)
+    runs.add_argument("--report", type=Path, metavar="FILE", help="the HTML report; default: report.html in the folder")
     check.set_defaults(handler=_check)
 
 
-def _add_loop(own: Any) -> None:
+def add_loop(own: Any) -> None:
+    """Add what says which loop of the user's own is run."""
     own.add_argument(
         "--command", dest="own_command", metavar="TEXT", help="a command that makes a run, instead of TASK, with "
         "{batch_size}, {seed}, {log} (a file for JSON lines) and the values of --values filled in",
     )  # fmt: skip
-    own.add_argument("--batch-size", type=int, metavar="B", help="of the base")
+    own.add_argument("--batch-size", type=size, metavar="B", help="of the base")
     own.add_argument("--plan", type=Path, metavar="FILE", help="the run as it is, as JSON, for --command")
     own.add_argument(
         "--values", nargs="+", default=[], metavar="NAME=VALUE", help="the run as it is: the options of `rootscale "
@@ -81,14 +83,16 @@ def _add_loop(own: Any) -> None:
     own.add_argument("--window", type=float, metavar="W", help="width of the smoothing of the log, on the clock")
 
 
-def _add_verdict(how: Any) -> None:
+def add_verdict(
+    how: Any, budget: str = "with --seeds auto: add no more seeds after so long, such as 90s, 30m or 2h; default: none"
+) -> None:
+    """Add what makes runs the same, and how many there are."""
     how.add_argument(
         "--seeds", type=seeds, default="auto", metavar="N", help="runs of each kind; auto takes 4, and more until all "
         "verdicts are decided; default: %(default)s",
     )  # fmt: skip
     how.add_argument(
-        "--budget", type=duration, metavar="TIME", help="with --seeds auto: add no more seeds after so long, such as "
-        "90s, 30m or 2h; default: none",
+        "--budget", type=duration, metavar="TIME", help=budget,
     )  # fmt: skip
     add_tolerance(how)
     how.add_argument(
@@ -109,9 +113,9 @@ def _add_verdict(how: Any) -> None:
     )  # fmt: skip
 
 
-def _add_runs(run: Any) -> None:
+def add_runs(run: Any) -> None:
+    """Add where and how runs are made."""
     run.add_argument("--out", type=Path, metavar="FOLDER", help="of the runs and the result; default: runs/TASK")
-    run.add_argument("--report", type=Path, metavar="FILE", help="the HTML report; default: report.html in the folder")
     run.add_argument("--device", default="cpu", help="default: %(default)s")
     run.add_argument("--fast", action="store_true", help="CUDA graphs, bfloat16 and torch.compile on a GPU")
     run.add_argument("--micro", type=int, metavar="N", help="most samples of a run through its model at once")
@@ -130,10 +134,6 @@ def _add_runs(run: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    if args.find_largest:
-        from rootscale.cli.run_largest import handle_largest
-
-        return handle_largest(args)
     from rootscale.cli.run_check import handle_check
 
     return handle_check(args)

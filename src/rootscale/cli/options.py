@@ -1,4 +1,4 @@
-"""Options that several commands share, and for what each option of `check` and `compare` is.
+"""Options that several commands share, and for what each option of `check`, `largest` and `compare` is.
 
 `USES` is the table of the latter: an option that would do nothing for what is checked is an error, not ignored.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from rootscale.looks import LOOKS
 from rootscale.rules import AVERAGINGS, RULES, get_averaging, is_rule
+from rootscale.sizes import read_size
 from rootscale.tolerance import Tolerance, parse_tolerance
 
 __all__ = ["RULE_NAMES", "SUBJECTS", "USES", "Use", "add_rule", "add_tolerance", "refuse_unused"]
@@ -91,7 +92,7 @@ class Use:
 
     Args:
         check: the keys of `SUBJECTS` in whose comparison it does something.
-        largest: the same with ``--find-largest``.
+        largest: the same in the search for the largest batch.
         needs: another option that it is of use with, with the value it must have (empty: any).
     """
 
@@ -103,7 +104,7 @@ class Use:
 _TASK, _LOGGED, _RUNS = ("task",), ("loop", "command"), ("task", "loop", "command")
 _ALL = (*_RUNS, "logs")
 _LOGS = ("logs",)
-#: Every option of `rootscale check` and of `rootscale compare`.
+#: Every option of `rootscale check`, `rootscale largest` and `rootscale compare`.
 USES: Mapping[str, Use] = {
     # what is compared
     "--to": Use(_ALL, _RUNS),
@@ -112,7 +113,6 @@ USES: Mapping[str, Use] = {
     "--keep": Use(_RUNS, _RUNS),
     "--ell": Use(_TASK, ()),
     "--switch-at": Use(_RUNS, _RUNS),
-    "--find-largest": Use(_RUNS, _RUNS),
     "--start": Use(_LOGS, ()),
     "--stop": Use(_ALL, _TASK),
     "--metric": Use(_LOGS, ()),
@@ -168,15 +168,23 @@ def refuse_unused(args: argparse.Namespace, words: Sequence[str], subject: str) 
     for flag, use in USES.items():
         if flag not in given:
             continue
-        if subject not in use.check:
-            others = " or ".join(SUBJECTS[name] for name in use.check if name != "logs")
+        largest = args.command == "largest"
+        subjects = use.largest if largest else use.check
+        if subject not in subjects:
+            others = " or ".join(SUBJECTS[name] for name in subjects if name != "logs")
             raise ValueError(f"{flag} does nothing for {SUBJECTS[subject]}, only for {others}: leave it out")
-        if args.find_largest and subject not in use.largest:
-            raise ValueError(f"{flag} does nothing with --find-largest for {SUBJECTS[subject]}: leave it out")
-        if use.needs is not None:
+        if use.needs is not None and not (largest and flag == "--budget"):
             name, value = use.needs
             if str(getattr(args, name[2:].replace("-", "_"))) != value:
                 raise ValueError(f"{flag} does nothing without {name} {value}: leave it out, or add that")
+
+
+def size(text: str) -> int:
+    """Return a batch size in samples, such as 64 or 4K."""
+    number = read_size(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"a batch size is a whole number such as 64 or 4K, got {text!r}")
+    return number
 
 
 def seeds(text: str) -> int | str:

@@ -69,7 +69,10 @@ def handle_check(args: argparse.Namespace) -> int:
     if args.report is not None:
         need_folder(args.report, "report", "--report")
     console = make_console()
-    start, stop = _one_start(args, task, total), None if args.stop is None else samples_at("--stop", args.stop, total)
+    start, stop = (
+        start_of(args.switch_at, task, total),
+        None if args.stop is None else samples_at("--stop", args.stop, total),
+    )
     measure, execute = measure_of(args), make_executor(args)
     setup = Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs)
     judge = Judge(args.tolerance, args.level, args.decide_by, args.looks)
@@ -154,12 +157,6 @@ def start_of(text: str, task: Task | Loop, total: int) -> int | str:
     return loop_start(text) if isinstance(task, Loop) else samples_at("--switch-at", text, total)
 
 
-def _one_start(args: argparse.Namespace, task: Task | Loop, total: int) -> int | str:
-    if len(args.switch_at) > 1:
-        raise ValueError(f"several --switch-at are for --find-largest; got {' '.join(args.switch_at)}")
-    return start_of(args.switch_at[0], task, total)
-
-
 def _variants(args: argparse.Namespace, task: Task | Loop) -> list[Variant]:
     size = Fraction(task.batch_size if isinstance(task, Loop) else task.plan.batch_size.total)
     rules = [rule_text(rule, args.averaging, args.keep) for rule in args.rule]
@@ -188,14 +185,14 @@ def seeds_of(args: argparse.Namespace) -> int | Literal["auto"]:
     return FIRST if args.quick and given == "auto" else given
 
 
-def measure_of(args: argparse.Namespace) -> Measure:
+def measure_of(args: argparse.Namespace, norms: bool = False) -> Measure:
     """Return what is measured: as much as the share allows, but for numbers that were given."""
     given = {"points": args.points, "eval_samples": args.eval_samples}
     given = {name: value for name, value in given.items() if value is not None}
     share = args.measure_share
     if share is None and not given:
         share = QUICK_SHARE if args.quick else SHARE
-    return Measure(**given, share=share)
+    return Measure(**given, share=share, norms=norms)
 
 
 def _say_cost(cost: Cost, settings: Settings, seeds: int | str, execute: Execute) -> None:

@@ -24,9 +24,10 @@ def add_parsers(commands: Any) -> None:
         "scale",
         usage="rootscale scale --optimizer NAME --lr ETA --batch-size B --to B [...]",
         description="Print a run at another batch size: every value before and after, its status and the reason.",
-        epilog="example: rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --weight-decay 0.1 "
+        epilog="examples:\n"
+        "rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --weight-decay 0.1 "
         "--batch-size 256 --to 1024 --steps 100000 --warmup-steps 2000 --ema 0.9999\n"
-        "in tokens: rootscale scale --optimizer adamw --lr 3e-4 --batch-size 0.5M --to 2M --sequence-length 2048 "
+        "rootscale scale --optimizer adamw --lr 3e-4 --batch-size 0.5M --to 2M --sequence-length 2048 "
         "--tokens 10B",
     )
     target = scale.add_argument_group("the change")

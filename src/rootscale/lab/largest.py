@@ -10,9 +10,10 @@ Branches of a checkpoint measured the critical batch size of language models in 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import need_checkpoint
 from rootscale.lab.observe import Observer
+from rootscale.lab.probes import NORMS
 from rootscale.lab.settings import Measure, Setup
+from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.store import Store
 from rootscale.lab.study import Study
 from rootscale.lab.task import Task
@@ -43,24 +46,34 @@ class Branch:
     Args:
         samples: seen at the start.
         base: the batch size of the base.
-        check: the base and the arms that were run, each with the seeds that it needed.
+        check: the base and the arms that were run, each with the seeds that it needed; None where the budget ended
+            before the first of them was judged, so that nothing can be said.
         sizes: the batch size of each arm.
         advice: what the noise scale at the start allows; None where it is not known.
         unknown: why it is not known.
+        noise: the noise scale at the start by the norm it was measured in, with its interval.
+        stopped: how the budget ended the search; empty where it did not.
     """
 
     samples: float
     base: int
-    check: Table
+    check: Table | None
     sizes: tuple[int, ...]
     advice: Advice | None
     unknown: str = ""
+    noise: Mapping[str, Interval] = field(default_factory=dict)
+    stopped: str = ""
+
+    @property
+    def _arms(self) -> list[tuple[int, Result]]:
+        """Each batch size with what it gave."""
+        return [] if self.check is None else list(zip(self.sizes, self.check.others, strict=True))
 
     @property
     def same(self) -> int:
         """The largest batch size up to which all arms are the same; that of the base where none is."""
         found = self.base
-        for size, arm in zip(self.sizes, self.check.others, strict=True):
+        for size, arm in self._arms:
             if arm.verdict != "same":
                 break
             found = size
@@ -68,17 +81,21 @@ class Branch:
 
     @property
     def different(self) -> int | None:
-        """The smallest batch size that is different; None where none was seen to be."""
-        pairs = zip(self.sizes, self.check.others, strict=True)
-        return next((size for size, arm in pairs if arm.verdict == "different"), None)
+        """The smallest batch size that is different; None where none was seen to be.
+
+        The largest batch that is the same lies in the interval from `same` up to this one, at the level of the judge.
+        """
+        return next((size for size, arm in self._arms if arm.verdict == "different"), None)
 
     @property
     def runs(self) -> int:
         """How many runs the arms needed, without those of the base."""
-        return sum(arm.trajectory.replicas for arm in self.check.others)
+        return sum(arm.trajectory.replicas for _, arm in self._arms)
 
     def __str__(self) -> str:
         """Return the answer in words."""
+        if self.check is None:
+            return f"after {show(self.samples)} samples nothing can be said: {self.stopped}"
         upper = f"{show(self.different)} is different" if self.different else "no larger one was seen to be different"
         most = f"B = {show(self.same)} is the same" if self.same > self.base else "no larger batch is the same"
         return f"after {show(self.samples)} samples {most}; {upper}"
@@ -87,10 +104,12 @@ class Branch:
         """Return it in JSON's types."""
         return {
             "samples": self.samples,
-            "same": self.same,
+            "same": None if self.check is None else self.same,
             "different": self.different,
             "noise_scale_allows": None if self.advice is None else self.advice.batch_size,
             **({"noise_scale_unknown": self.unknown} if self.unknown else {}),
+            "noise_scales": {name: [_finite(x) for x in (s.value, s.low, s.high)] for name, s in self.noise.items()},
+            **({"stopped": self.stopped} if self.stopped else {}),
             "runs": self.runs,
             "arms": [
                 {
@@ -99,7 +118,7 @@ class Branch:
                     "seeds": arm.trajectory.replicas,
                     "stopped_at": arm.trajectory.meta.get("stopped_at"),
                 }
-                for size, arm in zip(self.sizes, self.check.others, strict=True)
+                for size, arm in self._arms
             ],
         }
 
@@ -139,6 +158,7 @@ def find_largest(
     execute: Execute | None = None,
     store: Store,
     observe: Observer | None = None,
+    budget: float | None = None,
 ) -> Largest:
     """Find the largest batch size with which a run stays the same, from each of some starts.
 
@@ -150,7 +170,11 @@ def find_largest(
         starts: samples seen at the switches; of a loop, the paths of its checkpoints.
         store: of the runs and results: ``start-0``, ``start-1`` and so on hold a check each.
         stop, measure, setup, alignment, execute, observe: as for `rootscale.lab.check`.
+        budget: seconds for all of it, after which nothing more is run; each start gets an equal part of what is left.
     """
+    if budget is not None and not 0 < budget < math.inf:
+        raise ValueError(f"budget must be a number of seconds above 0, got {budget}")
+    deadline = Deadline.after(budget)
     observe, branches = observe or Observer(), list[Branch]()
     if isinstance(task, Loop):
         for start in starts:  # before any run is made
@@ -167,7 +191,9 @@ def find_largest(
             task, how.variants, switch_at, stop, measure=measure or Measure(), setup=setup or Setup(), judge=how.judge,
             alignment=alignment or Alignment(),
         )  # fmt: skip
-        branches.append(_branch(task, how, study, look_of(study, execute, place, observe), place, observe))
+        within = None if budget is None else deadline.left / (len(starts) - number)
+        look = look_of(study, execute, place, observe)
+        branches.append(_branch(task, how, study, look, place, observe, Deadline.after(within)))
     return Largest(tuple(branches))
 
 
@@ -189,32 +215,60 @@ def _fitting(task: Task, search: Search, start: int, stop: int | None, measure: 
     return replace(search, kappas=kept)
 
 
-def _branch(task: Task | Loop, search: Search, study: Study, look: Look, place: Store, observe: Observer) -> Branch:
+def _branch(
+    task: Task | Loop, search: Search, study: Study, look: Look, place: Store, observe: Observer, deadline: Deadline
+) -> Branch:
     """Try batch sizes from the smallest up until one is different."""
     size = task.batch_size if isinstance(task, Loop) else int(task.plan.batch_size.total)
-    bases, arms, sizes = list[Result](), list[Result](), list[int]()
+    bases, arms, sizes, stopped = list[Result](), list[Result](), list[int](), ""
     for way in study.arms[1:]:
-        base, (arm,) = search.rounds.run([way], look, observe.note)
-        stopped = arm.trajectory.meta.get("stopped_at")
-        where = "" if stopped is None else f", stopped at {show(round(stopped))}"
+        rounds = search.rounds
+        if deadline.at < math.inf:
+            rounds = replace(rounds, budget=max(deadline.left, 1e-3))
+        try:
+            base, (arm,) = rounds.run([way], look, observe.note)
+        except UnfinishedError:
+            if not deadline.passed:  # it was not the budget that ended it
+                raise
+            stopped = f"the budget ended before B = {show(int(way.variant.kappa * size))} was judged"
+            observe.note(f"{stopped}; the same command goes on with it")
+            break
+        halted = arm.trajectory.meta.get("stopped_at")
+        where = "" if halted is None else f", stopped at {show(round(halted))}"
         observe.note(f"{arm.label}: {arm.verdict or 'not judged'} with {arm.trajectory.replicas} seeds{where}")
         bases.append(base)
         arms.append(arm)
         sizes.append(int(way.variant.kappa * size))
         if arm.verdict == "different":
             break
+    started = study.checkpoint or study.settings.switch_at
+    if not arms:
+        seen = study.settings.switch_at if isinstance(task, Task) else math.nan
+        return Branch(float(seen), size, None, (), None, "not measured", {}, stopped)
     base = max(bases, key=lambda one: one.trajectory.replicas)
     made = {"date": time.strftime("%Y-%m-%d")}
     made["seeds"] = base.trajectory.meta.get("seeds", [])
     if place.command:
         made["command"] = place.command
-    started = study.checkpoint or study.settings.switch_at
     samples = round(base.trajectory.meta["samples"][0]) if started else 0  # a loop's first point is that of a window
     switch = int(base.trajectory.meta.get("switch_at", 0))
     check = Table(task.name, base, tuple(arms), switch, made, judge=search.judge)
     check.save(place.folder)
     advice, unknown = _advice(task, base.trajectory, size)
-    return Branch(float(samples), size, check, tuple(sizes), advice, unknown)
+    noise = _noise(base.trajectory)
+    return Branch(float(samples), size, check, tuple(sizes), advice, unknown, noise, stopped)
+
+
+def _noise(base: Trajectory) -> dict[str, Interval]:
+    """Return the noise scale at the start of the base's runs, by norm."""
+    found = {norm.removeprefix(", ") or "Euclidean": noise_at_start(base, norm) for norm in ("", *NORMS)}
+    scales = {name: noise.scale for name, noise in found.items() if noise is not None}
+    logged = base.meta.get(NOISE_SCALE)
+    return scales or ({} if logged is None else {"logged": Interval(*logged)})
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None
 
 
 def _advice(task: Task | Loop, base: Trajectory, size: int) -> tuple[Advice | None, str]:
