@@ -12,7 +12,8 @@ most 128 tokens. The small grid has batch size 32, two learning rates and 3 epoc
 Scores are those of the dev sets. The paper's models saw 94 million sequences and 16 GB of text: compare the spread over
 batch sizes, not the height.
 
-Cost. The small grid on five tasks, 30 fine-tunings: 8 minutes in five processes on one H200. The paper's is 12 times it.
+Cost. The small grid on five tasks, 30 fine-tunings: 8 minutes in five processes on one H200. The paper's grid is 12
+times that.
 
 Finding. One seed. On three tasks of five the models are at chance, where nothing could differ; on SST-2 and STS-B the
 best scores differ by .017 and .041 (the dev set of RTE alone makes a standard error of .030).
@@ -122,12 +123,14 @@ def best(results: Path) -> dict[str, dict[int, float]]:
 def at_chance(scores: Mapping[str, Mapping[int, float]]) -> list[str]:
     """Return the tasks on which no model is clearly above one answer for all."""
     floors = {name: GLUE[name].majority for name in scores}
-    return [name for name, floor in floors.items() if floor is not None and max(scores[name].values()) < floor + LEARNED]
+    return [
+        name for name, floor in floors.items() if floor is not None and max(scores[name].values()) < floor + LEARNED
+    ]
 
 
 def claims(results: Path) -> list[Claim]:
     """Return the row of the table of claims: how far the best scores of the batch sizes lie apart."""
-    command, scores = "rootscale study experiments/glue.py --device cuda", best(results)
+    command, scores = "`rootscale study experiments/glue.py`", best(results)
     if not scores:
         return [Claim(CLAIM, "**not run**", "", "", command)]
     apart = ", ".join(f"{name} {max(row.values()) - min(row.values()):.3f}" for name, row in scores.items())

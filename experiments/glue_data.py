@@ -28,7 +28,18 @@ from rootscale import AdamW, BatchSize, Plan, Schedule
 from rootscale.lab import Task, Tensors
 from rootscale.lab.tasks import accuracy, cross_entropy
 
-__all__ = ["GLUE", "SCORES", "Glue", "Point", "Score", "available", "encode_texts", "fine_tuning", "generate", "read_glue"]
+__all__ = [
+    "GLUE",
+    "SCORES",
+    "Glue",
+    "Point",
+    "Score",
+    "available",
+    "encode_texts",
+    "fine_tuning",
+    "generate",
+    "read_glue",
+]
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,8 @@ def read_glue(
     complete = [line for line in lines if len(line) >= needed]
     if not complete or len(complete) < 0.99 * len(lines):  # a few of QQP's are broken as published
         raise ValueError(
-            f"{path} must have lines of at least {needed} columns with tabs between, got {len(complete)} of {len(lines)}"
+            f"{path} must have lines of at least {needed} columns with tabs between, got {len(complete)} of "
+            f"{len(lines)}"
         )
     try:
         written = [line[task.label] for line in complete]

@@ -31,9 +31,9 @@ from rootscale import AdamW, BatchSize, Plan, Schedule
 from rootscale.lab import Measure, Settings, Setup, Task, grid
 
 __all__ = [
-    "GPTS", "RECIPES", "ROBERTAS", "Encoder", "MaskedLM", "Setting", "Training", "encoder_net", "enwik8_gpt", "generated",
-    "gpt", "gpt_net", "hash_uniforms", "hide", "micro_batch", "recipe_plan", "roberta", "roberta_net", "spaced", "tiny",
-    "token_loss", "tokens_of",
+    "GPTS", "RECIPES", "ROBERTAS", "Encoder", "MaskedLM", "Setting", "Training", "encoder_net", "enwik8_gpt",
+    "generated", "gpt", "gpt_net", "hash_uniforms", "hide", "micro_batch", "recipe_plan", "roberta", "roberta_net",
+    "spaced", "tiny", "token_loss", "tokens_of",
 ]  # fmt: skip
 
 # -- hyperparameters ---------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ a mean gap exceeds .1 by more than twice its error.
 
 Protocol. The appendix's tables of hyperparameters, converted from 1,024 to the smallest batch, which is the base. At
 the largest batch also the learning rate alone, and linear scaling. `wikitext` has the paper's setting: 18 epochs of
-WikiText-103 are its 12,500 steps (or WikiText-2, which is small enough to be learned by heart, or any text). `table` has
-the paper's values on the bytes of enwik8 from B = 64 on. `enwik8` is a small copy: batches 128 times smaller over 1 % of
-the samples, the table's betas and eps taken to hold at 8, with a learning rate of 2e-4 there. `roberta` is one too:
-6 layers instead of 24, enwik8 cut by a BPE of 8,192 tokens, the table's values taken to hold at 32.
+WikiText-103 are its 12,500 steps (or WikiText-2, which is small enough to be learned by heart, or any text). `table`
+has the paper's values on the bytes of enwik8 from B = 64 on. `enwik8` is a small copy: batches 128 times smaller over
+1 % of the samples, the table's betas and eps taken to hold at 8, with a learning rate of 2e-4 there. `roberta` is one
+too: 6 layers instead of 24, enwik8 cut by a BPE of 8,192 tokens, the table's values taken to hold at 32.
 
 Cost. 3 to 10 minutes of one H200 each; WikiText-103 takes 7 hours.
 
@@ -60,8 +60,10 @@ def claim(setting: Setting) -> str:
 def arms(task: Task, sizes: Sequence[int]) -> list[Arm]:
     """Return the base, each batch size under the rule, and two other rules at the largest."""
     kappas = [Fraction(size, sizes[0]) for size in sizes]
-    ruled = [Arm(f"B = {size:,}", task, Variant(kappa, "with paper")) for size, kappa in zip(sizes, kappas, strict=True)]
-    others = {"learning rate only": "sqrt-eta", "linear": "linear"}
+    ruled = [
+        Arm(f"B = {size:,}", task, Variant(kappa, "with paper")) for size, kappa in zip(sizes, kappas, strict=True)
+    ]
+    others = {"learning rate only": "sqrt-eta", "linear": "linear with paper"}
     wrong = [Arm(f"B = {sizes[-1]:,}, {label}", task, Variant(kappas[-1], rule)) for label, rule in others.items()]
     return [Arm(f"B = {sizes[0]:,}", task), *ruled[1:], *wrong]
 

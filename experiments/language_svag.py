@@ -9,8 +9,8 @@ language_switch.py, from a warm start after 25 % of the run, seeds 0 to 11.
 
 Cost. 2 to 3 minutes of one H200, or 50 minutes on two cores of a CPU for `tiny`.
 
-Finding. On the tiny GPT it is the same (n = 12); GPT from scratch, one seed, leaves the curve by 8 % of its range on the
-way. RoBERTa has not been run.
+Finding. On the tiny GPT it is the same (n = 12); GPT from scratch, one seed, leaves the curve by 8 % of its range on
+the way. RoBERTa has not been run.
 
     rootscale study experiments/language_svag.py --setting tiny --data FOLDER
 """

@@ -6,9 +6,9 @@ nearer than hyperparameters only, and these are nearer than a state of zeros; co
 
 Protocol. GPT on the bytes of enwik8. After 40 % of the run the batch grows 16 times: everything converted, the
 hyperparameters alone (the state stays in its old units), the learning rate alone, the state zeroed, or in two stages
-(at 40 and 55 % of the run). `enwik8` and `table` are the settings of language_scaling.py; `tiny` has two layers of width
-32 and sequences of 32, so that a CPU can train many seeds. `check` is the same net as `rootscale check` sees it: 4 and
-16 times the batch after 25 %, everything converted, and the learning rate alone.
+(at 40 and 55 % of the run). `enwik8` and `table` are the settings of language_scaling.py; `tiny` has two layers of
+width 32 and sequences of 32, so that a CPU can train many seeds. `check` is the same net as `rootscale check` sees it:
+4 and 16 times the batch after 25 %, everything converted, and the learning rate alone.
 
 Cost. 3 to 10 minutes of one H200, or 40 minutes on two cores of a CPU for `tiny`.
 
@@ -32,7 +32,9 @@ from results import Claim, rows
 
 from rootscale.lab import Arm, Study, Task, Variant
 
-TINY = Setting("gpt-tiny-switch", "A tiny GPT", "gpt-tiny", 0.0228, (8, 32, 128), 24, 8, length=32, reference=8, eta=2e-3)
+TINY = Setting(
+    "gpt-tiny-switch", "A tiny GPT", "gpt-tiny", 0.0228, (8, 32, 128), 24, 8, length=32, reference=8, eta=2e-3
+)
 SETTINGS = {
     "tiny": TINY,
     "check": replace(TINY, name="gpt-check"),

@@ -26,7 +26,6 @@ from fractions import Fraction
 from pathlib import Path
 
 from results import Claim, rows
-from sooner import CLAIMS as CLAIMS_OF_RATES
 from sooner import KEEPS, LOSS_ONLY, TOTAL, TRIED_LONG, gpt, settings, tuning, with_seconds
 
 from rootscale import AdamW
@@ -59,7 +58,11 @@ def one_gpu(data: str = "", smoke: bool = False) -> Study:
         Arm(f"B = {most}, at once", task),
         Arm(f"B = {most}, accumulated", task, factors={"form": "accumulated"}, settings=parts),
         Arm(f"B = {size}, converted", task, Variant(Fraction(size, most))),
-        Arm(f"B = {size}, Marek et al., learning rate / {MAREK:g}", marek(task, size, MAREK), factors={"form": "Marek / 3"}),
+        Arm(
+            f"B = {size}, Marek et al., learning rate / {MAREK:g}",
+            marek(task, size, MAREK),
+            factors={"form": "Marek / 3"},
+        ),
         Arm(f"B = {size}, Marek et al., learning rate kept", marek(task, size, 1.0), factors={"form": "Marek"}),
     ]
     return Study("one-gpu", arms, CLAIMS["one-gpu"], 4, common, judge=LOSS_ONLY, keeps=KEEPS)
@@ -67,7 +70,9 @@ def one_gpu(data: str = "", smoke: bool = False) -> Study:
 
 def studies(tune: bool = False, data: str = "", smoke: bool = False) -> list[Study]:
     """Return the study, or that by which its learning rate was chosen."""
-    return [tuning("one-gpu-lr", {512: TRIED_LONG[512]}, TOTAL, data, smoke) if tune else one_gpu(data, smoke)]
+    if not tune:
+        return [one_gpu(data, smoke)]
+    return [tuning("one-gpu-lr", CLAIMS["one-gpu-lr"], {512: TRIED_LONG[512]}, TOTAL, data, smoke)]
 
 
 def claims(results: Path) -> list[Claim]:

@@ -30,17 +30,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rootscale.files import whole
+from rootscale.files import cache_folder, whole
+from rootscale.lab.data import data_folder
 
 __all__ = [
-    "CACHE", "CORPORA", "Corpus", "KINDS", "SPECIAL", "Tokens", "Vocabulary", "Windows", "chain", "compressed",
-    "corpus", "data_folder", "from_text", "read_lines", "tokenise", "windows",
+    "CORPORA", "KINDS", "SPECIAL", "Corpus", "Tokens", "Vocabulary", "Windows", "chain", "compressed", "corpus",
+    "from_text", "read_lines", "tokenise", "windows",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
-#: The environment variables that name the folder of the data, and that of stored token numbers.
-DATA, CACHE = "ROOTSCALE_DATA", "ROOTSCALE_CACHE"
 #: Compressed files are read as they are.
 SUFFIXES = ("", ".xz", ".gz")
 #: How text can be cut up.
@@ -60,25 +59,6 @@ LINES = 4096
 
 
 # -- files of text -----------------------------------------------------------------------------------------------------
-
-
-def data_folder(folder: str | os.PathLike[str] | None, name: str = "the data") -> Path:
-    """Return the folder that holds some data: the one that is given, or else the one that ``ROOTSCALE_DATA`` names.
-
-    Args:
-        folder: that is given; None is none.
-        name: of the data, for errors.
-    """
-    path = folder if folder is not None else os.environ.get(DATA)
-    if not path:
-        raise ValueError(
-            f"there is no folder to read {name} from: pass --data FOLDER, or set the environment variable {DATA} to the "
-            "folder that holds it"
-        )
-    root = Path(path).expanduser()
-    if not root.is_dir():
-        raise ValueError(f"there is no folder {root}{'' if folder is not None else f' (from {DATA})'} to read {name} from")
-    return root
 
 
 @dataclass(frozen=True)
@@ -372,7 +352,7 @@ def tokenise(
     name = f"{text.name}-{kind}{'' if size is None else f'-{size}'}"
     if kind == "byte":  # reading the text is all there is to do
         return _tokens(name, Vocabulary("byte"), _numbers(text, Vocabulary("byte")))
-    path = _cache_folder(cache) / f"{name}-{_digest(text, kind, size)}.npz"
+    path = Path(cache or cache_folder()).expanduser() / f"{name}-{_digest(text, kind, size)}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as stored:
             record = json.loads(str(stored["vocabulary"]))
@@ -384,9 +364,10 @@ def tokenise(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, vocabulary=np.array(json.dumps(record)), **parts)
+            arrays: dict[str, Any] = {"vocabulary": np.array(json.dumps(record)), **parts}
+            np.savez_compressed(file, **arrays)
     except OSError as error:
-        _log.warning("the numbers of %s are not stored: %s; name another folder in %s", name, error, CACHE)
+        _log.warning("the numbers of %s are not stored: %s; name another folder in ROOTSCALE_CACHE", name, error)
     return _tokens(name, vocabulary, parts)
 
 
@@ -447,12 +428,6 @@ def _numbers(text: Corpus, vocabulary: Vocabulary) -> dict[str, NDArray[Any]]:
 def _tokens(name: str, vocabulary: Vocabulary, parts: Mapping[str, NDArray[Any]]) -> Tokens:
     writable = {part: numbers if numbers.flags.writeable else numbers.copy() for part, numbers in parts.items()}
     return Tokens(name, {part: torch.from_numpy(numbers) for part, numbers in writable.items()}, vocabulary)
-
-
-def _cache_folder(cache: str | os.PathLike[str] | None) -> Path:
-    named = cache or os.environ.get(CACHE)
-    usual = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (Path(named) if named else Path(usual) / "rootscale").expanduser()
 
 
 def _digest(text: Corpus, kind: str, size: int | None) -> str:

@@ -98,6 +98,7 @@ class Study:
         checkpoint: from which the runs of loops start, in which ``{seed}`` stands for the seed.
         paired: whether logs share seeds in the order in which they are given.
         keeps: the test functions that the table holds, in single precision; all in full, where empty.
+        keep_models: whether the trained models are stored with the runs, for studies that go on from them.
         about: further facts for the record, in JSON's types.
         stored: a table of earlier runs of these arms, which are not made again; `completing` checks that they are.
     """
@@ -112,6 +113,7 @@ class Study:
     checkpoint: str | None = None
     paired: bool = False
     keeps: Sequence[str] = ()
+    keep_models: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     stored: Table | None = None
 
@@ -184,7 +186,8 @@ class Study:
         """
         rounds, watch = Rounds.of(self.seeds, budget), observe or Observer()
         self.refuse(rounds.first)
-        with kept(as_store(store)) as place:
+        with kept(as_store(store)) as given:
+            place = replace(given, keep_models=given.keep_models or self.keep_models)
 
             def compared(some: Sequence[Arm], seeds: Sequence[int], within: Deadline) -> tuple[Table, list[Result]]:
                 table = self.look(some, seeds, place, execute, watch, within)
