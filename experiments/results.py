@@ -22,7 +22,7 @@ BEGIN, END = "<!-- studies: begin -->", "<!-- studies: end -->"
 #: The files of studies whose data are stored, in the order of the table.
 FILES = ("stages", "ablations")
 #: Files that say themselves what is claimed, as their studies cannot be made without data, or are no studies.
-CLAIMS = ("language_scaling", "language_switch", "language_svag", "glue", "sooner", "one_gpu")
+CLAIMS = ("language_scaling", "language_switch", "language_svag", "glue", "sooner", "one_gpu", "weak_orders")
 
 
 class Claim(NamedTuple):
