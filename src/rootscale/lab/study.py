@@ -195,7 +195,7 @@ class Study:
 
             table, results = rounds.run(self.arms[1:], compared, watch.note)
             table = replace(table, others=tuple(results))
-            table = replace(table, made={**table.made, **_spent(table)})
+            table = replace(table, made={**table.made, **_spent(table), "reused": place.reuse()})
             table.save(place.folder)
         return table
 
@@ -237,9 +237,16 @@ class Study:
         missing = [f"{label}, seeds {', '.join(map(str, some))}" for label, some in left.items() if some]
         arms = [arm for arm in self.arms if finished[arm.label]]
         table = self.table(arms, seeds, _runs(place), place.made_by)
-        table = replace(table, made={**table.made, **_spent(table), **({"missing": missing} if missing else {})})
+        made = {**table.made, **_spent(table), "reused": place.reuse()}
+        table = replace(table, made={**made, **({"missing": missing} if missing else {})})
         table.save(place.folder)
         return table
+
+    def all_stored(self, store: Store) -> Study:
+        """Return the study with the seeds of which a store holds runs, whatever was asked for when they were made."""
+        runs = _runs(store)
+        seeds = {seed for arm in self.arms if arm.subject is not None for seed in runs.seeds_of(self.specs[arm.label])}
+        return replace(self, seeds=sorted(seeds))
 
     def completing(self, table: Table) -> Study:
         """Return the study with the runs of a stored table, of which only those that it lacks are made.
@@ -339,7 +346,8 @@ class Study:
         if isinstance(arm.run, Task | Loop):
             spec = self.specs[arm.label]
             assert isinstance(spec, LoopSpec)
-            return list(spec.logs(runs, seeds).values())
+            finished = runs.locate(runs.want(spec, seeds))
+            return list(spec.logs(runs, [seed for seed in seeds if seed in finished]).values())
         return list(arm.run)
 
     def result(self, arm: Arm, trajectory: Trajectory, runs: Store, seeds: Sequence[int]) -> Result:
