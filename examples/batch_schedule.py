@@ -13,14 +13,14 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from rootscale import Adam, Plan, Schedule
-from rootscale.training import BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler
+from rootscale.training import BatchSchedule, Grow, ScheduledRun, ScheduledSampler
 
 EPOCHS, START, MICRO = 4, 16, 8
 PLAN = Plan(Adam(1e-3, 0.98, 0.998), START, epochs=EPOCHS, dataset_size=4000, schedule=Schedule("cosine", min_eta=1e-4))
 SCHEDULES = {
     "kept": lambda: BatchSchedule([(0, START)]),
     "stages": lambda: BatchSchedule([(0, START), (5_000, 4 * START), (10_000, 8 * START)]),
-    "noise": lambda: BatchSchedule.from_noise(START, share=0.5, most=8 * START),
+    "noise": lambda: START,
     "decay": lambda: BatchSchedule.instead_of_decay(PLAN, most=8 * START),
 }
 
@@ -42,24 +42,15 @@ def train(name: str, data: TensorDataset) -> None:
     sampler = ScheduledSampler(len(data), SCHEDULES[name](), micro=MICRO)  # +
     loader = DataLoader(data, batch_sampler=sampler)
     run = ScheduledRun(sampler, optimizer, scheduler=scheduler, model=model)  # +
-    meter = NoiseMeter(optimizer, window=100) if name == "noise" else None
+    grow = Grow(run, most=8 * START) if name == "noise" else None  # + measures, and extends the schedule
 
     losses, steps = [], 0
     while run.epoch < EPOCHS:
         for x, y in run.batches(loader):  # +
-            loss = F.cross_entropy(model(x), y) * run.weight
-            if meter is None:
-                loss.backward()
-            else:
-                with meter.part(samples=len(x), weight=run.weight):
-                    loss.backward()
+            (F.cross_entropy(model(x), y) * run.weight).backward()
             if not run.complete:
                 continue
             steps += 1
-            if meter is not None:
-                meter.update()
-                if steps % 100 == 0:
-                    run.grow(meter.estimate())
             nn.utils.clip_grad_norm_(model.parameters(), run.clip(5.0))
             optimizer.step()
             scheduler.step()
@@ -67,6 +58,8 @@ def train(name: str, data: TensorDataset) -> None:
         with torch.no_grad():
             losses.append(F.cross_entropy(model(data.tensors[0]), data.tensors[1]).item())
     print(f"{name}: {run.sampler.schedule}")
+    if grow is not None:
+        print(f"  {grow.reason}")
     print(f"  {steps} steps, learning rate of the last one {run.values()['lr']:.2g}")
     print(f"  loss after each epoch {' '.join(f'{loss:.3f}' for loss in losses)}")
 

@@ -27,8 +27,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LinearLR
 
-from rootscale.noise import Interval, Noise
-from rootscale.training import SVAG, BatchSchedule, NoiseMeter, ScheduledRun, ScheduledSampler
+from rootscale.training import SVAG, BatchSchedule, Grow, NoiseMeter, ScheduledRun, ScheduledSampler
 
 N, SAVED, END = 96, 48, 112
 GROWING = [(0, 8), (32, 16), (80, 32)]  # saved at 48, the run has been converted once and will be once more
@@ -187,17 +186,21 @@ def sharded_state():
 
 
 def growth():
-    """Ranks whose measurements differ decide alike."""
+    """Ranks whose gradients differ, and whose workers have read ahead differently, decide alike."""
     torch.manual_seed(0)
-    net = nn.Linear(2, 1)
-    optimizer = torch.optim.Adam(net.parameters(), betas=(0.99, 0.999))
-    sampler = ScheduledSampler(N, BatchSchedule.from_noise(8, share=0.5))
-    run = ScheduledRun(sampler, optimizer, process_group=dist.group.WORLD)
-    next(run.batches(sampler))
-    sampler.position += 8 * dist.get_rank()  # as if more had been read ahead
-    some = Interval(1.0, 0.5, 2.0)
-    run.grow(Noise(some, some, Interval(500.0, 100.0 / (1 + dist.get_rank()), 1000.0), 100))
-    return sampler.schedule.stages
+    net = nn.Linear(2, 1).double()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.0)
+    sampler = ScheduledSampler(400, 8, shuffle=False)
+    run = ScheduledRun(sampler, optimizer)
+    grow = Grow(run, every=1, most=16, process_group=dist.group.WORLD)
+    x = torch.randn(400, 2, dtype=torch.float64)
+    for places in run.batches(sampler):
+        (net(x[places]) - 5 * torch.randn(len(places), 1, dtype=torch.float64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if run.seen == 160:
+            sampler.position += 8 * dist.get_rank()  # as if more had been read ahead
+    return sampler.schedule.stages, [(noise.scale.low, size) for _, size, noise in grow.history]
 
 
 UNEQUAL = {"a part each": ([1.0], [6]), "accumulation": ([0.25, 0.75], [4, 12])}

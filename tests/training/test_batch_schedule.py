@@ -80,16 +80,5 @@ def test_a_plan_without_an_end_decays_as_well():
     assert BatchSchedule.instead_of_decay(Plan(Adam(1e-3), 8), most=600).stages == ((0, 8),)
 
 
-@pytest.mark.parametrize("low", [0.0, 31.9, 32.0, 300.0, 1e9])
-def test_a_batch_grown_from_noise_stays_within_its_share_of_the_lower_end(low):
-    size = BatchSchedule.from_noise(4, share=0.25, factor=2, most=100).larger(noise(low), 4)
-    assert size == {0.0: 4, 31.9: 4, 32.0: 8, 300.0: 64, 1e9: 64}[low]
-
-
 def test_a_noise_scale_without_upper_end_can_be_printed():
     assert "noise scale 96 [32, inf] samples" in str(noise(32))
-
-
-def test_fixed_stages_do_not_grow():
-    with pytest.raises(ValueError, match=r"fixed stages; one that grows is made by BatchSchedule.from_noise"):
-        BatchSchedule(STAGES).larger(noise(100), 4)

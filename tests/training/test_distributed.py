@@ -123,10 +123,13 @@ def test_shards_are_rescaled_in_place_and_without_communication(ranks, world):
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_ranks_grow_the_batch_together(ranks, world):
-    """The lowest of their noise scales, 100 / world; half of it, by doublings; the latest of their positions."""
-    size = {2: 16, 4: 8}[world]
-    stages = ((0, 8),) if size == 8 else ((0, 8), (8 * world, size))
-    assert [rank["grown"] for rank in ranks[world]] == [stages] * world
+    """By the same interval, at the latest of their positions."""
+    (stages, history), *others = [rank["grown"] for rank in ranks[world]]
+    assert all(other == (stages, history) for other in others)
+    ((low, size),) = history
+    assert (size, low >= 32) == (16, True)
+    assert stages[0] == (0, 8)
+    assert stages[1][1] == 16
 
 
 def test_shards_that_cannot_be_metered_are_refused(ranks):

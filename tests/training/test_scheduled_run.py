@@ -11,15 +11,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR
+from torch.optim.lr_scheduler import LinearLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
-from rootscale import ScalingWarning
 from rootscale.noise import Interval, Noise
 from rootscale.training import (
     BatchSchedule,
-    NoiseMeter,
     ScheduledRun,
     ScheduledSampler,
     ScheduledStream,
@@ -162,39 +160,6 @@ def test_a_resumed_run_is_the_run_that_went_on(workers):
     assert second.run.clock == steady.run.clock
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_growth_is_decided_ahead_of_what_workers_have_read(workers):
-    job = Job(BatchSchedule.from_noise(4, share=0.5, most=16), workers=workers)
-    lows, decided = {20: 15, 60: 64, 188: 640}, {}
-
-    def grow():
-        if job.run.seen in lows:
-            decided[job.run.seen] = job.run.grow(noise(lows[job.run.seen]))
-
-    job.train(240, grow)
-    assert decided == {20: None, 60: 16, 188: None}
-    ahead = {0: 0, 2: 4}[workers]  # two batches a worker are on their way
-    assert job.changes() == [(60 + 4 * ahead, 16)]
-    assert all(len(i) == size for size, _, i in job.log)
-    flat = [i for _, _, samples in job.log for i in samples]
-    assert sorted(flat[:N]) == sorted(flat[N : 2 * N]) == list(range(N))
-    resumed = Job(BatchSchedule.from_noise(4, share=0.5, most=16)).load(job.save())
-    assert resumed.run.batch_size == 16
-    assert resumed.sampler.schedule.stages == job.sampler.schedule.stages
-
-
-def test_growth_stops_where_the_averages_would_be_too_short():
-    """beta1 = 0.98 at batch size 4: kappa (1 - beta1) < 1/2 up to kappa = 25."""
-    job = Job(BatchSchedule.from_noise(4), rule="with paper").train(4)
-    assert job.run.grow(noise(1e9)) == 64
-    assert job.run.grow(noise(1e9)) is None  # decided, and not yet reached
-    with pytest.warns(ScalingWarning, match="averages over less than two steps"):
-        job.run.batch_size = "128x1x1"
-    free = Job(BatchSchedule.from_noise(4)).train(4)
-    assert free.run.grow(noise(4096)) == 2048  # floors see to the averages
-
-
 def test_a_checkpoint_goes_on_at_the_batch_size_of_another_schedule():
     first = Job(BatchSchedule([(0, 4)])).train(80)
     second = Job(BatchSchedule([(0, 16)]), tuned_at=4).load(first.save())
@@ -292,40 +257,6 @@ def test_checkpoints_that_do_not_belong_are_refused():
     assert (other.run.seen, other.run.batch_size) == (0, 4)
 
 
-def test_a_run_grows_with_the_noise_it_measures():
-    """Linear regression with much noise: the batch grows by doublings, within a fourth of the noise scale."""
-    torch.manual_seed(0)
-    x = torch.randn(2000, 10)
-    data = TensorDataset(x, x.sum(1, keepdim=True) + 20 * torch.randn(2000, 1))
-    model = nn.Linear(10, 1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.99, 0.999))
-    scheduler = CosineAnnealingLR(optimizer, 4000)
-    sampler = ScheduledSampler(len(data), BatchSchedule.from_noise(4, share=0.25), micro=2)
-    run = ScheduledRun(sampler, optimizer, scheduler=scheduler)
-    meter, grown = NoiseMeter(optimizer, window=150), []
-    loader = DataLoader(data, batch_sampler=sampler)
-    for _ in range(2):
-        for a, b in run.batches(loader):
-            with meter.part(samples=len(a), weight=run.weight):
-                (F.mse_loss(model(a), b) * run.weight).backward()
-            if not run.complete:
-                continue
-            meter.update()
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-            assert run.batch_size == sampler.schedule.size(run.seen - run.batch_size)
-            if len(meter._steps) == 150 and not run.seen % 400:
-                low = meter.estimate().scale.low
-                size = run.grow(meter.estimate())
-                grown += [] if size is None else [(size, low)]
-    assert grown
-    assert all(size <= 0.25 * low for size, low in grown)
-    assert [size for size, _ in grown] == sorted({4 * 2**i for i in range(1, 9)} & {size for size, _ in grown})
-    assert [size for _, size in sampler.schedule.stages] == [4, *(size for size, _ in grown)]
-    assert run.batch_size in [size for size, _ in grown]
-
-
 def test_batchnorm_follows_the_micro_batch_and_not_the_batch():
     data = TensorDataset(torch.randn(256, 4))
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
@@ -354,23 +285,6 @@ def test_a_stage_where_a_cycled_beta1_would_have_no_value_is_refused_at_the_star
     with pytest.raises(ValueError, match=r"batch size 64 from sample 1000 is not possible: kappa=8 gives beta1=-0\.2"):
         ScheduledRun(sampler, optimizer, scheduler=scheduler, rule="with paper")
     assert ScheduledRun(sampler, optimizer, scheduler=scheduler).batch_size == 8, "floors see to it"
-
-
-@pytest.mark.filterwarnings("ignore:after the batch size has changed:rootscale.ScalingWarning")
-def test_growth_stops_where_a_cycled_beta1_would_have_no_value():
-    data = TensorDataset(torch.randn(2000, 4))
-    model, optimizer, scheduler = cycled()
-    sampler = ScheduledSampler(2000, BatchSchedule.from_noise(8, share=1.0))
-    run, grown = ScheduledRun(sampler, optimizer, scheduler=scheduler, rule="with paper"), None
-    for step, (x,) in enumerate(run.batches(DataLoader(data, batch_sampler=sampler))):
-        model(x).square().mean().backward()
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-        if step == 10:
-            grown = run.grow(noise(1e6))
-    assert grown == 32  # 64 would ask for 1 - 8 * .15
-    assert run.batch_size == 32
 
 
 def test_the_example_shows_equal_losses_with_fewer_steps(capsys):

@@ -2,6 +2,7 @@
 
 from rootscale.noise import advise
 from rootscale.training.batch_schedule import BatchSchedule
+from rootscale.training.grow import Grow
 from rootscale.training.noise import NoiseMeter
 from rootscale.training.persample import exact_noise
 from rootscale.training.registering import register
@@ -15,6 +16,7 @@ from rootscale.training.svag import SVAG
 __all__ = [
     "SVAG",
     "BatchSchedule",
+    "Grow",
     "NoiseMeter",
     "Run",
     "ScheduledRun",

@@ -17,7 +17,6 @@ from typing import Any
 
 from rootscale.format import show
 from rootscale.hparams import number
-from rootscale.noise import Noise
 from rootscale.plan import Plan
 from rootscale.rules import Rule, get_rule
 
@@ -48,10 +47,11 @@ class BatchSchedule:
             step, over all ranks and micro-batches.
 
     Attributes:
-        share, factor, most: of `from_noise`; ``share`` is None where the stages are fixed.
+        grown: whether stages were added to those given, as `Grow` does.
     """
 
     def __init__(self, stages: Iterable[tuple[int, int]]) -> None:
+        self.grown = False
         self.stages: Stages = tuple((whole("a stage's start", a, 0), whole("batch size", b)) for a, b in _pairs(stages))
         starts = [start for start, _ in self.stages]
         if not starts or starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
@@ -59,28 +59,6 @@ class BatchSchedule:
                 "stages must be pairs (sample, batch size) that begin with sample 0 and increase, such as "
                 f"[(0, 256), (1_000_000, 1024)]; got samples {', '.join(map(str, starts)) or 'none'}"
             )
-        self.share: float | None = None
-        self.factor = 2
-        self.most: int | None = None
-
-    @classmethod
-    def from_noise(cls, start: int, *, share: float = 0.5, factor: int = 2, most: int | None = None) -> BatchSchedule:
-        """Return a schedule without fixed stages, which `ScheduledRun.grow` extends from measured noise scales.
-
-        The size is ``start * factor^i``, and never more than ``share`` of the noise scale: of the lower end of its
-        interval, so that a poor measurement does not raise it.
-
-        Args:
-            start: the first batch size, which is kept where the noise scale is smaller.
-            share: of the noise scale, in (0, 1]; at 1 the noise of a batch is as long as its gradient.
-            factor: 2 or more, a whole number.
-            most: the largest batch size.
-        """
-        schedule = cls([(0, start)])
-        schedule.share = number("share", share, "in (0, 1]", lambda x: 0 < x <= 1)
-        schedule.factor = whole("factor", factor, 2)
-        schedule.most = None if most is None else whole("most", most, start)
-        return schedule
 
     @classmethod
     def instead_of_decay(
@@ -129,9 +107,6 @@ class BatchSchedule:
         words = [
             f"{show(size)} from {f'sample {show(start)}' if start else 'the start'}" for start, size in self.stages
         ]
-        if self.share is not None:
-            most = "" if self.most is None else f", {show(self.most)} at most"
-            words.append(f"then times {self.factor} up to a share {show(self.share)} of the noise scale{most}")
         return ", ".join(words)
 
     def size(self, position: int) -> int:
@@ -147,18 +122,10 @@ class BatchSchedule:
             yield position, size, batches
             position += batches * size
 
-    def larger(self, noise: Noise, now: int) -> int:
-        """Return the largest size ``now * factor^i`` that this noise scale allows."""
-        if self.share is None:
-            raise ValueError("this schedule has fixed stages; one that grows is made by BatchSchedule.from_noise")
-        bound = min(self.share * noise.scale.low, math.inf if self.most is None else self.most)
-        while now * self.factor <= bound:
-            now *= self.factor
-        return now
-
     def extend(self, start: int, size: int) -> None:
         """Add a stage after the others."""
         self.stages = BatchSchedule([*self.stages, (start, size)]).stages
+        self.grown = True
 
 
 def _pairs(stages: Any) -> list[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""See the gradient of every parameter while a backward computes it, on whole parameters and on those of FSDP2."""
+"""See the gradient of every parameter while a backward computes it, whole or of FSDP2, and where each backward ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.autograd.graph import register_multi_grad_hook
 
-__all__ = ["GradientHooks", "check_sharded", "is_sharded"]
+__all__ = ["Backwards", "GradientHooks", "check_sharded", "is_sharded"]
 
 
 def is_sharded(parameters: Sequence[Tensor]) -> bool:
@@ -31,13 +32,18 @@ class GradientHooks:
     def __init__(
         self, parameters: Sequence[Tensor], see: Callable[[int, Tensor], None], model: torch.nn.Module | None = None
     ) -> None:
-        self._see = see
+        self._parameters, self._see, self._model = parameters, see, model
         self._handles: list[Any] = []
-        if model is None:
-            for i, p in enumerate(parameters):
-                self._handles.append(p.register_hook(partial(see, i)))  # type: ignore[no-untyped-call]
-        else:
-            self._hook_modules(parameters, model)
+
+    def attach(self) -> None:
+        """Put the hooks on, if they are not."""
+        if self._handles:
+            return
+        if self._model is not None:
+            self._hook_modules(self._parameters, self._model)
+            return
+        for i, p in enumerate(self._parameters):
+            self._handles.append(p.register_hook(partial(self._see, i)))  # type: ignore[no-untyped-call]
 
     def _hook_modules(self, parameters: Sequence[Tensor], model: torch.nn.Module) -> None:
         """Hook the parameters that FSDP2 has gathered: the modules have them while they compute. Once each."""
@@ -66,6 +72,37 @@ class GradientHooks:
         """Take the hooks off."""
         for handle in self._handles:
             handle.remove()
+        self._handles = []
+
+
+class Backwards:
+    """Say where each backward begins and ends, whoever calls it.
+
+    Args:
+        parameters: at whose first gradient a backward begins.
+        begun, ended: called then, and when all gradients are in ``.grad``.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], begun: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._parameters, self._begun, self._ended = parameters, begun, ended
+        self._handle: Any = None
+
+    def attach(self) -> None:
+        """Put the hook on, if it is not."""
+        if self._handle is None:
+            self._handle = register_multi_grad_hook(list(self._parameters), self._first, mode="any")
+
+    def detach(self) -> None:
+        """Take the hook off."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _first(self, gradient: Tensor) -> None:
+        """Wait, at the first gradient of a backward, until all are there and DistributedDataParallel is done too."""
+        self._begun()
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(lambda: queue(self._ended))
 
 
 def check_sharded(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rootscale.optimizers import FAMILIES
 from rootscale.training.adapters import family_of
+from rootscale.training.projected import projected_of
 
 __all__ = ["Metric", "bias_correction"]
 
@@ -45,6 +46,13 @@ class Metric:
         self._optimizer, self._key, self._corrected = optimizer, key, family.bias_corrected
         self._groups = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
 
+    def _numbers(self, group: dict[str, Any]) -> tuple[Any, float]:
+        """Return beta2 (None for RMSprop) and eps as a step uses them: a `Run` shows the script's between two steps."""
+        run = projected_of(self._optimizer)
+        values = {} if run is None else run.projection(group).values(group, run.kappa)
+        beta2 = values.get("beta2", group["betas"][1]) if self._corrected else None
+        return beta2, float(values.get("eps", group["eps"]))
+
     @torch.no_grad()
     def roots(self, parameters: Iterable[Tensor]) -> list[Tensor | None]:
         """Return ``D`` of each parameter; None where the optimizer has no second moment yet."""
@@ -54,12 +62,13 @@ class Metric:
         if not known:
             return [None] * len(parameters)
         groups = [self._optimizer.param_groups[self._groups[parameters[k]]] for k in known]
+        numbers = {id(group): self._numbers(group) for group in groups}
         keys = [f"max_{self._key}" if group.get("amsgrad") else self._key for group in groups]
         roots = list(torch._foreach_sqrt([states[k][key] for k, key in zip(known, keys, strict=True)]))
         if self._corrected:
             for k, root, group in zip(known, roots, groups, strict=True):
-                root.div_(bias_correction(states[k]["step"], group["betas"][1]))
-        torch._foreach_add_(roots, [float(group["eps"]) for group in groups])
+                root.div_(bias_correction(states[k]["step"], numbers[id(group)][0]))
+        torch._foreach_add_(roots, [numbers[id(group)][1] for group in groups])
         found: list[Tensor | None] = [None] * len(parameters)
         for k, root in zip(known, roots, strict=True):
             found[k] = root

@@ -90,6 +90,7 @@ class NoiseMeter:
         process_group: of DistributedDataParallel or FSDP2, ``torch.distributed.group.WORLD`` say.
         model: the FSDP2 model whose parameters they are; ``preconditioned`` and ``coordinates`` are not for it.
         seed: for the draw of the coordinates.
+        listen: whether gradients are looked at from now on, or after `listen` is called.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class NoiseMeter:
         process_group: dist.ProcessGroup | None = None,
         model: torch.nn.Module | None = None,
         seed: int = 0,
+        listen: bool = True,
     ) -> None:
         self._measured: tuple[torch.optim.Optimizer, list[int]] | None = None
         if isinstance(parameters, torch.optim.Optimizer):
@@ -125,7 +127,7 @@ class NoiseMeter:
         self._steps: deque[tuple[Tensor, float | Tensor]] = deque(maxlen=int(positive("window", window)))
         self._parts: list[_Part] = []
         self._open: _Part | None = None
-        self._listen = False
+        self._looking = False  # whether the part that is open is seen by the hooks, and not in .grad
         self._held: list[tuple[int, Tensor]] = []
         self._size = 0
         self._sharded = is_sharded(self._parameters)
@@ -137,6 +139,7 @@ class NoiseMeter:
                     "has; leave them out"
                 )
         self._hooks = GradientHooks(self._parameters, self._see, model if self._sharded else None)
+        self.listen(listen)
 
     def _draw(self, number: int, seed: int) -> dict[int, Tensor]:
         """Draw coordinates without replacement, and return their places in each parameter."""
@@ -149,7 +152,7 @@ class NoiseMeter:
         return {i: torch.tensor(offsets[owners == i], device=self._parameters[i].device) for i in np.unique(owners)}
 
     def _see(self, i: int, gradient: Tensor) -> None:
-        if self._open is not None and self._listen:
+        if self._open is not None and self._looking:
             if i in self._open.seen:
                 raise RuntimeError(
                     "a parameter has got two gradients in one part, and only their sum tells the noise: add the losses "
@@ -223,7 +226,7 @@ class NoiseMeter:
         return torch.cat(columns, 1)
 
     @contextmanager
-    def part(self, samples: int, weight: float = 1.0) -> Iterator[None]:
+    def part(self, samples: float, weight: float = 1.0) -> Iterator[None]:
         """Open a context for the backward of one part of a step.
 
         Args:
@@ -238,16 +241,29 @@ class NoiseMeter:
         if not self._parts and len(self._steps) == 1:  # once: reading gradients makes a GPU wait
             self._check_clear()
         self._open = part = _Part(float(samples), float(weight))
-        self._listen = bool(self._parts) or self._ranks is not None
+        self._looking = bool(self._parts) or self._ranks is not None
         try:
             yield
-            if not self._listen:  # .grad holds this part alone, and no rank but this one's
+            if not self._looking:  # .grad holds this part alone, and no rank but this one's
                 self._hold_grads()
             self._look(part)
             self._parts.append(part)
         finally:
             self._open = None
             self._held, self._size = [], 0
+
+    def listen(self, on: bool) -> None:
+        """Put the hooks on the parameters, or take them off for steps that are not measured."""
+        if on:
+            self._hooks.attach()
+        elif not self._sharded:  # those of gathered parameters are found in a forward
+            self._hooks.remove()
+
+    def latest(self, *, preconditioned: bool = False) -> tuple[float, float]:
+        """Return the estimates of ``Tr Sigma`` and ``|grad f|^2`` of the latest step alone, of all parameters."""
+        first = self._number if preconditioned else 0
+        trace, gradient = self._steps[-1][0][:, first : first + self._number].sum(1).tolist()
+        return trace, gradient
 
     def discard(self) -> None:
         """Forget the parts of this step, which was broken off."""

@@ -25,7 +25,7 @@ from rootscale.training.attachment import Attachment
 from rootscale.training.projection import GroupProjection, numbers_of
 from rootscale.training.state import Remainders, StateScaling, check_known, copied
 
-__all__ = ["CLOCK", "ProjectedOptimizer", "check_markers", "is_projected"]
+__all__ = ["CLOCK", "ProjectedOptimizer", "check_markers", "is_projected", "projected_of"]
 
 #: Where the clock of an optimizer without a step counter (SGD, Lion, Muon) stands in a checkpoint: in its first group.
 CLOCK = "rootscale_clock"
@@ -35,8 +35,16 @@ _Entry = tuple[dict[str, Any], str, Any, Any]  # group, key, what the script had
 
 def is_projected(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether a `Run` makes the steps of an optimizer."""
-    hooks = getattr(optimizer, "_optimizer_step_pre_hooks", {}).values()
-    return any(isinstance(getattr(hook, "__self__", None), ProjectedOptimizer) for hook in hooks)
+    return projected_of(optimizer) is not None
+
+
+def projected_of(optimizer: torch.optim.Optimizer) -> ProjectedOptimizer | None:
+    """Return what makes the steps of an optimizer in a `Run`; None where it is in no run."""
+    for hook in getattr(optimizer, "_optimizer_step_pre_hooks", {}).values():
+        owner = getattr(hook, "__self__", None)
+        if isinstance(owner, ProjectedOptimizer):
+            return owner
+    return None
 
 
 class ProjectedOptimizer:

@@ -262,6 +262,15 @@ class Run:
 
     # ---- what the loop asks, and what frameworks do
 
+    def check(self, batch_size: Size) -> None:
+        """Refuse a batch size to which the run cannot go, with the error that setting it would raise."""
+        self._checked(self._resolved(batch_size))
+
+    @property
+    def optimizers(self) -> tuple[ProjectedOptimizer, ...]:
+        """What makes the steps of each optimizer."""
+        return tuple(self._optimizers)
+
     @property
     def schedulers(self) -> tuple[SteppedScheduler, ...]:
         """How the schedulers are stepped, for frameworks that step them in a way of their own."""

@@ -42,11 +42,15 @@ class Layouts:
     Attributes:
         followed: whether a `ScheduledRun` converts a run for these batches.
         asked: whether it asks for the pass that comes now.
+        measured_every: one batch in so many comes in two halves or more, for `Grow` to compare; 0 is none.
     """
 
-    def __init__(self, schedule: BatchSchedule, micro: int | None, rank: int | None, world_size: int | None) -> None:
+    def __init__(
+        self, schedule: BatchSchedule | int, micro: int | None, rank: int | None, world_size: int | None
+    ) -> None:
         ready = dist.is_available() and dist.is_initialized()
-        self.schedule, self.followed, self.asked = schedule, False, False
+        self.schedule = schedule if isinstance(schedule, BatchSchedule) else BatchSchedule([(0, schedule)])
+        self.followed, self.asked, self.measured_every = False, False, 0
         self.micro = None if micro is None else whole("micro", micro)
         self.world_size = whole(
             "world_size", (dist.get_world_size() if ready else 1) if world_size is None else world_size
@@ -54,7 +58,7 @@ class Layouts:
         self.rank = whole("rank", (dist.get_rank() if ready else 0) if rank is None else rank, 0)
         if self.rank >= self.world_size:
             raise ValueError(f"rank must be below world_size={self.world_size}, got {self.rank}")
-        for _, size in schedule.stages:
+        for _, size in self.schedule.stages:
             self.layout(size)
 
     def layout(self, size: int) -> BatchSize:
@@ -80,6 +84,18 @@ class Layouts:
                 f"{size // step * step} or {(size // step + 1) * step} can"
             )
         return BatchSize(share // accumulation, accumulation, self.world_size)
+
+    def is_measured(self, position: int) -> bool:
+        """Return whether the noise is measured in the batch that begins here: a pure function of the position."""
+        every = self.measured_every
+        return bool(every) and position // self.schedule.size(position) % every == every - 1
+
+    def layout_at(self, position: int) -> BatchSize:
+        """Return how the batch that begins here is cut: one that is measured is halved, if it is in one piece."""
+        layout = self.layout(self.schedule.size(position))
+        if layout.accumulation * layout.workers > 1 or layout.micro % 2 or not self.is_measured(position):
+            return layout
+        return BatchSize(layout.micro // 2, 2, 1)
 
     def begin(self) -> None:
         """Refuse a pass that a `ScheduledRun` does not see: batches would change their size, and the run stay as it is.
@@ -116,7 +132,7 @@ class ScheduledSampler(Layouts, Sampler[list[int]]):
 
     Args:
         n: samples in the data.
-        schedule: of the batch size over all ranks.
+        schedule: of the batch size over all ranks; a number is one size, from which `Grow` may go on.
         micro: the most samples in one backward on one rank; None for no limit.
         seed: of the order; the same on all ranks.
         shuffle, replacement: the order, as above.
@@ -130,7 +146,7 @@ class ScheduledSampler(Layouts, Sampler[list[int]]):
     def __init__(
         self,
         n: int,
-        schedule: BatchSchedule,
+        schedule: BatchSchedule | int,
         *,
         micro: int | None = None,
         seed: int = 0,
@@ -160,8 +176,7 @@ class ScheduledSampler(Layouts, Sampler[list[int]]):
         end = self.pass_end(position)
         while position < end:
             size = self.schedule.size(position)
-            layout = self.layout(size)
-            micro, share = int(layout.micro), size // self.world_size
+            micro, share = int(self.layout_at(position).micro), size // self.world_size
             first = position + self.rank * share
             position = self.position = position + size  # from here on the size of this batch is settled
             for start in range(first, first + share, micro):
@@ -170,7 +185,17 @@ class ScheduledSampler(Layouts, Sampler[list[int]]):
     def __len__(self) -> int:
         """Return the number of micro-batches in the pass that begins now, as far as the schedule is known."""
         walk = self.schedule.walk(self.position, self.pass_end(self.position))
-        return sum(batches * self.layout(size).accumulation for _, size, batches in walk)
+        return sum(self._micro_batches(start, size, batches) for start, size, batches in walk)
+
+    def _micro_batches(self, start: int, size: int, batches: int) -> int:
+        """Return in how many parts so many batches of a stage come."""
+        whole_ones, every = batches * self.layout(size).accumulation, self.measured_every
+        if not every:
+            return whole_ones
+        first = start // size
+        halved = (first + batches) // every - first // every  # those whose number ends a period
+        place = (first // every * every + every - 1) * size + start % size
+        return whole_ones + halved * (self.layout_at(place).accumulation - self.layout(size).accumulation)
 
     def _identity(self) -> dict[str, Any]:
         order = self._order

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
-
-import torch
-from torch import distributed as dist
+import warnings as python_warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from rootscale.batch_size import BatchSize
-from rootscale.noise import Noise
+from rootscale.changes import ScalingWarning
 from rootscale.training.batch_schedule import BatchSchedule, whole
-from rootscale.training.guards import longest_kappa
 from rootscale.training.run import Run
 from rootscale.training.sampler import ScheduledSampler
 from rootscale.training.scheduled_stream import ScheduledStream
@@ -20,6 +17,19 @@ __all__ = ["ScheduledRun"]
 
 Item = TypeVar("Item")
 _END = object()
+
+
+class Following(Protocol):
+    """What ends the steps of a run and is saved with it, as `Grow` does."""
+
+    def step(self) -> int | None:
+        """End a step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is saved."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from there."""
 
 
 class ScheduledRun(Run):
@@ -48,7 +58,6 @@ class ScheduledRun(Run):
         sampler: the loader's ``batch_sampler``, or a `ScheduledStream`, which is its own loader.
         optimizer: as for `Run`.
         tuned_at: the batch size that the script's numbers belong to; by default the schedule's first.
-        process_group: of data-parallel ranks, for `grow`.
         options: the others of `Run`: ``scheduler``, ``model``, ``ema``, ``rule``, ``loss``, ``interval``.
 
     Raises:
@@ -66,10 +75,11 @@ class ScheduledRun(Run):
         optimizer: Any,
         *,
         tuned_at: int | None = None,
-        process_group: dist.ProcessGroup | None = None,
         **options: Any,
     ) -> None:
-        self.sampler, self._group = sampler, process_group
+        self.sampler = sampler
+        self._grow: Following | None = None
+        self._unfinished = False  # whether a step was handed out whose end `Grow` has not heard of
         schedule = sampler.schedule
         tuned = schedule.size(0) if tuned_at is None else whole("tuned_at", tuned_at)
         super().__init__(optimizer, tuned_at=self._layout(tuned), **options)
@@ -107,13 +117,14 @@ class ScheduledRun(Run):
                 f"the loader's batch_sampler must be the run's sampler, got {type(given).__name__}; "
                 "make it as DataLoader(data, batch_sampler=sampler), or give a ScheduledStream itself"
             )
+        self._finish()
         self.sampler.asked = True
         self.sampler.position = self.seen  # what an interrupted pass had handed out ahead is handed out again
         end, items = self.sampler.pass_end(self.seen), iter(loader)
         while self.seen < end:
             size = self.sampler.schedule.size(self.seen)
             self.batch_size = self._layout(size)
-            accumulation = self.sampler.layout(size).accumulation
+            accumulation = self.sampler.layout_at(self.seen).accumulation
             self.weight = 1 / accumulation
             for i in range(accumulation):
                 item = next(items, _END)
@@ -121,57 +132,36 @@ class ScheduledRun(Run):
                     return
                 self.complete = i == accumulation - 1
                 self.seen += size * self.complete
+                self._unfinished = self.complete
                 yield item  # type: ignore[misc]
+            self._finish()
         next(items, None)  # lets the loader end its workers
 
-    def grow(self, noise: Noise) -> int | None:
-        """Raise the batch size as far as this noise scale allows; for schedules of `BatchSchedule.from_noise`.
+    def follow(self, grow: Following | None) -> None:
+        """Let a `Grow` end the steps; None lets go of it."""
+        self._grow = grow
 
-        Three limits besides the schedule's own: the optimizer's averages last two steps or more, which floors see to by
-        default; momentum that is normalised (Muon, Lion) is more noise than gradient; and ranks and micro-batches can
-        share the batch. The change comes with the first batch that has not been handed out yet. With a process group
-        every rank has to call this, and all take the smallest of their sizes at the latest of their positions.
-
-        Args:
-            noise: of a `NoiseMeter`, in the metric of your choice.
-
-        Returns:
-            The new size, or None where it stays.
-        """
-        schedule, start = self.sampler.schedule, self.sampler.position
-        now = schedule.stages[-1][1]
-        size = schedule.larger(noise, now)
-        if now != self.batch_size:  # a change has been decided that training has not reached
-            return None
-        longest = min(longest_kappa(one, noise.scale.low / now) for one in self._optimizers)
-        while size > now and (size / now >= longest or not self._possible(size)):
-            size //= schedule.factor
-        if self._group is not None:
-            device = self._optimizers[0].optimizer.param_groups[0]["params"][0].device
-            message = torch.tensor([start, -size], dtype=torch.int64, device=device)
-            dist.all_reduce(message, dist.ReduceOp.MAX, group=self._group)
-            start, size = int(message[0]), -int(message[1])
-        if size == now or start <= schedule.stages[-1][0]:
-            return None
-        schedule.extend(start, size)
-        return size
-
-    def _possible(self, size: int) -> bool:
-        try:
-            self._checked(self._resolved(self.sampler.layout(size)))
-        except ValueError:
-            return False
-        return True
+    def _finish(self) -> None:
+        """Let a `Grow` end a step; a loop that stops after it does not come back for the next batch."""
+        if self._unfinished and self._grow is not None:
+            self._grow.step()
+        self._unfinished = False
 
     def _own_attributes(self) -> dict[str, Any]:
-        names = ("sampler", "_group", "seen", "weight", "complete")
-        return {name: getattr(self, name) for name in names}
+        names = ("sampler", "seen", "weight", "complete")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "_grow": None,
+            "_unfinished": False,
+        }  # its hooks are on the original
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run is; save it beside the states of the optimizer, the scheduler and the model."""
+        self._finish()
         schedule = self.sampler.schedule
-        grown = None if schedule.share is None else [list(stage) for stage in schedule.stages]
-        return {**self.sampler.state_dict(), "position": self.seen, "grown": grown, "tuned_at": self.tuned_at}
+        grown = [list(stage) for stage in schedule.stages] if schedule.grown else None
+        state = {**self.sampler.state_dict(), "position": self.seen, "grown": grown, "tuned_at": self.tuned_at}
+        return state if self._grow is None else {**state, "grow": self._grow.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume a saved run, on any number of ranks, before or after the other states are loaded.
@@ -187,6 +177,21 @@ class ScheduledRun(Run):
             )
         self.sampler.load_state_dict(state_dict)
         self.seen = self.sampler.position
-        if state_dict["grown"] is not None and self.sampler.schedule.share is not None:
-            self.sampler.schedule.stages = BatchSchedule(state_dict["grown"]).stages
+        if state_dict["grown"] is not None:
+            self._load_grown(BatchSchedule(state_dict["grown"]))
         self.batch_size = self._layout(self.sampler.schedule.size(self.seen))
+        if self._grow is not None and "grow" in state_dict:
+            self._grow.load_state_dict(state_dict["grow"])
+
+    def _load_grown(self, saved: BatchSchedule) -> None:
+        """Go on with the stages to which a `Grow` had come, or say that there is none to go on."""
+        schedule, size = self.sampler.schedule, saved.size(self.seen)
+        if self._grow is not None:
+            schedule.stages, schedule.grown = saved.stages, True
+        elif schedule.size(self.seen) != size:
+            python_warnings.warn(
+                f"the batch of the checkpoint had grown to {size}, and goes on at {schedule.size(self.seen)}, as the "
+                "sampler says: make Grow(run) before the checkpoint is loaded to go on from there",
+                ScalingWarning,
+                stacklevel=3,
+            )

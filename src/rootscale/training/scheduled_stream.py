@@ -37,7 +37,7 @@ class ScheduledStream(Layouts):
     Args:
         samples: the stream: an `IterableDataset`, or a ``DataLoader(dataset, batch_size=None)`` with workers, or any
             iterable that gives single samples and can be iterated anew.
-        schedule: of the batch size over all ranks.
+        schedule: of the batch size over all ranks; a number is one size, from which `Grow` may go on.
         micro: the most samples in one backward on one rank; None for no limit.
         collate: makes a micro-batch of a list of samples.
         rank, world_size: by default those of `torch.distributed` where it is initialized, or 0 and 1.
@@ -48,7 +48,7 @@ class ScheduledStream(Layouts):
     def __init__(
         self,
         samples: Iterable[Any],
-        schedule: BatchSchedule,
+        schedule: BatchSchedule | int,
         *,
         micro: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
@@ -99,8 +99,7 @@ class ScheduledStream(Layouts):
         end = self.pass_end(self._position)
         while self._position < end:
             size = self.schedule.size(self._position)
-            layout = self.layout(size)
-            share, micro = size // self.world_size, int(layout.micro)
+            share, micro = size // self.world_size, int(self.layout_at(self._position).micro)
             if not self._fill(share):
                 self._passes += 1
                 return
