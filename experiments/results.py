@@ -8,10 +8,11 @@ Each study of the files beside this one has its data in ``results/NAME.npz``; ev
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from rootscale.files import whole
+from rootscale.files import load_file, whole
 from rootscale.format import percent
 from rootscale.lab import Result, Study, Table
 from rootscale.lab.study_file import StudyFile
@@ -20,6 +21,38 @@ HERE = Path(__file__).parent
 BEGIN, END = "<!-- studies: begin -->", "<!-- studies: end -->"
 #: The files of studies whose data are stored, in the order of the table.
 FILES = ("stages", "ablations")
+#: Files that say themselves what is claimed, as their studies cannot be made without data, or are no studies.
+CLAIMS = ("language_scaling", "language_switch", "language_svag", "glue", "sooner", "one_gpu", "weak_orders")
+
+
+class Claim(NamedTuple):
+    """A row of the table of claims; ``data`` is a file in the folder of results, or empty where nothing is stored."""
+
+    claim: str
+    outcome: str
+    n: str
+    data: str
+    command: str
+
+
+def rows(file: str, claims: Mapping[str, str], results: Path) -> list[Claim]:
+    """Return the rows of the studies of a file, made of what is stored alone.
+
+    Args:
+        file: the name of the file, without its suffix.
+        claims: of its studies, by their names.
+        results: the folder of the stored tables.
+    """
+    command, found = f"`rootscale study experiments/{file}.py`", []
+    for name, claim in claims.items():
+        if not (results / f"{name}.npz").exists():
+            found.append(Claim(claim, "**not run**", "", "", command))
+            continue
+        table = Table.load(results / f"{name}.npz")
+        counts = sorted({arm.trajectory.replicas for arm in (table.base, *table.others)})
+        n = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+        found.append(Claim(claim, outcome(table), n, f"{name}.npz", command))
+    return found
 
 
 def stored(results: Path) -> Iterator[tuple[str, Study, Table]]:
@@ -46,13 +79,17 @@ def _gap(arm: Result) -> str:
     return percent(worst.judged.gap, worst.judged.se)
 
 
-def claims(found: Sequence[tuple[str, Study, Table]]) -> str:
+def claims(found: Sequence[tuple[str, Study, Table]], results: Path = HERE.parent / "results") -> str:
     """Return the table of all claims in Markdown."""
     lines = ["| study | outcome, with the largest gap | n | data | command |", "|---|---|---|---|---|"]
     for name, study, table in found:
         n = min(arm.trajectory.replicas for arm in (table.base, *table.others))
         data, command = f"[{study.name}.npz]({study.name}.npz)", f"`rootscale study experiments/{name}.py`"
         lines.append(f"| {study.claim} | {outcome(table)} | {n} | {data} | {command} |")
+    for file in CLAIMS:
+        for claim, result, count, data, made_by in load_file(HERE / f"{file}.py", file).claims(results):
+            link = f"[{data}]({data})" if data else ""
+            lines.append(f"| {claim} | {result} | {count} | {link} | {made_by} |")
     return "\n".join([*lines, "", f"{found[0][2].others[0].comparison.definition}", ""])  # type: ignore[union-attr]
 
 
@@ -63,7 +100,7 @@ def build(results: Path, pages: Path | None = None) -> None:
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2] if begin else ""
     with whole(readme) as temporary:
-        temporary.write_text(f"{before}{BEGIN}\n{claims(found)}{END}{after}", encoding="utf-8")
+        temporary.write_text(f"{before}{BEGIN}\n{claims(found, results)}{END}{after}", encoding="utf-8")
     if pages is not None:
         from rootscale.report import write_page
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from rootscale.configs.rows import Field, Format, Refusal, unit_of
+from rootscale.configs.rows import Field, Format, Refusal, fields_of, unit_of
 from rootscale.configs.tools import FORMATS, SIGNS
 
 __all__ = ["describe_format", "describe_formats"]
@@ -41,7 +41,7 @@ def describe_format(known: Format) -> str:
             f"{', '.join(batch)}{counts}{'' if sizes.total or sizes.all_workers else ', with `--world-size`'}",
         ),
         (f"optimizers (`{known.optimizer}`)", ", ".join(_names(known.optimizers))),
-        ("their values", _values(known, (one for row in known.optimizers.values() for one in row.fields))),
+        ("their values", _values(known, (one for row in known.optimizers.values() for one in fields_of(row)))),
     ]
     usable = [name for name, row in known.schedules.items() if name and not row.refused]
     refused = [name for name, row in known.schedules.items() if row.refused]
@@ -75,7 +75,7 @@ def _any(paths: str | tuple[str, ...]) -> str:
 
 def _values(known: Format, fields: Iterable[Field]) -> str:
     """The paths of fields by their units."""
-    families = {one: row.family for row in known.optimizers.values() for one in row.fields}
+    families = {one: row.family for row in known.optimizers.values() for one in fields_of(row)}
     units: dict[str, list[str]] = {}
     for one in fields:
         unit = unit_of(one, families.get(one, "adamw"))

@@ -20,7 +20,7 @@ from rootscale.configs import FORMATS, Length, convert_file
 from rootscale.configs import convert_text as convert
 from rootscale.configs.convert import read_document
 from rootscale.configs.document import Document
-from rootscale.configs.rows import PLAN_UNITS, UNIT_KEYS, unit_of
+from rootscale.configs.rows import PLAN_UNITS, UNIT_KEYS, fields_of, unit_of
 from rootscale.rules import rule_text
 from rootscale.units import UNITS
 
@@ -86,8 +86,8 @@ def test_every_example_is_there_and_found_out():
 def test_every_field_has_a_unit_and_every_optimizer_a_learning_rate():
     for known in FORMATS.values():
         for row in known.optimizers.values():
-            assert "optimizer.eta" in [one.what for one in row.fields]
-            for one in (*row.fields, *known.fields, *(f for s in known.schedules.values() for f in s.fields)):
+            assert "optimizer.eta" in [one.what for one in fields_of(row)]
+            for one in (*fields_of(row), *known.fields, *(f for s in known.schedules.values() for f in s.fields)):
                 assert unit_of(one, row.family) in UNITS
                 assert one.what.startswith("optimizer.") or one.what in {*PLAN_UNITS, *UNIT_KEYS}
 

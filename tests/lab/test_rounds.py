@@ -252,7 +252,7 @@ def test_ctrl_c_says_where_the_runs_are_and_what_resumes_them(capsys, monkeypatc
     assert "  rootscale check mine.py:task --tolerance '0.02 loss'" in said
     with pytest.raises(SystemExit) as stop, stoppable(Path("runs/mine/runs")):
         raise UnfinishedError
-    assert stop.value.code == 3
+    assert stop.value.code == 75
     assert "the budget is spent: the runs so far" in capsys.readouterr().err
 
 

@@ -96,7 +96,7 @@ def _largest(args: argparse.Namespace) -> int:
             setup=Setup(args.device, args.micro, fast=args.fast, replacement=not args.epochs),
             alignment=Alignment(clock=args.clock, window=args.window, points=measure.points),
             execute=make_executor(args),
-            store=Store(folder, command=command_line("rootscale", sys.argv[1:])),
+            store=Store(folder, command=command_line("rootscale", sys.argv[1:]), depends=args.depends),
             observe=observe,
             budget=args.budget,
         )

@@ -138,6 +138,11 @@ USES: Mapping[str, Use] = {
     "--decide-by": Use(_RUNS, _RUNS),
     # the runs and the result
     "--out": Use(_ALL, _RUNS),
+    "--depends": Use(_RUNS, _RUNS),
+    "--fresh": Use(_RUNS, ()),
+    "--only": Use(_RUNS, ()),
+    "--seed": Use(_RUNS, ()),
+    "--collect": Use(_RUNS, ()),
     "--report": Use(_ALL, ()),
     "--png": Use(_LOGS, ()),
     "--pdf": Use(_LOGS, ()),

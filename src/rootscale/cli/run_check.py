@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +22,7 @@ from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_repo
 from rootscale.cli.watching import duration, observing, stoppable, tracker
 from rootscale.compare import Alignment
 from rootscale.files import command_line, need_folder
-from rootscale.format import few_digits, show
+from rootscale.format import few_digits, listed, show
 from rootscale.lab import (
     Forked,
     Judge,
@@ -32,6 +33,7 @@ from rootscale.lab import (
     Store,
     Table,
     Task,
+    UnfinishedError,
     Variant,
     check,
 )
@@ -42,7 +44,7 @@ from rootscale.lab.loop import is_train_function
 from rootscale.lab.recommendation import recommend
 from rootscale.lab.rounds import FIRST, Rounds
 from rootscale.lab.settings import SHARE, Settings
-from rootscale.lab.study import need_seeds
+from rootscale.lab.study import Arm, Study, need_seeds
 from rootscale.lab.task import as_task, load_named
 from rootscale.lab.tasks import digits
 from rootscale.noise import advise, noise_at_start
@@ -82,16 +84,54 @@ def handle_check(args: argparse.Namespace) -> int:
         alignment=Alignment(clock=args.clock, window=args.window),
     )  # fmt: skip
     first = Rounds.of(seeds, args.budget).first
-    need_seeds(first)
-    study.refuse(first)
+    if args.seed is None:
+        need_seeds(first)
+    if args.collect and (args.only or args.seed is not None or args.fresh):
+        raise ValueError("--collect makes nothing: leave out --only, --seed and --fresh")
+    study.refuse(first if args.seed is None else [args.seed])
     if isinstance(task, Task) and args.device.startswith("cpu"):
         _say_cost(estimate_cost(task, variants, study.settings), study.settings, seeds, execute)
+    store = Store(folder, command=command_line("rootscale", sys.argv[1:]), depends=args.depends)
+    if args.fresh:
+        _set_aside(store)
     with stoppable(folder / "runs"), observing(console, tracker(args.track)) as observe:
-        store = Store(folder, command=command_line("rootscale", sys.argv[1:]))
-        found = replace(study, seeds=seeds).run(store, execute, observe, args.budget)
+        if args.only or args.seed is not None:
+            arms, numbers = _pieces(study, args.only), first if args.seed is None else [args.seed]
+            study.make(arms, numbers, store, execute, observe)
+            what = f"{listed([arm.label for arm in arms])}, {'seed' if len(numbers) == 1 else 'seeds'}"
+            console.print(f"{what} {listed(list(map(str, numbers)))}: stored in {folder / 'runs'}", markup=False)
+            return 0
+        if args.collect:
+            found = _collected(study, store)
+        else:
+            found = replace(study, seeds=seeds).run(store, execute, observe, args.budget)
     show_check(found, console)
     write_report(found, args.report or folder / "report.html", console)
-    return EXIT[found.verdict]
+    return EXIT[found.verdict if len(found.others) == len(variants) else "undecided"]
+
+
+def _pieces(study: Study, texts: Sequence[str]) -> list[Arm]:
+    """Return the arms that have these batch sizes or labels, the base among them; all of them for nothing."""
+    names = {arm.label: (arm.label, arm.label.removeprefix("B = ")) for arm in study.arms}
+    for text in texts:
+        if not any(text in some for some in names.values()):
+            raise ValueError(f"--only takes batch sizes or labels of arms, got {text!r}; there are {'; '.join(names)}")
+    return [arm for arm in study.arms if not texts or set(names[arm.label]) & set(texts)]
+
+
+def _collected(study: Study, store: Store) -> Table:
+    """Return the table of the runs that are stored."""
+    try:
+        return study.all_stored(store).collect(store)
+    except UnfinishedError as error:
+        raise ValueError(f"nothing can be judged in {store.folder}: {error}") from None
+
+
+def _set_aside(store: Store) -> None:
+    """Move the runs that there are away, and say where they are now."""
+    place = replace(store, folder=store.folder / "runs").set_aside()
+    if place is not None:
+        print(f"note: the runs that were there are in {place} now", file=sys.stderr, flush=True)
 
 
 def handle_demo(args: argparse.Namespace) -> int:
@@ -254,7 +294,12 @@ def show_check(found: Table, console: Console) -> None:
     console.print(
         f"[bold]{escape(found.task)}[/]: runs {start}, each compared with {escape(found.base.label)} ({seeds}):\n"
     )
-    print_verdicts(found, console)
+    if "reused" in found.made:
+        console.print(f"[dim]{_reuse(**found.made['reused'])}[/]\n", soft_wrap=True)
+    if found.others:
+        print_verdicts(found, console)
+    if "missing" in found.made:
+        console.print(f"Not finished: {escape('; '.join(found.made['missing']))}.", soft_wrap=True)
     for arm in found.others:
         _explain(arm, console)
     print_notes(found, console)
@@ -263,6 +308,17 @@ def show_check(found: Table, console: Console) -> None:
         console.print("\n[bold]What to do[/]")
     for sentence in advice:
         console.print(f"  {escape(sentence)}", soft_wrap=True)
+
+
+def _reuse(runs: int, of: int, made: Sequence[str]) -> str:
+    """Return in words how many runs were reused, and from when they are.
+
+    >>> _reuse(8, 8, ["2026-11-18 09:00"]), _reuse(0, 8, [])
+    ('8 of 8 runs were there already, of 2026-11-18 09:00 (--fresh makes all anew).', 'All 8 runs are new.')
+    """
+    if not runs:
+        return f"All {of} runs are new."
+    return f"{runs} of {of} runs were there already, of {' to '.join(made)} (--fresh makes all anew)."
 
 
 def _explain(arm: Result, console: Console) -> None:

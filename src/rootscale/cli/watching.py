@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["duration", "observing", "speaking", "stoppable", "tracker"]
 
+#: The exit code of a command whose time was over before there was a verdict (EX_TEMPFAIL: it may be tried again).
+UNFINISHED = 75
 #: Seconds between two lines where there is no terminal.
 EVERY = 60.0
 
@@ -107,12 +109,12 @@ def stoppable(runs: Path) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, UnfinishedError) as error:
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else "the budget is spent"
-        words = ["rootscale", *sys.argv[1:]]
+        words = ["rootscale", *(word for word in sys.argv[1:] if word != "--fresh")]  # what is new stays
         command = " ".join(shlex.quote(word) if set(word) & set(" \t'\"*;&|<>()$") else word for word in words)
         _say(f"{why}: the runs so far are in {runs}; this resumes them:\n  {command}")
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise SystemExit(3) from None
+        raise SystemExit(UNFINISHED) from None  # 3 is a verdict
 
 
 def duration(seconds: float) -> str:

@@ -135,8 +135,8 @@ def _convert(
 ) -> ConvertedFile:
     reading = read_configuration(document, known)
     check_options(document, known)
-    if reading.row.not_in_files:
-        raise ValueError(f"{known.optimizer}={document[known.optimizer]!r}: {reading.row.not_in_files}")
+    if reading.row.check is not None:
+        reading.row.check(document)
     old = read_batch_size(document, known.batch, start, world_size)
     batch = write_batch_size(document, known.batch, old, to)
     plan = reading.plan(old, length)

@@ -70,8 +70,13 @@ class Document:
                 self.twice.add(name)
             self.leaves[name] = leaf
 
-    def __contains__(self, path: str) -> bool:
+    def __contains__(self, path: object) -> bool:
         return path in self.leaves
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Return the value, or the default where there is none."""
+        value = self[path]
+        return default if value is None else value
 
     def __getitem__(self, path: str) -> Any:
         """Return the value, or None where there is none."""

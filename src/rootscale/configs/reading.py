@@ -11,7 +11,7 @@ from typing import Any
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
 from rootscale.configs.batch import AUTO
-from rootscale.configs.rows import PLAN_UNITS, Field, Format, OptimizerRow, ScheduleRow, Source, unit_of
+from rootscale.configs.rows import PLAN_UNITS, Field, Format, ScheduleRow, Source, fields_of, unit_of
 from rootscale.conversion import Conversion
 from rootscale.format import show
 from rootscale.hparams import DOMAINS, Optimizer
@@ -19,6 +19,7 @@ from rootscale.optimizers import FAMILIES
 from rootscale.plan import Plan
 from rootscale.rules import Rule
 from rootscale.sizes import LARGEST
+from rootscale.spellings import Spelling
 from rootscale.units import KEPT, Number
 
 __all__ = ["Length", "Reading", "read_configuration"]
@@ -53,7 +54,7 @@ class Reading:
 
     source: Source
     format: Format
-    row: OptimizerRow
+    row: Spelling
     values: Mapping[Field, int | float]
     auto: tuple[str, ...] = ()
 
@@ -63,7 +64,7 @@ class Reading:
         # Where a value is not given ("auto") the record needs one that no limit is reached with; it is not shown.
         fill = {"eta": 1.0, "beta1": 1 - 1e-12, "beta2": 1 - 1e-12}
         held = {"eta": 1.0}
-        for one in self.row.fields:
+        for one in fields_of(self.row):
             name = one.what.removeprefix("optimizer.")
             if name != one.what and family.unit(name) in fill:
                 held[name] = fill[family.unit(name)]
@@ -155,13 +156,14 @@ def read_configuration(source: Source, known: Format) -> Reading:
     row, schedule = _optimizer(source, known), _schedule(source, known)
     for refusal in known.refusals:
         refusal.check(source)
-    fields = (*row.fields, *known.fields, *schedule.fields)
+    # of two fields with one path, the later one says what becomes of the value
+    fields = (*fields_of(row), *known.fields, *schedule.fields)
     values = {one: value for one in fields if (value := _value(source, one, row.family, known.null)) is not None}
     auto = dict.fromkeys(path for one in fields if (path := _auto(source, one)))
     return Reading(source, known, row, values, tuple(auto))
 
 
-def _optimizer(source: Source, known: Format) -> OptimizerRow:
+def _optimizer(source: Source, known: Format) -> Spelling:
     name = source[known.optimizer]
     if name is None and not known.default_optimizer:
         raise ValueError(
@@ -174,7 +176,7 @@ def _optimizer(source: Source, known: Format) -> OptimizerRow:
             f"{known.optimizer}={name!r}: there is no rule for this optimizer; "
             f"there is one for {', '.join(known.optimizers)}"
         )
-    return row if row.variant is None else replace(row, family=row.variant(source))
+    return row if row.family_of is None else replace(row, family=row.family_of(None, source))
 
 
 def _schedule(source: Source, known: Format) -> ScheduleRow:

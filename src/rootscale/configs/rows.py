@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from rootscale.changes import Change
 from rootscale.optimizers import FAMILIES
+from rootscale.spellings import Options, Spelling
 
 __all__ = [
     "PLAN_UNITS",
@@ -20,12 +22,12 @@ __all__ = [
     "Batch",
     "Field",
     "Format",
-    "OptimizerRow",
     "Refusal",
     "ScheduleRow",
     "Source",
     "When",
     "each",
+    "fields_of",
     "optimizer",
     "unit_of",
 ]
@@ -43,14 +45,8 @@ PLAN_UNITS: Mapping[str, str] = {
 UNIT_KEYS = ("eta", "min_eta", "decoupled_decay", "warmup", "schedule")
 
 
-class Source(Protocol):
-    """Something that holds values by dotted paths: a file, or live arguments."""
-
-    def __getitem__(self, path: str) -> Any:
-        """Return the value, or None where there is none."""
-
-    def __contains__(self, path: str) -> bool:
-        """Whether there is such a path."""
+class Source(Options, Protocol):
+    """Something that holds values by dotted paths, None where there is none: a file, or live arguments."""
 
     def under(self, path: str) -> list[str]:
         """Return the paths of what a table holds."""
@@ -64,20 +60,18 @@ class When:
         path: of the value.
         values: one of which it must be, in lower case if text; empty: anything but None, False, 0 and the empty text.
         default: what the tool takes where there is none.
-        negate: whether the value must be none of them instead.
     """
 
     path: str
     values: tuple[Any, ...] = ()
     default: Any = None
-    negate: bool = False
 
     def holds(self, source: Source) -> bool:
         """Whether a configuration meets the condition."""
         value = source[self.path]
         value = self.default if value is None else value
         value = value.lower() if isinstance(value, str) else value
-        return self.negate != (value in self.values if self.values else bool(value))
+        return value in self.values if self.values else bool(value)
 
 
 @dataclass(frozen=True)
@@ -112,37 +106,24 @@ def each(what: str, *paths: str, **columns: Any) -> tuple[Field, ...]:
     return tuple(Field(path, what, **columns) for path in paths)
 
 
-@dataclass(frozen=True)
-class OptimizerRow:
-    """An optimizer of the tool.
+def optimizer(family: str, values: Mapping[str, str | tuple[str, float | None]], **columns: Any) -> Spelling:
+    """Return how a tool spells an optimizer, from the paths of its values by the fields of the family's record.
 
-    Args:
-        family: its name in `rootscale.optimizers.FAMILIES`.
-        fields: its hyperparameters.
-        variant: returns the family where an option of the tool decides it.
-        not_in_files: why it cannot be converted in a file, though live arguments can be; empty if it can.
-        live: whether the state of a live run can be converted: it is known to `rootscale.training`.
-    """
+    A path alone has no default; with one it is ``(path, default)``. The tool's name of it is the key in
+    `Format.optimizers`. A ``check`` refuses what a file cannot say, though live arguments can.
 
-    family: str
-    fields: tuple[Field, ...]
-    variant: Callable[[Source], str] | None = None
-    not_in_files: str = ""
-    live: bool = True
-
-
-def optimizer(family: str, values: Mapping[str, str | tuple[str, float | None]], **columns: Any) -> OptimizerRow:
-    """Return the row of an optimizer from the paths of its hyperparameters, by the fields of the family's record.
-
-    A path alone has no default; with one it is ``(path, default)``.
-
-    >>> [(one.path, one.what) for one in optimizer("sgd", {"eta": ("lr", 0.1), "momentum": "momentum"}).fields]
+    >>> [(one.path, one.what) for one in fields_of(optimizer("sgd", {"eta": ("lr", 0.1), "momentum": "momentum"}))]
     [('lr', 'optimizer.eta'), ('momentum', 'optimizer.momentum')]
     """
-    pairs = ((name, (path, None) if isinstance(path, str) else path) for name, path in values.items())
-    return OptimizerRow(
-        family, tuple(Field(path, f"optimizer.{name}", default) for name, (path, default) in pairs), **columns
-    )
+    pairs = {name: (path, None) if isinstance(path, str) else path for name, path in values.items()}
+    paths = {path: name for name, (path, _) in pairs.items()}
+    defaults = {path: default for path, default in pairs.values() if default is not None}
+    return Spelling((), family, MappingProxyType(paths), defaults=MappingProxyType(defaults), **columns)
+
+
+def fields_of(row: Spelling) -> tuple[Field, ...]:
+    """Return the hyperparameters of an optimizer as values of a configuration."""
+    return tuple(Field(path, f"optimizer.{name}", row.defaults.get(path)) for path, name in row.values.items())
 
 
 @dataclass(frozen=True)
@@ -281,7 +262,7 @@ class Format:
     markers: tuple[str, ...]
     batch: Batch
     optimizer: str
-    optimizers: Mapping[str, OptimizerRow]
+    optimizers: Mapping[str, Spelling]
     also: tuple[Paths, ...] = ()
     default_optimizer: str = ""
     schedule: str = ""
@@ -315,9 +296,10 @@ class Format:
 
     def all_fields(self) -> Iterator[Field]:
         """Yield every field of the format, whatever the optimizer and the schedule."""
-        rows: tuple[OptimizerRow | ScheduleRow, ...] = (*self.optimizers.values(), *self.schedules.values())
-        for row in rows:
-            yield from row.fields
+        for row in self.optimizers.values():
+            yield from fields_of(row)
+        for schedule in self.schedules.values():
+            yield from schedule.fields
         yield from self.fields
 
     def known_paths(self) -> frozenset[str]:

@@ -45,8 +45,12 @@ class _Arguments:
             return held.get(key) if key else held or None
         return getattr(value, "value", value)  # of an enumeration
 
-    def __contains__(self, path: str) -> bool:
-        return self[path] is not None
+    def __contains__(self, path: object) -> bool:
+        return self[str(path)] is not None
+
+    def get(self, path: str, default: Any = None) -> Any:
+        value = self[path]
+        return default if value is None else value
 
     def under(self, path: str) -> list[str]:
         held = self[path]

@@ -74,6 +74,7 @@ class Store:
     fingerprints: Fingerprints = field(default_factory=Fingerprints, compare=False, repr=False)
     opened: float = field(default_factory=time.time, compare=False, repr=False)
     _known: dict[Path, tuple[int, Group]] = field(default_factory=dict, compare=False, repr=False)
+    _found: dict[tuple[Path, int], float] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder).absolute())  # a run may change where it is
@@ -127,9 +128,11 @@ class Store:
         seeds = set(wanted.seeds)
         for group in self.matching(wanted):
             if group.complete(wanted.with_state, self.keep_models):
+                finished = group.finished()
                 for place, seed in enumerate(group.seeds):
                     if seed in seeds:
                         found.setdefault(seed, (group, place))
+                        self._found.setdefault((group.place, seed), finished)
         return found
 
     def missing(self, wanted: Wanted) -> list[int]:
@@ -146,10 +149,18 @@ class Store:
                 found |= dict.fromkeys(differences(wanted.fingerprint, group.fingerprint))
         return list(found) if found and not self.matching(wanted) else []
 
-    def reused(self, wanted: Wanted) -> list[float]:
-        """Return when the runs of these seeds were finished that were so before this store was opened."""
-        times = [group.finished() for group, _ in self.locate(wanted).values()]
-        return [moment for moment in times if moment < self.opened]
+    def reuse(self) -> dict[str, Any]:
+        """Return how many of the runs that were found are older than this store, of how many, and from when they are.
+
+        Copies of the store with other folders share the count.
+        """
+        old = sorted(moment for moment in self._found.values() if moment < self.opened)
+        dates = [time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) for moment in (old[:1] + old[-1:])]
+        return {"runs": len(old), "of": len(self._found), "made": list(dict.fromkeys(dates))}
+
+    def seeds_of(self, spec: Spec) -> list[int]:
+        """Return the seeds of all groups of a spec, finished or not."""
+        return sorted({seed for group in self.groups(spec) for seed in group.seeds})
 
     def set_aside(self) -> Path | None:
         """Move all runs away, so that all are made anew; return where they are now, or None where there were none.

@@ -98,6 +98,7 @@ class Study:
         checkpoint: from which the runs of loops start, in which ``{seed}`` stands for the seed.
         paired: whether logs share seeds in the order in which they are given.
         keeps: the test functions that the table holds, in single precision; all in full, where empty.
+        keep_models: whether the trained models are stored with the runs, for studies that go on from them.
         about: further facts for the record, in JSON's types.
         stored: a table of earlier runs of these arms, which are not made again; `completing` checks that they are.
     """
@@ -112,6 +113,7 @@ class Study:
     checkpoint: str | None = None
     paired: bool = False
     keeps: Sequence[str] = ()
+    keep_models: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     stored: Table | None = None
 
@@ -184,7 +186,8 @@ class Study:
         """
         rounds, watch = Rounds.of(self.seeds, budget), observe or Observer()
         self.refuse(rounds.first)
-        with kept(as_store(store)) as place:
+        with kept(as_store(store)) as given:
+            place = replace(given, keep_models=given.keep_models or self.keep_models)
 
             def compared(some: Sequence[Arm], seeds: Sequence[int], within: Deadline) -> tuple[Table, list[Result]]:
                 table = self.look(some, seeds, place, execute, watch, within)
@@ -192,7 +195,7 @@ class Study:
 
             table, results = rounds.run(self.arms[1:], compared, watch.note)
             table = replace(table, others=tuple(results))
-            table = replace(table, made={**table.made, **_spent(table)})
+            table = replace(table, made={**table.made, **_spent(table), "reused": place.reuse()})
             table.save(place.folder)
         return table
 
@@ -234,9 +237,16 @@ class Study:
         missing = [f"{label}, seeds {', '.join(map(str, some))}" for label, some in left.items() if some]
         arms = [arm for arm in self.arms if finished[arm.label]]
         table = self.table(arms, seeds, _runs(place), place.made_by)
-        table = replace(table, made={**table.made, **_spent(table), **({"missing": missing} if missing else {})})
+        made = {**table.made, **_spent(table), "reused": place.reuse()}
+        table = replace(table, made={**made, **({"missing": missing} if missing else {})})
         table.save(place.folder)
         return table
+
+    def all_stored(self, store: Store) -> Study:
+        """Return the study with the seeds of which a store holds runs, whatever was asked for when they were made."""
+        runs = _runs(store)
+        seeds = {seed for arm in self.arms if arm.subject is not None for seed in runs.seeds_of(self.specs[arm.label])}
+        return replace(self, seeds=sorted(seeds))
 
     def completing(self, table: Table) -> Study:
         """Return the study with the runs of a stored table, of which only those that it lacks are made.
@@ -336,7 +346,8 @@ class Study:
         if isinstance(arm.run, Task | Loop):
             spec = self.specs[arm.label]
             assert isinstance(spec, LoopSpec)
-            return list(spec.logs(runs, seeds).values())
+            finished = runs.locate(runs.want(spec, seeds))
+            return list(spec.logs(runs, [seed for seed in seeds if seed in finished]).values())
         return list(arm.run)
 
     def result(self, arm: Arm, trajectory: Trajectory, runs: Store, seeds: Sequence[int]) -> Result:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from rootscale.hparams import Optimizer
 
@@ -18,9 +18,20 @@ __all__ = ["Fields", "Options", "Spelling", "decoupled_or_not", "kind_of_rmsprop
 
 #: One or several fields of a record that a tool keeps under one name, such as torch's ``betas``.
 Fields = str | tuple[str, ...]
-#: What a tool holds of an optimizer by its names: a parameter group, arguments, a configuration.
-Options = Mapping[str, Any]
 _GROUP = "group."
+
+
+class Options(Protocol):
+    """What a tool holds of an optimizer, by its names: a parameter group, arguments, a configuration."""
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """Return a value, or the default where there is none."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return a value."""
+
+    def __contains__(self, name: object, /) -> bool:
+        """Return whether there is a value of that name."""
 
 
 def _frozen() -> Any:

@@ -11,7 +11,6 @@ from rootscale.configs.rows import (
     Batch,
     Field,
     Format,
-    OptimizerRow,
     Refusal,
     ScheduleRow,
     Source,
@@ -19,6 +18,7 @@ from rootscale.configs.rows import (
     each,
     optimizer,
 )
+from rootscale.spellings import Spelling
 
 __all__ = ["CLASSES", "HYDRA", "LIGHTNING", "LITGPT", "NEMO", "NEMO_MEGATRON", "NO_MOMENTUM"]
 
@@ -51,7 +51,7 @@ _DEFAULTS: Mapping[str, Mapping[str, tuple[str, float]]] = {
 }
 
 
-def class_rows(table: str) -> dict[str, OptimizerRow]:
+def class_rows(table: str) -> dict[str, Spelling]:
     """Return the rows of all known classes, whose arguments are in this table of a configuration."""
     return {
         name: optimizer(
@@ -185,19 +185,17 @@ _O, _S = "model.optim", "model.optim.sched"
 _NOAM = When(f"{_S}.name", ("noamannealing",))
 
 
-def _rate(row: OptimizerRow) -> OptimizerRow:
-    """A row whose learning rate is a factor of Noam's schedule, where there is one: that rises by itself."""
-    rate, *others = row.fields
-    noam = Field(rate.path, "eta", rate.default, when=(_NOAM,), scaled=lambda source: ("Noam's 1/sqrt(step)", 0.5))
-    return replace(row, fields=(replace(rate, when=(replace(_NOAM, negate=True),)), noam, *others))
+def _rate(source: Source) -> float:
+    """The learning rate that a class takes if none is given."""
+    return 1e-2 if "rmsprop" in str(source[f"{_O}.name"]).lower() else 1e-3
 
 
-_ROWS = {name: _rate(row) for name, row in class_rows(_O).items()}
+#: A learning rate that is a factor of Noam's schedule, which rises by itself.
+_NOAM_RATE = Field(f"{_O}.lr", "eta", _rate, when=(_NOAM,), scaled=lambda source: ("Noam's 1/sqrt(step)", 0.5))
+_ROWS = class_rows(_O)
 _ADAMW, _ADAM, _SGD = (_ROWS[f"torch.optim.{name}"] for name in ("adamw", "adam", "sgd"))
-_FUSED = replace(  # apex' FusedAdam decays as AdamW does, and not at all if nothing is given
-    _ADAMW,
-    fields=tuple(replace(one, default=0.0) if one.path.endswith("weight_decay") else one for one in _ADAMW.fields),
-)
+# apex' FusedAdam decays as AdamW does, and not at all if nothing is given
+_FUSED = replace(_ADAMW, defaults={**_ADAMW.defaults, f"{_O}.weight_decay": 0.0})
 _NAMES = {
     "adamw": _ADAMW, "adam": _ADAM, "sgd": _SGD, "rmsprop": _ROWS["torch.optim.rmsprop"],
     **dict.fromkeys(("fused_adam", "distributed_fused_adam", "megatron_fused_adam"), _FUSED),
@@ -254,7 +252,7 @@ NEMO = Format(
     schedule=f"{_S}.name",
     schedules=_SCHEDULES,
     schedule_values=_S,
-    fields=_TRAINER,
+    fields=(*_TRAINER, _NOAM_RATE),
     epochs="trainer.max_epochs",
     refusals=(
         _CLIP,
@@ -300,6 +298,7 @@ NEMO_MEGATRON = replace(
     also=("model.global_batch_size", "trainer"),
     fields=(
         *_TRAINER,
+        _NOAM_RATE,
         Field("trainer.val_check_interval", "intervals", or_text=True),
     ),
     refusals=(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from rootscale.configs.rows import (
     Batch,
     Field,
     Format,
-    OptimizerRow,
     Refusal,
     ScheduleRow,
     Source,
@@ -17,6 +17,7 @@ from rootscale.configs.rows import (
     each,
     optimizer,
 )
+from rootscale.spellings import Options, Spelling
 
 __all__ = [
     "DEEPSPEED",
@@ -45,8 +46,8 @@ _PEAK = (
 _RMSPROP = When("optimizer.type", ("rmsprop",))
 
 
-def _adam_or_adamw(source: Source) -> str:
-    return "adam" if source[f"{_P}adam_w_mode"] is False else "adamw"
+def _adam_or_adamw(optimizer: Any, options: Options) -> str:
+    return "adam" if options.get(f"{_P}adam_w_mode") is False else "adamw"
 
 
 def _log_warmup(source: Source, kappa: float) -> str:
@@ -74,7 +75,7 @@ DEEPSPEED = Format(
     optimizer="optimizer.type",
     optimizers={
         # DeepSpeed's Adam decays as AdamW does, unless adam_w_mode is false.
-        "adam": optimizer("adamw", _DEEPSPEED_ADAM, variant=_adam_or_adamw),
+        "adam": optimizer("adamw", _DEEPSPEED_ADAM, family_of=_adam_or_adamw),
         "adamw": optimizer("adamw", _DEEPSPEED_ADAM),
         "sgd": optimizer(
             "sgd", {"eta": (f"{_P}lr", 1e-3), "momentum": f"{_P}momentum", "weight_decay": f"{_P}weight_decay"}
@@ -152,7 +153,7 @@ _MEGATRON_ADAM = optimizer(
         "weight_decay": ("weight_decay", 0.01),
     },
 )
-_DECAY_SCHEDULE = (Field("start_weight_decay", "decoupled_decay"), Field("end_weight_decay", "decoupled_decay"))
+_ADAM = When("optimizer", ("adam",), "adam")
 
 MEGATRON = Format(
     "megatron",
@@ -167,13 +168,14 @@ MEGATRON = Format(
     also=(("global_batch_size", "micro_batch_size", "step_batch_size_schedule"), "lr"),
     optimizer="optimizer",
     optimizers={
-        "adam": OptimizerRow("adamw", (*_MEGATRON_ADAM.fields, *_DECAY_SCHEDULE)),
+        "adam": _MEGATRON_ADAM,
         "sgd": optimizer("sgd", {"eta": "lr", "momentum": ("sgd_momentum", 0.9), "weight_decay": "weight_decay"}),
     },
     default_optimizer="adam",
     schedule="lr_decay_style",
     schedules=dict.fromkeys(("constant", "linear", "cosine", "inverse-square-root", "wsd"), ScheduleRow()),
     fields=(
+        *each("decoupled_decay", "start_weight_decay", "end_weight_decay", when=(_ADAM,)),
         Field("min_lr", "min_eta"),
         Field("lr_warmup_init", "min_eta"),
         Field("decoupled_lr", "eta"),
@@ -219,7 +221,7 @@ MEGATRON = Format(
 
 
 _DECAYS = When("decay_lr", (True,), True)
-_ROW: OptimizerRow = optimizer(
+_ROW: Spelling = optimizer(
     "adamw",
     {
         "eta": ("learning_rate", 6e-4),
@@ -417,7 +419,7 @@ OLMO_CORE = Format(
 )  # fmt: skip
 
 
-def _row(family: str, beta1: str = "beta1", beta2: str = "beta2") -> OptimizerRow:
+def _row(family: str, beta1: str = "beta1", beta2: str = "beta2") -> Spelling:
     """Adam or AdamW, with betas that are spelled as two values or as one list."""
     return optimizer(
         family,

@@ -6,13 +6,13 @@ from rootscale.configs.rows import (
     Batch,
     Field,
     Format,
-    OptimizerRow,
     Refusal,
     ScheduleRow,
     Source,
     When,
     optimizer,
 )
+from rootscale.spellings import Spelling
 
 __all__ = ["TIMM"]
 
@@ -29,9 +29,8 @@ def _own_scaling(source: Source) -> tuple[str, float]:
 _BASE = Field("lr_base", "eta", 0.1, when=(When("lr", (None, 0)),), scaled=_own_scaling)
 
 
-def _row(family: str, values: dict[str, str | tuple[str, float | None]]) -> OptimizerRow:
-    row = optimizer(family, {"eta": "lr", **values, "weight_decay": ("weight_decay", 2e-5)})
-    return OptimizerRow(family, (row.fields[0], _BASE, *row.fields[1:]))
+def _row(family: str, values: dict[str, str | tuple[str, float | None]]) -> Spelling:
+    return optimizer(family, {"eta": "lr", **values, "weight_decay": ("weight_decay", 2e-5)})
 
 
 _ADAM: dict[str, str | tuple[str, float | None]] = {
@@ -58,6 +57,7 @@ TIMM = Format(
         "plateau": ScheduleRow(refused="it has no clock: it waits for a metric"),
     },
     fields=(
+        _BASE,
         Field("warmup_lr", "min_eta", 1e-5),
         Field("min_lr", "min_eta"),
         Field("clip_grad", "clip"),

@@ -14,31 +14,27 @@ from types import MappingProxyType
 from rootscale.changes import Change
 from rootscale.configs.rows import Batch, Field, Format, Refusal, ScheduleRow, Source, When, each, optimizer
 from rootscale.configs.tools.classes import NO_MOMENTUM
+from rootscale.spellings import Options
 
 __all__ = ["AXOLOTL", "LIVE_REFUSALS", "LLAMAFACTORY", "TRANSFORMERS"]
 
-#: Names of the Trainer, with the family and the library that makes the optimizer.
-TRAINER: Mapping[str, tuple[str, str]] = MappingProxyType(
+#: Names of the Trainer, with the family of the optimizer.
+TRAINER: Mapping[str, str] = MappingProxyType(
     {
-        "adamw_torch": ("adamw", "torch"),
-        "adamw_torch_fused": ("adamw", "torch"),
-        "rmsprop": ("rmsprop", "torch"),
-        "sgd": ("sgd", "torch"),
-        "adamw_torch_xla": ("adamw", "torch_xla"),
-        "adamw_torch_npu_fused": ("adamw", "torch_npu"),
-        **dict.fromkeys(("adamw_torch_8bit", "adamw_torch_4bit"), ("adamw", "torchao")),
+        **dict.fromkeys(("adamw_torch", "adamw_torch_fused"), "adamw"),
+        "rmsprop": "rmsprop",
+        "sgd": "sgd",
         **dict.fromkeys(
-            ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"),
-            ("adamw", "bitsandbytes"),
+            (
+                "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_torch_8bit", "adamw_torch_4bit", "adamw_bnb_8bit",
+                "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit",
+            ),
+            "adamw",
         ),
-        **dict.fromkeys(("lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit"), ("lion", "bitsandbytes")),
-        "adamw_hf": ("adamw", "transformers"),  # transformers 4 only, like the next; its files may still have them
-        "adamw_apex_fused": ("adamw", "apex"),
+        **dict.fromkeys(("lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit"), "lion"),
+        **dict.fromkeys(("adamw_hf", "adamw_apex_fused"), "adamw"),  # of transformers 4; its files may still have them
     }
-)
-#: The libraries whose optimizers a live run can be converted with: their state is known to `rootscale.training`.
-LIVE = ("torch", "torchao", "bitsandbytes")
-
+)  # fmt: skip
 
 #: The text in which the Trainer takes further options of an optimizer: ``"alpha=0.99, eps=1e-8"``.
 _TEXT = "optim_args"
@@ -53,22 +49,28 @@ _ADAMW = {
 }
 _RATE = {"eta": ("learning_rate", 5e-5)}
 _DECAY = {"weight_decay": ("weight_decay", 0.0)}
+
+
+def _not_in_files(options: Options) -> None:
+    raise ValueError(
+        f"optim={options['optim']!r}: its alpha and eps are in the text of {_TEXT}, which is not written in files; "
+        "convert live arguments with rootscale.integrations.transformers.scale_training_arguments"
+    )
+
+
 #: The rows of the families. The Trainer gives every AdamW the ``adam_*`` arguments and ignores ``optim_args``.
 _TRAINER_ROWS = {
     "adamw": optimizer("adamw", _ADAMW),
     "rmsprop": optimizer(
         "rmsprop",
         {**_RATE, "beta": (f"{_TEXT}.alpha", 0.99), "eps": (f"{_TEXT}.eps", 1e-8), **_DECAY},
-        not_in_files=f"its alpha and eps are in the text of {_TEXT}, which is not written in files; convert live "
-        "arguments with rootscale.integrations.transformers.scale_training_arguments",
+        check=_not_in_files,
     ),
     "sgd": optimizer("sgd", {**_RATE, "momentum": f"{_TEXT}.momentum", **_DECAY}),
     "lion": optimizer("lion", {name: path for name, path in _ADAMW.items() if name != "eps"}),
 }
 #: The values of ``optim``.
-_OPTIMIZERS = {
-    name: replace(_TRAINER_ROWS[family], live=library in LIVE) for name, (family, library) in TRAINER.items()
-}
+_OPTIMIZERS = {name: _TRAINER_ROWS[family] for name, family in TRAINER.items()}
 
 
 def _timescale(source: Source) -> float | None:
@@ -263,7 +265,7 @@ AXOLOTL = Format(
     Batch("", "micro_batch_size", "gradient_accumulation_steps"),
     also=("micro_batch_size", "learning_rate"),
     optimizer="optimizer",
-    optimizers={name: _AXOLOTL_ROWS[family] for name, (family, _) in TRAINER.items() if family in _AXOLOTL_ROWS},
+    optimizers={name: _AXOLOTL_ROWS[family] for name, family in TRAINER.items() if family in _AXOLOTL_ROWS},
     default_optimizer="adamw_torch_fused",
     schedule="lr_scheduler",
     schedules={

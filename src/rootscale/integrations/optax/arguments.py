@@ -120,7 +120,7 @@ def _check(row: Spelling, values: Options) -> None:
 
 
 def _converted(
-    row: Spelling, values: Options, held: list[Quantity], chosen: dict[str, Rule], kappa: float
+    row: Spelling, values: Mapping[str, Any], held: list[Quantity], chosen: dict[str, Rule], kappa: float
 ) -> dict[str, Any]:
     new: dict[str, Any] = {}
     for name, family, unit in held:
