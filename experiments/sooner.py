@@ -84,19 +84,21 @@ def settings(task: Task, sizes: Sequence[int], points: int, smoke: bool) -> Sett
 
 
 def grown(runs: Trajectory, start: int, most: int) -> BatchSchedule:
-    """Return the schedule that `BatchSchedule.from_noise` makes of the noise along runs of the base.
+    """Return the schedule that doubles with the noise along runs of the base, as `rootscale.training.Grow` does online.
 
     At each point of the runs, the noise of all seeds at this point and those before it (`WINDOW` in all) decides.
     """
-    schedule, samples = BatchSchedule.from_noise(start, most=most), runs.meta["samples"]
+    schedule, samples = BatchSchedule([(0, start)]), runs.meta["samples"]
     trace, scale = runs.values["Tr Sigma"], runs.values["noise scale"]
     for last in range(1, len(samples) - 1):
         points = slice(max(1, last - WINDOW + 1), last + 1)
         pairs = np.stack([trace[:, points].ravel(), (trace / scale)[:, points].ravel()], 1)
-        now = schedule.stages[-1][1]
-        larger = schedule.larger(noise_of(pairs), now) if len(pairs) > 1 else now
-        if larger > now:
-            schedule.extend(int(samples[last]), larger)
+        size = now = schedule.stages[-1][1]
+        bound = min(noise_of(pairs).scale.low / 2, most) if len(pairs) > 1 else 0.0
+        while 2 * size <= bound:
+            size *= 2
+        if size > now:
+            schedule.extend(int(samples[last]), size)
     return schedule
 
 
