@@ -59,7 +59,8 @@ def stored(results: Path) -> Iterator[tuple[str, Study, Table]]:
     """Yield each study with its data, and the name of its file."""
     for name in FILES:
         for study in StudyFile(HERE / f"{name}.py").studies():
-            yield name, study, Table.load(results / f"{study.name}.npz")
+            if (results / f"{study.name}.npz").is_file():
+                yield name, study, Table.load(results / f"{study.name}.npz")
 
 
 def outcome(table: Table) -> str:

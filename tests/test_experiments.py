@@ -14,7 +14,12 @@ sys.path.insert(0, str(ROOT / "experiments"))
 
 from results import FILES, claims, stored  # noqa: E402
 
-STUDIES = [(name, study) for name in FILES for study in StudyFile(ROOT / "experiments" / f"{name}.py").studies()]
+STUDIES = [
+    (name, study)
+    for name in FILES
+    for study in StudyFile(ROOT / "experiments" / f"{name}.py").studies()
+    if (ROOT / "results" / f"{study.name}.npz").is_file()
+]
 
 
 @pytest.mark.parametrize(("name", "study"), STUDIES, ids=[study.name for _, study in STUDIES])
