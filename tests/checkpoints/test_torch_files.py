@@ -644,6 +644,14 @@ def test_lists_that_double_forty_times_are_not_unfolded(tmp_path):
     data = pickle.dumps(held, 2)
     assert len(data) < 600
     refused(pickled_file(tmp_path / "in.pt", data), "which is no hyperparameter", keys=Keys(kind="adamw"))
+    optimizer = started()[1].state_dict()
+    state = {"optimizer": optimizer | {"state": {0: value}}}
+    refused(pickled_file(tmp_path / "in.pt", pickle.dumps(state, 2)), "is no dictionary of named pieces")
+    group = {**optimizer["param_groups"][0], "params": [0]}
+    scheduler = {"last_epoch": 3, "_step_count": 4, "_last_lr": [group["lr"]], "base_lrs": value}
+    run = {"optimizer": {"state": {}, "param_groups": [group]}, "scheduler": scheduler}
+    path = pickled_file(tmp_path / "in.pt", pickle.dumps(run, 2))
+    refused(path, "learning rates of lists in lists", keys=Keys(interval="step"))
 
 
 # ---- nothing is half-written

@@ -113,10 +113,10 @@ class LightningFile(TorchFile):
         return [Change("batches of this epoch", done, steps * after, UNITS["steps"], batches, note)]
 
 
-def _counts(progress: Any) -> list[dict[str, int]]:
-    """Return the dictionaries of counts within the state of a loop."""
-    if not isinstance(progress, dict):
+def _counts(progress: Any, depth: int = 4) -> list[dict[str, int]]:
+    """Return the dictionaries of counts within the state of a loop; a hostile pickle may nest them without end."""
+    if not isinstance(progress, dict) or not depth:
         return []
     if progress and all(isinstance(value, int) and not isinstance(value, bool) for value in progress.values()):
         return [progress]
-    return [counts for value in progress.values() for counts in _counts(value)]
+    return [counts for value in progress.values() for counts in _counts(value, depth - 1)]

@@ -77,7 +77,10 @@ class SavedOptimizer:
     counts: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        names = {str(key) for held in self.state.values() for key in held}
+        for owner, held in self.state.items():
+            if not isinstance(held, dict) or not all(isinstance(key, str) for key in held):
+                raise ValueError(f"{self.name} has a state of parameter {owner} that is no dictionary of named pieces")
+        names = {key for held in self.state.values() for key in held}
         cls = _find_class(self.groups, names, self.kind, self.name)
         self.counts = cls.__module__.startswith("torch.optim")  # torch makes tensors of counters when it loads them
         self.live = object.__new__(cls)

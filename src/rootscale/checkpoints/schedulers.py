@@ -139,7 +139,9 @@ class _Units:
             mapped.fill_(float(self.rule.convert("eta", float(mapped), self.kappa)))
             return value
         if isinstance(value, list | tuple):
-            return type(value)(self.rate(one) for one in value)
+            if any(isinstance(item, list | tuple) for item in value):
+                raise ValueError("a scheduler has learning rates of lists in lists, which are none")
+            return type(value)(self.rate(item) for item in value)
         plain = isinstance(value, int | float) and not isinstance(value, bool)
         return float(self.rule.convert("eta", float(value), self.kappa)) if plain and value else value
 
