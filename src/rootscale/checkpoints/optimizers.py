@@ -69,7 +69,7 @@ class SavedOptimizer:
 
     name: str
     groups: list[dict[str, Any]]
-    state: Mapping[Any, dict[str, Any]]
+    state: Mapping[Any, Any]
     tensor: Callable[[Any], Tensor | None]
     kind: str | None = None
     whole_counters: bool = False
