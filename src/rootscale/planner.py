@@ -96,7 +96,7 @@ class Seconds:
     (0.7, 1.9, False)
     """
 
-    points: Mapping[int, float]
+    points: Mapping[float, float]
 
     def __post_init__(self) -> None:
         if len(self.points) < 2:

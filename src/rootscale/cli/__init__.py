@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, Command] = {
     "rules": Command("rules", "the scaling rules, what each converts, and the rule of each optimizer"),
     "check": Command("check", "train a task at several batch sizes and decide whether its training stays the same"),
     "largest": Command("largest", "how large the batch may be: the largest that trains the same, from checkpoints"),
+    "plan": Command("plan", "batch sizes, hours and a ramp for a number of tokens: a forecast from the noise scale"),
     "demo": Command("demo", "the check on scikit-learn's digits, in about two minutes"),
     "compare": Command("compare", "decide from logs of any tool whether runs are the same"),
     "report": Command("report", "what a check found, as one HTML page and as figures for papers"),
