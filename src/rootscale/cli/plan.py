@@ -34,7 +34,7 @@ def add_parsers(commands: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""
     parser = commands.add_parser(
         "plan",
-        usage="rootscale plan (--plan FILE | --config FILE | --optimizer NAME ...) --tokens N [...]",
+        usage="rootscale plan --config FILE --tokens N [...]",
         description="Forecast what batch sizes take of a run: steps, hours, how many more samples the noise scale says "
         "they need for the same loss (samples = least (1 + B / B_noise), arXiv 1812.06162), what runs like it did, and "
         "a batch that grows. A forecast, no measurement: `rootscale largest` measures.",
