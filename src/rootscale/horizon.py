@@ -135,7 +135,7 @@ class Horizons:
         return {name: (min(found), max(found)) for name, found in numbers.items() if min(found) < max(found)}
 
     def __str__(self) -> str:
-        ranges = [f"{name} {few_digits(low)} to {few_digits(high)}" for name, (low, high) in self.ranges.items()]
+        ranges = [f"{name} {few_digits(low, 5)} to {few_digits(high, 5)}" for name, (low, high) in self.ranges.items()]
         disagree = f"they disagree: {listed(ranges)}" if ranges else "they agree"
         return f"{show(self.delta)} times the tokens, by {listed([row.name for row in self.rows])}; {disagree}"
 
