@@ -32,6 +32,7 @@ __all__ = [
     "lock_holder",
     "locked",
     "need_folder",
+    "need_writable",
     "remove_temporary",
     "this_command",
     "whole",
@@ -146,6 +147,18 @@ def need_folder(path: Path, what: str, option: str) -> None:
     """Refuse a file whose folder is not there: to be called before the work, not after it."""
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent} for the {what}; make it, or give another {option}")
+
+
+def need_writable(folder: Path, what: str, option: str) -> None:
+    """Refuse a folder in which nothing can be written; it is made where it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"1")
+    except OSError as error:
+        raise ValueError(
+            f"{what} cannot be stored in {folder}: {error.strerror or error}; give another folder ({option})"
+        ) from None
 
 
 def write_json(path: str | os.PathLike[str], data: Any, **options: Any) -> None:

@@ -358,7 +358,27 @@ def test_a_ramp_is_named_with_all_its_batch_sizes_and_switches() -> None:
 def test_it_names_the_noise_scale_where_it_never_reaches_the_batch_and_a_smaller_batch() -> None:
     (sentence,) = recommend(check_with(arm_with(4, 0.3, 0.001, 256), noise=np.full(16, 100.0)))
     assert "not in this part of the run, where the noise scale is at most 100 samples" in sentence
-    assert "try 56, as the error of larger steps grows" in sentence  # 16 (1 + 15 / 6)
+    assert "try 32, as the error of larger steps grows" in sentence  # 16 (1 + 15 / 6) = 56, and a power of 2 times 16
+
+
+def test_it_advises_no_number_that_is_not_worth_a_try() -> None:
+    (sentence,) = recommend(check_with(arm_with(4, 0.9, 0.001, 64)))  # 16 (1 + 3 / 18) is hardly more than 16
+    assert sentence == "64 is different, by up to 90 % of the range: use beta1 >= 0.975 at 16 from the start."
+
+
+def test_the_regime_comes_first_and_no_number_is_advised_in_it() -> None:
+    arm = arm_with(4, 0.3, 0.001, 256)
+    (sentence,) = recommend(replace(check_with(arm), switch_at=0))
+    assert sentence.startswith("256 is different, by up to 30 % of the range. Its runs are from scratch, where noise")
+    assert "try" not in sentence
+    few = replace(arm, trajectory=replace(arm.trajectory, meta={**arm.trajectory.meta, "steps": 12}))
+    (sentence,) = recommend(check_with(few))
+    assert "It takes 12 steps in all, too few for averages over steps: compare longer runs." in sentence
+    meta = {name: value for name, value in arm.trajectory.meta.items() if name != "variant"}
+    loop = replace(arm, causes=("does the data loader still have the old batch size?",))
+    (sentence,) = recommend(check_with(replace(loop, trajectory=replace(arm.trajectory, meta=meta))))
+    assert "Mend the loop first, which does not do what was converted: does the data loader still" in sentence
+    assert "try" not in sentence
 
 
 def test_a_gap_on_the_tolerance_is_not_answered_with_thousands_of_seeds() -> None:

@@ -24,6 +24,8 @@ from rootscale.format import show
 
 __all__ = ["Curve", "Smoothed", "common_window", "logged_like", "read_curve", "smooth"]
 
+#: A larger number has no square: it counts as one that is not finite.
+LARGEST = 1e150
 #: Four values have a cubic through them where no distance of two is more than so many times another.
 UNEVEN = 3.0
 #: Windows over which the variance of the residuals is averaged, to either side.
@@ -81,8 +83,8 @@ def read_curve(log: Log, metric: str, clock: Clock) -> Curve:
     """Return a metric of a log on its clock.
 
     Where the clock goes back, the run was resumed from there: what was logged before at that place and after it is
-    left out. Of values at one place the last is taken. A value that is not finite is left out where finite ones follow;
-    where none do, the run diverged there.
+    left out. Of values at one place the last is taken. A value that is not finite (or above `LARGEST`) is left out
+    where finite ones follow; where none do, the run diverged there.
     """
     series = log.columns[metric]
     places, values, notes = clock.places(series), series.values, list(log.notes)
@@ -104,6 +106,8 @@ def read_curve(log: Log, metric: str, clock: Clock) -> Curve:
             notes.append(f"{lost} values of {metric} were logged again at the same place; the last count")
         places, values = places[keep], values[keep]
     diverged_at = None
+    if len(values) and max(values.max(), -values.min()) > LARGEST:
+        values = np.where(np.abs(values) > LARGEST, np.inf, values)
     if not np.isfinite(values).all():  # otherwise they stay as they are: logs may have millions of them
         finite = np.flatnonzero(np.isfinite(values))
         end = int(finite[-1]) + 1 if finite.size else 0

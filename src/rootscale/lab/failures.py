@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import traceback
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ __all__ = ["FINISHED", "blaming", "in_one_process"]
 #: Said after a run has failed.
 FINISHED = "Runs that are finished are kept: the same command makes the others."
 
-#: The folder of rootscale, whose files are no part of a user's program.
-_PACKAGE = Path(__file__).parents[1]
+#: The folder of rootscale, whose files are no part of a user's program, and that of Python's library.
+_PACKAGE, _LIBRARY = Path(__file__).parents[1], Path(os.__file__).parent
 
 
 @contextmanager
@@ -54,11 +53,16 @@ def in_one_process() -> Iterator[None]:
         os._exit(0)
 
 
+def _of_python(step: traceback.FrameSummary) -> bool:
+    """Return whether a step is in Python's own library, which both use."""
+    path = Path(step.filename)
+    return _LIBRARY in path.parents and "site-packages" not in path.parts
+
+
 def _text(error: BaseException) -> str | None:
     """Return what is said of an error after its subject; None where it is not the user's."""
-    steps = traceback.extract_tb(error.__traceback__)
-    between = (contextlib.__file__,)  # in which what runs a program of theirs is, and not the program
-    theirs = [step for step in steps if _PACKAGE not in Path(step.filename).parents and step.filename not in between]
+    steps = [step for step in traceback.extract_tb(error.__traceback__) if not _of_python(step)]
+    theirs = [step for step in steps if _PACKAGE not in Path(step.filename).parents]
     ours = bool(steps) and steps[-1] not in theirs
     if isinstance(error, OSError) and ours:  # of a disk: full, read only, gone
         place = f": {error.filename}" if error.filename else ""

@@ -11,6 +11,7 @@ import numpy as np
 
 from rootscale.compare.result import Result, Table
 from rootscale.format import few_digits, listed, percent, show
+from rootscale.lab.causes import FEW_STEPS
 from rootscale.lab.rounds import MOST
 from rootscale.noise import NO_GRADIENT, scale_curve
 from rootscale.rules import default_rule
@@ -92,17 +93,50 @@ def _safe(arms: Sequence[Result], check: Table) -> Iterator[str]:
 
 
 def _different(arm: Result, own: Sequence[Result], check: Table) -> Iterator[str]:
-    """Yield how a batch size that differs may be used after all."""
+    """Yield in what regime a batch size differs, and how it may be used after all.
+
+    Where the rule cannot hold, nothing is advised but to leave that regime: no number would be right there.
+    """
     assert arm.comparison is not None
     worst = arm.comparison.worst
     far = math.nan if worst is None else abs(worst.judged.gap)
     by = f"by up to {percent(far)} of the range" if math.isfinite(far) else "as its runs diverge"
-    ways = [*_later(arm, check), *_longer_averages(arm), *_smaller(arm, own)]
-    text = f"{_name(arm)} is different, {by}: {' or '.join(ways) if ways else 'stay below it'}."
-    yield text
+    regime, later = list(_regime(arm, check)), list(_later(arm, check))
+    ways = later if regime else [*later, *_longer_averages(arm), *_smaller(arm, own)]
+    text = f"{_name(arm)} is different, {by}"
+    if regime:
+        text += f". {' '.join(regime)}"
+        yield f"{text} If you can, {' or '.join(ways)}." if ways else text
+    else:
+        yield f"{text}: {' or '.join(ways)}." if ways else f"{text}."
     settled = arm.comparison.settled_after
     if settled is not None and arm.comparison.decisive and settled > arm.comparison.decisive[0].times[0]:
         yield f"{_name(arm)} comes back: from about {_samples_at(arm, settled)} on it is the same again."
+
+
+def _regime(arm: Result, check: Table) -> Iterator[str]:
+    """Yield why the rule cannot be expected to hold: what the loop overwrites, where its runs begin, few steps."""
+    if "variant" not in arm.trajectory.meta and arm.causes:  # a loop of the user's, whose own `Run` has warned
+        yield f"Mend the loop first, which does not do what was converted: {arm.causes[0]}."
+    if not check.switch_at and "checkpoint" not in check.made:
+        yield (
+            "Its runs are from scratch, where noise does not dominate the first steps and no rule is known to keep a "
+            "run: compare from a later point (--switch-at)."
+        )
+    steps = _steps(arm, check)
+    if steps is not None and steps < FEW_STEPS:
+        yield f"It takes {show(steps)} steps in all, too few for averages over steps: compare longer runs."
+
+
+def _steps(arm: Result, check: Table) -> int | None:
+    """Return how many steps the runs take after the switch, where that is known."""
+    meta = arm.trajectory.meta
+    if "steps" in meta:
+        return int(meta["steps"])
+    if arm.plan is None or meta.get("clock") != "samples":
+        return None
+    trained = float(meta["samples"][-1]) - check.switch_at
+    return math.ceil(trained / float(arm.plan.batch_size.total))
 
 
 def _later(arm: Result, check: Table) -> Iterator[str]:
@@ -142,16 +176,20 @@ def _first_size(arm: Result) -> str:
 
 
 def _smaller(arm: Result, own: Sequence[Result]) -> Iterator[str]:
-    """Yield the batch size that is probably within the tolerance, where none that was tried is known to be."""
+    """Yield the batch size that is probably within the tolerance, where none that was tried is known to be.
+
+    It is that of the base times a power of 2; nothing where that is less than twice the base, as it is not worth a try.
+    """
     if arm.changes is None or arm.plan is None or any(one.verdict == "same" for one in own):
         return
     assert arm.comparison is not None
     kappa = float(arm.changes["kappa"])
     excess = max(abs(gap.largest.gap) / arm.comparison.limit(gap) for gap in arm.comparison.decisive)
     if kappa > 1 and 1 < excess < math.inf:
-        size = float(arm.plan.batch_size.total) / kappa * (1 + (kappa - 1) / excess)
-        whole = math.floor(float(f"{size:.2g}"))
-        yield f"try {show(whole)}, as the error of larger steps grows in proportion to them"
+        times = 2 ** math.floor(math.log2(1 + (kappa - 1) / excess))
+        if 2 <= times < kappa:
+            size = Fraction(arm.plan.batch_size.total) / Fraction(kappa).limit_denominator(10**6) * times
+            yield f"try {show(size)}, as the error of larger steps grows in proportion to them"
 
 
 def _undecided(arm: Result, check: Table) -> str:

@@ -96,7 +96,7 @@ class Store:
         shelf = self.folder / spec.name
         try:
             names = sorted(entry.name for entry in os.scandir(shelf) if seeds is None or _may_hold(entry.name, seeds))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         return [group for name in names if (group := self._group(shelf / name / "run.json")) is not None]
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from rootscale.files import need_writable
 from rootscale.format import listed, show
 from rootscale.lab.execute import Execute, default_executor
 from rootscale.lab.group import Spec, Wanted
@@ -46,6 +47,8 @@ def make(
     """
     with held_interrupts() as interrupted:
         first, second = _jobs(specs, seeds, store, execute, observe, stored)
+        if first or second:
+            need_writable(store.folder, "the runs", "--out")
         for phase, offset in ((first, 0), (second, _runs(first))):
             report = partial(_report, phase, offset, _runs(first) + _runs(second), observe)
             if phase:
