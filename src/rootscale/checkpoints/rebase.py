@@ -140,7 +140,7 @@ def convert_contents(contents: Contents, request: Request, rows: Sequence[Change
             warnings += [
                 f"{optimizer.prefix}{text}" for name, rule in optimizer.rules.items() for text in rule.check(name)
             ]
-            warnings += doubts(optimizer, kappa)
+            warnings += doubts(optimizer, kappa, eps=False)
         for saved, optimizer, scaling in zip(contents.optimizers, optimizers, scalings, strict=True):
             report += _rows(optimizer, scaling, kappa)
             factors |= scaling.stream(saved.streamed)

@@ -23,13 +23,14 @@ __all__ = ["doubts", "longest_kappa", "momentum_look"]
 _TENSORS = 16
 
 
-def doubts(optimizer: ProjectedOptimizer, kappa: float, state: bool = True) -> list[str]:
+def doubts(optimizer: ProjectedOptimizer, kappa: float, state: bool = True, *, eps: bool = True) -> list[str]:
     """Return what there is to warn about: short averages, a dominating eps, a state that leaves its number format.
 
     Args:
         optimizer: before the change.
         kappa: that it is to be brought to.
         state: whether its state will be converted.
+        eps: whether to look where eps dominates. Of a state in a file, that maps as much of it as there is.
     """
     if kappa == 1:
         return []
@@ -38,7 +39,7 @@ def doubts(optimizer: ProjectedOptimizer, kappa: float, state: bool = True) -> l
         values = projection.values(group)
         short = projection.rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2"))
         messages |= dict.fromkeys((*short, *_adafactors_bound(group, projection, kappa)))
-    looks = [*_eps_dominates(optimizer), *(_leaves_format(optimizer, kappa) if state else ())]
+    looks = [*(_eps_dominates(optimizer) if eps else ()), *(_leaves_format(optimizer, kappa) if state else ())]
     return [f"{optimizer.prefix}{text}" for text in (*messages, *looks)]
 
 
