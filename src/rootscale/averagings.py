@@ -14,7 +14,10 @@ from types import MappingProxyType
 from rootscale.hparams import average, positive
 from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, STEADY, Form, floored, steady
 
-__all__ = ["AVERAGINGS", "Averaging", "get_averaging"]
+__all__ = ["AVERAGINGS", "STABLE_SHARE", "Averaging", "get_averaging", "stability_bound"]
+
+#: The part of `stability_bound` that a measured run may use.
+STABLE_SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,16 @@ AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(
     }
 )  # fmt: skip
 _FLOORS = re.compile(r"floor:(?P<beta1>[\d.]+|kappa(?:\*(?P<share>[\d.]+))?),(?P<beta2>[\d.]+)")
+
+
+def stability_bound(beta1: float) -> float:
+    """Return ``2 (1 + beta1) / (1 - beta1)``, below which ``eta h`` has to stay; beta1 = 0 is RMSprop.
+
+    >>> stability_bound(0), round(stability_bound(0.9), 6)
+    (2.0, 38.0)
+    """
+    average("beta1", beta1)
+    return 2 * (1 + beta1) / (1 - beta1)
 
 
 @cache

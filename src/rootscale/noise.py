@@ -17,7 +17,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from rootscale.averagings import STABLE_SHARE, stability_bound
 from rootscale.format import few_digits, show
+from rootscale.hparams import number
 from rootscale.plan import Plan
 from rootscale.rules import Rule, averaged_batches, get_rule, shortest_average
 from rootscale.stats import student_quantile
@@ -183,13 +185,20 @@ def noise_at_start(base: Trajectory, norm: str = "") -> Noise | None:
     return noise_of(pairs) if len(pairs) > 1 else None
 
 
-def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
+def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None, eta_h: float | None = None) -> Advice:
     """Return the largest kappa that is safe for this plan at this noise, and the limit that binds.
 
     The batch size stays below the noise scale, the lower end of its interval. The averages of the optimizer set no
     limit where they stop at floors, as they do by default; a rule ``with paper`` or ``with power`` keeps
     ``kappa (1 - beta) < 1/2``, so that they last two steps or more. Where momentum itself is normalised (Muon, Lion,
     Signum, LAMB), its noise has to dominate too, which is that of all the batches that it averages.
+
+    Args:
+        plan: of the run.
+        noise: of its gradient, as measured now.
+        rule: by which the plan is converted; None is the optimizer's own.
+        eta_h: the measured largest curvature times the learning rate (`rootscale.training.measure_stability`), of Adam
+            or RMSprop: ``kappa eta_h`` then stays below three quarters of its bound at the beta1 of the larger batch.
     """
     size, optimizer = float(plan.batch_size.total), plan.optimizer
     limits = {f"the noise scale, at least {few_digits(noise.scale.low)} samples": noise.scale.low / size}
@@ -198,6 +207,10 @@ def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
         beta = getattr(optimizer, name, 0.0)
         if beta and chosen.shortens(key):
             limits[f"kappa (1 - {name}) < 1/2, with {name} = {show(beta)}"] = shortest_average(beta)
+    if eta_h is not None:
+        limits[f"{STABLE_SHARE:g} of the bound of stable steps, with eta h = {few_digits(eta_h)}"] = _stable_kappa(
+            chosen, float(getattr(optimizer, "beta1", 0.0)), number("eta_h", eta_h, "> 0", lambda x: 0 < x < math.inf)
+        )
     for mu in (getattr(optimizer, f.name) for f in fields(optimizer) if f.metadata.get("unit") == "mu"):
         longest = chosen.longest_momentum(mu, noise.scale.low / size)
         limits[
@@ -207,6 +220,28 @@ def advise(plan: Plan, noise: Noise, rule: str | Rule | None = None) -> Advice:
     limit = min(limits, key=lambda key: limits[key])
     kappa, largest = (float(f"{value:.12g}") for value in (limits[limit], limits[limit] * size))  # 80, not 80 + 1e-14
     return Advice(kappa, largest, limit)
+
+
+def _stable_kappa(rule: Rule, beta1: float, eta_h: float) -> float:
+    """Return the largest kappa at which ``kappa eta_h`` is within its bound, at the beta1 that the rule gives.
+
+    The bound falls and ``kappa eta_h`` grows, so bisection finds it.
+    """
+
+    def stable(kappa: float) -> bool:
+        try:
+            after = float(rule.convert("beta1", beta1, kappa)) if beta1 else 0.0
+        except ValueError:  # the rule has no beta1 there
+            return False
+        return kappa * eta_h <= STABLE_SHARE * stability_bound(after)
+
+    low, high = 0.0, math.log(1e9)
+    if not stable(1.0):
+        return 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if stable(math.exp(middle)) else (low, middle)
+    return math.exp(low)
 
 
 def advice_of_scale(scale: Interval, size: float) -> Advice:

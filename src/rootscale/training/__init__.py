@@ -11,6 +11,7 @@ from rootscale.training.run import Run
 from rootscale.training.sampler import ScheduledSampler
 from rootscale.training.scheduled_run import ScheduledRun
 from rootscale.training.scheduled_stream import ScheduledStream
+from rootscale.training.stability import measure_stability
 from rootscale.training.svag import SVAG
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ScheduledStream",
     "advise",
     "exact_noise",
+    "measure_stability",
     "register",
     "rescale_",
 ]

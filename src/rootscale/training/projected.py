@@ -119,6 +119,12 @@ class ProjectedOptimizer:
             one.remove()
         self._handles, self._attachments = [], []
 
+    def follow(self, rules: Mapping[str, Rule]) -> None:
+        """Take other rules, at the script's own batch size, where all rules agree."""
+        assert self.kappa == 1
+        self.rules = rules
+        self._projections.clear()
+
     # ---- the numbers of a step
 
     def projection(self, group: dict[str, Any]) -> GroupProjection:

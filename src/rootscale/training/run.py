@@ -16,7 +16,7 @@ Where everything is:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ from rootscale.training.optimizers import (
 )
 from rootscale.training.projected import ProjectedOptimizer, is_projected
 from rootscale.training.schedulers import Interval, SteppedScheduler, check_interval, is_driven, nested
+from rootscale.training.stability import Stability, check_measured
 from rootscale.training.state import StateScaling
 from rootscale.units import Number
 
@@ -83,6 +84,8 @@ class Run:
         loss: whether the loss is a ``"mean"`` over the batch, as usual, or a ``"sum"``.
         interval: how often the schedulers are stepped: with every optimizer ``"step"``, once an ``"epoch"``; None is
             found from their calls.
+        measure: chooses beta1 at larger batches from what is measured at each change of batch size, in place of its
+            floor of .9: ``lambda: measure_stability(model, optimizer, loss, batches)``. For one Adam or RMSprop.
         sequence_length: tokens of a sample; batch sizes may then be texts that count tokens.
 
     Raises:
@@ -92,6 +95,7 @@ class Run:
 
     Attributes:
         warnings: what was said about this run, each once.
+        stability: what ``measure`` returned at the last change of batch size, in the script's units; None before one.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Run:
         loss: Literal["mean", "sum"] = "mean",
         interval: Interval | None = None,
         sequence_length: int | None = None,
+        measure: Callable[[], Stability] | None = None,
     ) -> None:
         if loss not in ("mean", "sum"):
             raise ValueError(f"loss must be 'mean' or 'sum' (over the batch), got {loss!r}")
@@ -122,6 +127,10 @@ class Run:
                     "call detach() on it first"
                 )
         self._rule = common_rule(found)
+        self.stability: Stability | None = None
+        self._measure = measure
+        if measure is not None:
+            check_measured(found)
         self._optimizers = [ProjectedOptimizer(held.optimizer, held.rules, held.prefix) for held in found]
         for one in self._optimizers:
             one.borrow()
@@ -173,6 +182,8 @@ class Run:
         if any(one.in_step for one in self._optimizers):
             raise RuntimeError("batch_size was set while a step was made; set it between two steps")
         scalings = self._checked(size)
+        if self._measured(size):
+            scalings = self._checked(size)
         doubtful = self._doubts(float(size.total / self._tuned.total))
         self._arrive(size, scalings)
         if before != self.kappa:
@@ -225,6 +236,32 @@ class Run:
         for average in self._averages:
             average.at(self._rule, kappa)
         return scalings
+
+    def _measured(self, size: BatchSize) -> bool:
+        """Measure how far beta1 can fall at a larger batch, and take the rule with that floor; say what is beyond it.
+
+        The run passes the script's own batch size on the way, where all rules agree.
+        """
+        (one, *_), kappa = self._optimizers, float(size.total / self._tuned.total)
+        if self._measure is None or kappa <= max(1.0, self.kappa):
+            return False
+        if not one.optimizer.state:
+            self._warn("measure: the optimizer has no second moment yet, so beta1 stops at its floor of .9")
+            return False
+        # `Metric` gives sqrt(v) of now, smaller by sqrt(kappa), while the groups hold the script's learning rate
+        self.stability = self._measure().times(self.kappa**-0.5)
+        betas = [projection.values(group).get("beta1", 0.0) for _, group, projection in one.groups()]
+        floor = min(min(self.stability.beta1(beta1, kappa), beta1) for beta1 in betas)
+        for message in self.stability.doubts(kappa, floor, float(size.total)):
+            self._warn(message)
+        if not any(betas):
+            return False
+        rules = {name: rule.averaged(f"floor:{floor:.6f},0.9") for name, rule in one.rules.items()}
+        self._arrive(self._tuned, self._checked(self._tuned))
+        one.follow(rules)
+        ((_, self._rule),) = rules.items()
+        self._settings["rule"] = self._rule.name  # of copies, which measure nothing
+        return True
 
     @torch.no_grad()
     def _arrive(self, size: BatchSize, scalings: list[StateScaling]) -> None:

@@ -17,19 +17,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rootscale.averagings import STABLE_SHARE, stability_bound
+from rootscale.format import few_digits, show
 from rootscale.hparams import average, number, positive
+from rootscale.noise import Noise, noise_of
 from rootscale.training.adapters import families_of
 from rootscale.training.gradient_hooks import is_sharded
 from rootscale.training.metric import Metric
+from rootscale.training.optimizers import RuledOptimizer
 from rootscale.units import AVERAGE
 
-__all__ = ["COST", "Stability", "measure_stability", "stability_bound", "stable_beta1"]
+__all__ = ["COST", "Stability", "check_measured", "measure_stability", "stability_bound", "stable_beta1"]
 
 Batch = TypeVar("Batch")
 Products = Literal["double backward", "gradient differences"]
@@ -37,8 +42,8 @@ Products = Literal["double backward", "gradient differences"]
 #: What a product with the Hessian costs on one batch, in gradients. Double backward takes a gradient and a backward
 #: pass through it, which is about twice as long; a difference takes a gradient on either side.
 COST = {"double backward": 3, "gradient differences": 2}
-#: The part of the bound that `stable_beta1` uses.
-SHARE = 0.75
+#: The families whose stability is measured.
+MEASURABLE = ("adam", "adamw", "rmsprop")
 #: A difference of gradients moves the parameters by this share of their norm, which balances rounding and curvature.
 _MOVE = {torch.float32: 1e-3, torch.float64: 1e-5}
 
@@ -57,6 +62,7 @@ class Stability:
             most that share, and usually by its square.
         gradients: what it cost, in gradients of one batch (`COST`).
         products: how products with the Hessian were taken.
+        noise: of the gradient over these batches; None where their samples were not given.
     """
 
     eta_h: float
@@ -64,6 +70,29 @@ class Stability:
     residual: float
     gradients: int
     products: Products
+    noise: Noise | None = None
+
+    def doubts(self, kappa: float, beta1: float, batch_size: float) -> list[str]:
+        """Return what was measured that is beyond what a change of batch size keeps.
+
+        Args:
+            kappa: new batch size over the one at which it was measured.
+            beta1: after the change.
+            batch_size: the new one.
+        """
+        messages, bound = [], stability_bound(beta1)
+        if kappa * self.eta_h > STABLE_SHARE * bound * (1 + 1e-6):
+            messages.append(
+                f"kappa eta h = {few_digits(kappa * self.eta_h)} is above {STABLE_SHARE:g} of its bound of "
+                f"{few_digits(bound)} at beta1 = {show(round(beta1, 3))}: steps may become unstable; grow the batch by "
+                "less, or later"
+            )
+        if self.noise is not None and batch_size > self.noise.scale.high:
+            messages.append(
+                f"a batch of {show(batch_size)} is beyond the noise scale, at most {few_digits(self.noise.scale.high)} "
+                "samples here: a run at the larger batch is another run"
+            )
+        return messages
 
     @property
     def error(self) -> float:
@@ -74,9 +103,13 @@ class Stability:
         mean = sum(self.per_batch) / n
         return math.sqrt(sum((x - mean) ** 2 for x in self.per_batch) / (n - 1) / n)
 
-    def beta1(self, beta1: float, kappa: float, share: float = SHARE) -> float:
+    def beta1(self, beta1: float, kappa: float, share: float = STABLE_SHARE) -> float:
         """Return `stable_beta1` for this run."""
         return stable_beta1(beta1, kappa, self.eta_h, share)
+
+    def times(self, factor: float) -> Stability:
+        """Return what it is at so many times the learning rate."""
+        return replace(self, eta_h=self.eta_h * factor, per_batch=tuple(one * factor for one in self.per_batch))
 
     def largest_kappa(self, beta1: float) -> float:
         """Return the ``kappa`` at which ``kappa eta h`` reaches the bound of a beta1 that is kept.
@@ -87,17 +120,22 @@ class Stability:
         return stability_bound(beta1) / self.eta_h if self.eta_h > 0 else math.inf
 
 
-def stability_bound(beta1: float) -> float:
-    """Return ``2 (1 + beta1) / (1 - beta1)``, below which ``eta h`` has to stay; beta1 = 0 is RMSprop.
+def check_measured(optimizers: Sequence[RuledOptimizer]) -> None:
+    """Refuse what beta1 cannot be chosen for by measurement: several optimizers, other families, other floors."""
+    families = [name for one in optimizers for name in one.rules]
+    if len(families) != 1 or families[0] not in MEASURABLE:
+        raise ValueError(
+            f"measure chooses beta1 of one Adam, AdamW or RMSprop; this run has {', '.join(families)}: leave it out"
+        )
+    ((_, rule),) = optimizers[0].rules.items()
+    if rule.averaging != "floor" or "beta2" not in rule.units:
+        raise ValueError(
+            f"measure chooses the floor of beta1, and the rule {rule.name!r} has its own way with betas: leave out "
+            "measure, or what follows the rule's name"
+        )
 
-    >>> stability_bound(0), round(stability_bound(0.9), 6)
-    (2.0, 38.0)
-    """
-    average("beta1", beta1)
-    return 2 * (1 + beta1) / (1 - beta1)
 
-
-def stable_beta1(beta1: float, kappa: float, eta_h: float, share: float = SHARE) -> float:
+def stable_beta1(beta1: float, kappa: float, eta_h: float, share: float = STABLE_SHARE) -> float:
     """Return ``max(1 - kappa (1 - beta1), (s kappa - 1) / (s kappa + 1))`` with ``s = share * eta_h``.
 
     The second term is the beta1 whose bound is ``2 share kappa eta_h``. It depends on what was measured at the batch
@@ -134,6 +172,7 @@ def measure_stability(
     tolerance: float = 1e-3,
     products: Products | None = None,
     roots: Sequence[Tensor] | None = None,
+    samples: float | None = None,
     seed: int = 0,
 ) -> Stability:
     """Return ``eta h`` of a run as it is, by Lanczos iterations; nothing of the run is changed.
@@ -163,6 +202,8 @@ def measure_stability(
         tolerance: where an iteration changes the eigenvalue by a smaller share, it is accepted.
         products: how products with the Hessian are taken; None takes double backward where the model allows it.
         roots: ``D`` of each parameter of the optimizer in its order, in place of what its state holds now.
+        samples: of each batch; the noise of the gradient is then measured too, at a gradient a batch. It needs four
+            batches or more, an even number of them, of independent samples.
         seed: of the first direction, and of dropout.
 
     Raises:
@@ -171,6 +212,11 @@ def measure_stability(
     """
     _check(optimizer, batches, iterations, products)
     positive("tolerance", tolerance)
+    if samples is not None and (positive("samples", samples) < 1 or len(batches) < 4 or len(batches) % 2):
+        raise ValueError(
+            f"the noise needs an even number of batches, four or more, of a sample or more each; got {len(batches)} of "
+            f"{samples:g}: give more batches, or leave samples out"
+        )
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     found = Metric(optimizer).roots(parameters) if roots is None else list(roots)
     curvature = _Curvature(model, loss, batches, parameters, _scales(optimizer, parameters, found), seed)
@@ -179,8 +225,10 @@ def measure_stability(
         curvature.products = products or curvature.able()
         value, direction, residual = _lanczos(curvature.apply, curvature.first(), iterations, tolerance)
         each = [_dot(direction, part) for part in curvature.parts(direction)]
+        noise = None if samples is None else curvature.noise(samples)
     total = sum(each) / len(each)
-    return Stability(total, tuple(each), residual / max(abs(value), 1e-300), curvature.gradients, curvature.products)
+    share = residual / max(abs(value), 1e-300)
+    return Stability(total, tuple(each), share, curvature.gradients, curvature.products, noise)
 
 
 class _Curvature:
@@ -224,6 +272,18 @@ class _Curvature:
             for out, direction, decay in zip(outer, inner, self.decay, strict=True):
                 out.add_(direction, alpha=decay)
             yield list(torch._foreach_mul(outer, self.scales))
+
+    def noise(self, samples: float) -> Noise:
+        """Return the noise of the gradient, from pairs of batches: their product has no noise, their difference no
+        gradient.
+        """
+        pairs = []
+        for batch in range(0, len(self.batches), 2):
+            one, other = self._gradient(batch), self._gradient(batch + 1)
+            self.gradients += 2
+            apart = _norm(list(torch._foreach_sub(one, other)))
+            pairs.append((samples * apart**2 / 2, _dot(one, other)))
+        return noise_of(np.array(pairs))
 
     def able(self) -> Products:
         """Return how products can be taken: not every operation can be differentiated twice.
