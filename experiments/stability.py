@@ -95,11 +95,11 @@ def study(net: str, betas: str) -> Study:
     )
 
 
-def measured(net: str, betas: str, seed: int) -> Stability:
-    """Return ``eta h`` of one seed at the switch."""
+def measured(net: str, betas: str, seed: int) -> tuple[Stability, float]:
+    """Return ``eta h`` and the noise scale of one seed at the switch."""
     chosen = NETS[net]
     task = chosen.task(f"stability-{net}-{betas}", BETAS[betas])
-    run = Trial(task, Variant(), [seed], Settings((0, chosen.settings(task).switch_at), measure=Measure(noise=False)))
+    run = Trial(task, Variant(), [seed], Settings((0, chosen.settings(task).switch_at), measure=Measure()))
     run.finish()
     size = SIZES.get(net, 256)
     index = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(seed))[: BATCHES * size]
@@ -110,7 +110,8 @@ def measured(net: str, betas: str, seed: int) -> Stability:
 
     learner: Any = run.learner
     batches = [task.train[part] for part in torch.split(index, size)]
-    return measure_stability(learner.nets.model, learner.optimizer, loss, batches, seed=seed)
+    found = measure_stability(learner.nets.model, learner.optimizer, loss, batches, seed=seed)
+    return found, float(run.values["noise scale"][-1][0])
 
 
 def studies(net: str = "", betas: str = "") -> list[Study]:
@@ -122,9 +123,9 @@ def measure(net: str) -> None:
     """Measure ``eta h`` of a net with all betas, and store it beside what was measured before."""
     rows = {
         betas: [
-            {"seed": seed, "eta_h": one.eta_h, "error": one.error, "gradients": one.gradients}
+            {"seed": seed, "eta_h": one.eta_h, "error": one.error, "gradients": one.gradients, "noise_scale": noise}
             for seed in SEEDS
-            for one in [measured(net, betas, seed)]
+            for one, noise in [measured(net, betas, seed)]
         ]
         for betas in BETAS
     }
