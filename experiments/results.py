@@ -1,32 +1,55 @@
-"""Builds what is said of the stored studies: the table of claims in results/README.md, and a page for each of them.
+"""Builds what is said of the stored studies: the table of claims in results/README.md, a page and a figure for each.
 
     python experiments/results.py --pages build/results
 
 Each study of the files beside this one has its data in ``results/NAME.npz``; everything here is made from these alone.
+A file that says more of its data than the judge does defines ``claims(results)``, its own rows; ``figures(results)``
+gives figures by name; ``GROUP`` names the table of its rows.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
-from rootscale.files import load_file, whole
-from rootscale.format import percent
-from rootscale.lab import Result, Study, Table
+import numpy as np
+
+from rootscale.files import whole
+from rootscale.format import percent, plus_minus
+from rootscale.lab import Result, Table
 from rootscale.lab.study_file import StudyFile
+from rootscale.verdict import Absolute
+
+__all__ = ["Claim", "build", "claim_of", "claims_of", "ends", "files", "outcome", "rows", "stored"]
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- studies: begin -->", "<!-- studies: end -->"
-#: The files of studies whose data are stored, in the order of the table.
-FILES = ("stages", "ablations")
-#: Files that say themselves what is claimed, as their studies cannot be made without data, or are no studies.
-CLAIMS = ("language_scaling", "language_switch", "language_svag", "glue", "sooner", "one_gpu", "weak_orders")
+#: Figures that pages of the repository show; the others are built beside the pages.
+TRACKED = ("cifar10-switch", "sooner", "one-gpu")
+#: The tables, by ``GROUP`` of a file.
+GROUPS: Mapping[str, str] = {
+    "paper": "The paper's claims",
+    "beyond": "Beyond the paper",
+}
+#: Of a table with more arms only counts are shown, with the nearest and the farthest.
+FEW = 8
+VERDICTS = ("same", "undecided", "different", "not judged")
 
 
-class Claim(NamedTuple):
-    """A row of the table of claims; ``data`` is a file in the folder of results, or empty where nothing is stored."""
+@dataclass(frozen=True)
+class Claim:
+    """A row of the table of claims.
+
+    Args:
+        claim: what is asked.
+        outcome: computed from the data; empty or "not run" where there are none.
+        n: how many runs of each arm.
+        data: the file in ``results``; empty where there is none.
+        command: what makes it, or the path of its file.
+    """
 
     claim: str
     outcome: str
@@ -34,80 +57,154 @@ class Claim(NamedTuple):
     data: str
     command: str
 
+    @property
+    def row(self) -> str:
+        """The row in Markdown."""
+        file = Path(self.command)
+        made = f"`rootscale study experiments/{file.name}`" if file.suffix == ".py" else f"`{self.command}`"
+        data = f"[{self.data}]({self.data})" if self.data else ""
+        return f"| {self.claim} | {self.outcome or '*not run*'} | {self.n} | {data} | {made} |"
+
+
+# -- one study ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def stored(results: Path, name: str) -> Table | None:
+    """Return the table of a study; None where nothing of it is stored."""
+    path = results / f"{name}.npz"
+    return Table.load(path) if path.exists() else None
+
+
+def claim_of(claim: str, table: Table | None, name: str, command: str) -> Claim:
+    """Return the row of a study: its outcome by its judge."""
+    if table is None:
+        return Claim(claim, "", "", "", command)
+    numbers = sorted({arm.trajectory.replicas for arm in (table.base, *table.others)})
+    n = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    missing = [text for text in table.made.get("missing", ()) if text]
+    more = f"<br>*missing*: {len(missing)} of the arms' runs" if missing else ""
+    return Claim(claim, outcome(table) + more, n, f"{name}.npz", command)
+
 
 def rows(file: str, claims: Mapping[str, str], results: Path) -> list[Claim]:
-    """Return the rows of the studies of a file, made of what is stored alone.
-
-    Args:
-        file: the name of the file, without its suffix.
-        claims: of its studies, by their names.
-        results: the folder of the stored tables.
-    """
-    command, found = f"`rootscale study experiments/{file}.py`", []
-    for name, claim in claims.items():
-        if not (results / f"{name}.npz").exists():
-            found.append(Claim(claim, "**not run**", "", "", command))
-            continue
-        table = Table.load(results / f"{name}.npz")
-        counts = sorted({arm.trajectory.replicas for arm in (table.base, *table.others)})
-        n = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-        found.append(Claim(claim, outcome(table), n, f"{name}.npz", command))
-    return found
-
-
-def stored(results: Path) -> Iterator[tuple[str, Study, Table]]:
-    """Yield each study with its data, and the name of its file."""
-    for name in FILES:
-        for study in StudyFile(HERE / f"{name}.py").studies():
-            if (results / f"{study.name}.npz").is_file():
-                yield name, study, Table.load(results / f"{study.name}.npz")
+    """Return the rows of the studies of a file, given the claim of each by its name."""
+    return [claim_of(claim, stored(results, name), name, file) for name, claim in claims.items()]
 
 
 def outcome(table: Table) -> str:
-    """Return the verdicts on the arms, each with the largest gap of what it rests on."""
-    said: dict[str, list[str]] = {}
+    """Return the verdicts on the arms, each with the gap that it rests on; of many arms, how many of each."""
+    groups: dict[str, list[Result]] = {}
     for arm in table.others:
-        said.setdefault(arm.verdict or "not judged", []).append(f"{arm.label} ({_gap(arm)})")
-    order = [verdict for verdict in ("same", "undecided", "different", "not judged") if verdict in said]
-    return "<br>".join(f"**{verdict}**: {'; '.join(said[verdict])}" for verdict in order)
+        groups.setdefault(arm.verdict or "not judged", []).append(arm)
+    parts = []
+    for verdict in (verdict for verdict in VERDICTS if verdict in groups):
+        arms = groups[verdict]
+        if len(table.others) <= FEW:
+            parts.append(f"**{verdict}**: {'; '.join(f'{arm.label} ({_gap(arm)})' for arm in arms)}")
+            continue
+        ordered = sorted(arms, key=_size)
+        ends = ordered if len(ordered) < 3 else [ordered[0], ordered[-1]]
+        parts.append(f"**{verdict}**: {len(arms)}, {' to '.join(f'{arm.label} ({_gap(arm)})' for arm in ends)}")
+    return "<br>".join(parts)
+
+
+def _size(arm: Result) -> float:
+    """Return how large the gap of an arm is; infinite where it diverged."""
+    worst = None if arm.comparison is None else arm.comparison.worst
+    return np.inf if worst is None or not np.isfinite(worst.judged.gap) else abs(worst.judged.gap)
 
 
 def _gap(arm: Result) -> str:
-    assert arm.comparison is not None
-    worst = arm.comparison.worst
-    if worst is None or any(arm.comparison.diverged):
-        return "diverged" if any(arm.comparison.diverged) else "no gap"
-    return percent(worst.judged.gap, worst.judged.se)
+    """Return the gap of what the verdict rests on, in the unit of its tolerance."""
+    comparison = arm.comparison
+    assert comparison is not None
+    worst = comparison.worst
+    if any(comparison.diverged):
+        return "diverged"
+    if worst is None or not np.isfinite(worst.judged.gap):
+        return "no gap"
+    far = worst.judged
+    gap, se = (float(worst.gap[-1]), float(worst.se[-1])) if comparison.over == "end" else (far.gap, far.se)
+    error = se if np.isfinite(se) else None
+    if not isinstance(comparison.tolerance, Absolute):
+        return percent(gap, se) if error is not None else percent(gap)
+    scale = worst.range * (100 if worst.name.endswith("accuracy") else 1)
+    text = plus_minus(gap * scale, None if error is None else error * scale, 1 if scale > worst.range else 4, "+")
+    return f"{text} points" if worst.name.endswith("accuracy") else text
 
 
-def claims(found: Sequence[tuple[str, Study, Table]], results: Path = HERE.parent / "results") -> str:
-    """Return the table of all claims in Markdown."""
-    lines = ["| study | outcome, with the largest gap | n | data | command |", "|---|---|---|---|---|"]
-    for name, study, table in found:
-        n = min(arm.trajectory.replicas for arm in (table.base, *table.others))
-        data, command = f"[{study.name}.npz]({study.name}.npz)", f"`rootscale study experiments/{name}.py`"
-        lines.append(f"| {study.claim} | {outcome(table)} | {n} | {data} | {command} |")
-    for file in CLAIMS:
-        for claim, result, count, data, made_by in load_file(HERE / f"{file}.py", file).claims(results):
-            link = f"[{data}]({data})" if data else ""
-            lines.append(f"| {claim} | {result} | {count} | {link} | {made_by} |")
-    return "\n".join([*lines, "", f"{found[0][2].others[0].comparison.definition}", ""])  # type: ignore[union-attr]
+def ends(table: Table, function: str) -> dict[str, float]:
+    """Return the mean of a test function at the end of each arm, over the runs that have not diverged."""
+    arms = (table.base, *table.others)
+    values = {arm.label: arm.trajectory.values[function][:, -1] for arm in arms if function in arm.trajectory.names}
+    return {
+        label: float(value[np.isfinite(value)].mean()) for label, value in values.items() if np.isfinite(value).any()
+    }
+
+
+# -- all studies -------------------------------------------------------------------------------------------------------
+
+
+def files() -> Iterator[StudyFile]:
+    """Yield the files of studies, and those that have rows of their own."""
+    for path in sorted(HERE.glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.name != Path(__file__).name and ("\nSTUDY" in text or "\ndef claims(" in text):
+            yield StudyFile(path)
+
+
+def claims_of(file: StudyFile, results: Path) -> list[Claim]:
+    """Return the rows of a file: its own, or one of each of its studies."""
+    own = getattr(file.module, "claims", None)
+    if own is not None:
+        return list(own(results))
+    return [claim_of(study.claim, stored(results, study.name), study.name, file.path.name) for study in file.studies()]
+
+
+def tables(results: Path) -> str:
+    """Return the tables of all claims in Markdown."""
+    found: dict[str, list[Claim]] = {group: [] for group in GROUPS}
+    for file in files():
+        found[getattr(file.module, "GROUP", "beyond")] += claims_of(file, results)
+    parts = []
+    for group, title in GROUPS.items():
+        lines = [f"## {title}", "", "| claim | outcome | n | data | command |", "|---|---|---|---|---|"]
+        parts.append("\n".join([*lines, *(claim.row for claim in found[group])]))
+    return "\n\n".join(parts) + "\n"
 
 
 def build(results: Path, pages: Path | None = None) -> None:
-    """Write the table of claims, and the pages if a folder is given for them."""
-    found = list(stored(results))
+    """Write the tables of claims; the pages and figures too, if a folder is given for them."""
     readme = results / "README.md"
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2] if begin else ""
+    text = f"{before}{BEGIN}\n{tables(results)}{END}{after}"
     with whole(readme) as temporary:
-        temporary.write_text(f"{before}{BEGIN}\n{claims(found, results)}{END}{after}", encoding="utf-8")
-    if pages is not None:
-        from rootscale.report import write_page
+        temporary.write_text(text, encoding="utf-8")
+    if pages is None:
+        return
+    from drawing import curves, save
 
-        pages.mkdir(parents=True, exist_ok=True)
-        for _, study, table in found:
-            write_page(table, pages / f"{study.name}.html")
+    from rootscale.report import write_page
+
+    pages.mkdir(parents=True, exist_ok=True)
+    drawn = {}
+    for path in sorted(results.glob("*.npz")):
+        table = _table(path)
+        if table is not None and table.others:
+            write_page(table, pages / f"{path.stem}.html")
+            drawn[path.stem] = curves(table)
+    for file in files():
+        drawn |= getattr(file.module, "figures", lambda results: {})(results)
+    for name, figure in drawn.items():
+        save(figure, pages / f"{name}.png")
+
+
+def _table(path: Path) -> Table | None:
+    """Return a stored table; None for data of another kind."""
+    with np.load(path, allow_pickle=False) as file:
+        return Table.load(path) if "table" in file.files else None
 
 
 if __name__ == "__main__":

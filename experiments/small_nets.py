@@ -30,7 +30,7 @@ from rootscale.lab.tasks import accuracy, convnet, cross_entropy, digits
 from rootscale.schedule import Schedule
 from rootscale.training.adapters import make_optimizer
 
-__all__ = ["KEEPS", "LENGTH", "NETS", "RESULTS", "Net", "at_rate", "base_and_null", "paper_schedule", "tuned", "tuning"]
+__all__ = ["KEEPS", "LENGTH", "NETS", "RESULTS", "Net", "at_rate", "base_and_null", "conv_task", "paper_schedule", "tuned", "tuning"]
 
 #: Where tables are stored.
 RESULTS = Path(__file__).parents[1] / "results"
@@ -109,11 +109,13 @@ def base_and_null(task: Task) -> Sequence[Arm]:
     ]
 
 
-def _convnet() -> Task:
+_CONV_PLAN = Plan(Adam(1e-3, 0.9, 0.999), BatchSize(16), steps=1, batchnorm_momentum=0.1)
+
+
+def conv_task(plan: Plan = _CONV_PLAN) -> Task:
     """Return a conv net with BatchNorm on the digits as images."""
     made = digits()
     train, test = (Tensors(part.inputs.view(-1, 1, 8, 8), part.targets) for part in (made.train, made.test))
-    plan = Plan(Adam(1e-3, 0.9, 0.999), BatchSize(16), steps=1, batchnorm_momentum=0.1)
     make = partial(convnet, 10, 1, 8, 0.1)
     return Task("convnet", plan, make, cross_entropy, train, test, {"accuracy": accuracy})
 
@@ -336,7 +338,7 @@ _MLP_SAMPLES, _CONV_SAMPLES = 36 * 1437, 12 * 1437
 NETS: Mapping[str, Net] = {
     "mlp": Net("MLP on digits", digits, 5e-4, (4, 16, 64, 256), _MLP_SAMPLES, Fraction(1, 4), 24, 16),
     "convnet": Net(
-        "conv net with BatchNorm on digits", _convnet, 1e-3, (16, 64, 256), _CONV_SAMPLES, Fraction(3, 10), 16, 8
+        "conv net with BatchNorm on digits", conv_task, 1e-3, (16, 64, 256), _CONV_SAMPLES, Fraction(3, 10), 16, 8
     ),
     "gpt": Net(
         "tiny GPT on enwik8", _gpt, 2e-3, (8, 32, 128, 512), 2**16, Fraction(2, 5), 16, 8, "test loss",

@@ -268,8 +268,9 @@ class Study:
         """Return what decides the runs of an arm, as their record has it."""
         spec = self.specs[arm.label]
         assert isinstance(spec, TaskSpec)
-        made = {"task": spec.task.name, "variant": spec.variant.to_dict(), "base_plan": spec.task.plan.to_dict()}
-        return _as_json({**made, "samples": spec.settings.grid, "switch_at": spec.settings.switch_at})
+        made = {"task": spec.task.name, "samples": spec.settings.grid, "switch_at": spec.settings.switch_at}
+        plan = spec.task.plan
+        return _as_json({**made, **_conversion(spec.variant, plan), "plan": spec.variant.plan(plan).to_dict()})
 
     def _stored(self, label: str) -> Trajectory | None:
         """Return the stored runs of an arm."""
@@ -427,9 +428,21 @@ def _runs(store: Store) -> Store:
 
 def _identity(runs: Trajectory) -> dict[str, Any]:
     """Return what decided stored runs; a field that plans did not have then has its default."""
-    found = {name: runs.meta[name] for name in ("task", "variant", "base_plan", "samples", "switch_at")}
-    variant, plan = Variant.from_dict(found["variant"]), Plan.from_dict(found["base_plan"])
-    return _as_json({**found, "variant": variant.to_dict(), "base_plan": plan.to_dict()})
+    meta = runs.meta
+    found = {name: meta[name] for name in ("task", "samples", "switch_at")}
+    variant, base, plan = (
+        Variant.from_dict(meta["variant"]),
+        Plan.from_dict(meta["base_plan"]),
+        Plan.from_dict(meta["plan"]),
+    )
+    return _as_json({**found, **_conversion(variant, base), "plan": plan.to_dict()})
+
+
+def _conversion(variant: Variant, plan: Plan) -> dict[str, Any]:
+    """Return what a variant makes of a plan: not the text of its rule, which has synonyms, but what it converts."""
+    record = {name: value for name, value in variant.to_dict().items() if name != "rule"}
+    rows = sorted(variant.the_rule(plan).units) if set(variant.kappas) != {1} else []
+    return {**record, "base_plan": plan.to_dict(), "rows": rows}
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
