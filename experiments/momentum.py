@@ -149,13 +149,15 @@ def switch_of(kind: Kind, rules: Mapping[str, str], tries: bool = False) -> Swit
 
 def task_of(kind: Kind, tries: bool, data: str, smoke: bool) -> Task:
     """Return the net with the optimizer."""
-    sizes, name = switch_of(kind, {}, tries).sizes, f"momentum-{kind.record.name}"
+    sizes, name, record = switch_of(kind, {}, tries).sizes, f"momentum-{kind.record.name}", kind.record
+    if tries and kind is KINDS["muon"]:
+        record = replace(record, eta=0.02)  # what its plan says, as it was made before the best rate was known
     if kind.small:
         made = digits()
-        plan = constant(kind.record, sizes, 36, len(made.train), WARMUP)
+        plan = constant(record, sizes, 36, len(made.train), WARMUP)
         return replace(made, name=f"{name}-digits", plan=plan, optimizer=kind.make)
     epochs = 2 if smoke else 7 / 300 if tries else 7 / 150
-    plan_of = partial(constant, kind.record, sizes, epochs, warmup=4 if smoke else WARMUP)
+    plan_of = partial(constant, record, sizes, epochs, warmup=4 if smoke else WARMUP)
     return replace(enwik8_gpt(name, plan_of, data=data, smoke=smoke), optimizer=kind.make)
 
 

@@ -48,7 +48,7 @@ class Claim:
         outcome: computed from the data; empty or "not run" where there are none.
         n: how many runs of each arm.
         data: the file in ``results``; empty where there is none.
-        command: what makes it, or the path of its file.
+        command: what makes it, or the name or path of its file.
     """
 
     claim: str
@@ -60,8 +60,8 @@ class Claim:
     @property
     def row(self) -> str:
         """The row in Markdown."""
-        file = Path(self.command)
-        made = f"`rootscale study experiments/{file.name}`" if file.suffix == ".py" else f"`{self.command}`"
+        bare = " " not in self.command
+        made = f"`rootscale study experiments/{Path(self.command).stem}.py`" if bare else f"`{self.command.strip('`')}`"
         data = f"[{self.data}]({self.data})" if self.data else ""
         return f"| {self.claim} | {self.outcome or '*not run*'} | {self.n} | {data} | {made} |"
 

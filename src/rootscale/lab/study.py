@@ -446,8 +446,8 @@ def _conversion(variant: Variant, plan: Plan) -> dict[str, Any]:
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as they are when they have been written and read."""
-    found: dict[str, Any] = json.loads(json.dumps(values))
+    """Return values as they are when they have been written and read, to twelve digits."""
+    found: dict[str, Any] = json.loads(json.dumps(values), parse_float=lambda text: float(f"{float(text):.12g}"))
     return found
 
 
