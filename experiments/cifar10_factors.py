@@ -13,8 +13,8 @@ factor is changed alone, and the first three together. A factor that changes the
 Cost. 13 runs of 25 million images: about 28 minutes on one H200 with four processes.
 
 Finding. Contradicted, with one seed: no factor brings the loss to 3 points, and decays and bias correction make it
-worse (results/README.md). Deviations: the runs of ``house`` are those of cifar10_scaling.py; fp32 at 256 was not run, as it
-cannot change that fp32 is the worst.
+worse (results/README.md). Deviations: the runs of ``house`` are those of cifar10_scaling.py; fp32 at 256 was not run,
+as it cannot change that fp32 is the worst.
 
     rootscale study experiments/cifar10_factors.py --workers 4 --device cuda --data FOLDER
 """

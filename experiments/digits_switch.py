@@ -57,9 +57,10 @@ def study(name: str) -> Study:
     measure = Measure(POINTS, eval_samples=2048, noise=False)
     settings = Settings(grid(total, POINTS, start, sizes), start, measure)
     arms = [Arm("kept", task), Arm("other samples", task, Variant(other_samples=True), {"form": "null"})]
-    for form, rule in rules.items():
-        arms.append(Arm(form, task, Variant(4, rule, ramp=((second, 16),)), {"form": form}))
-    claim = f"digits, {name.removeprefix('digits-switch').strip('-') or 'MLP'}: 4 and then 16 times the batch in mid-run"
+    ramp = ((second, 16),)
+    arms += [Arm(form, task, Variant(4, rule, ramp=ramp), {"form": form}) for form, rule in rules.items()]
+    net = name.removeprefix("digits-switch").strip("-") or "MLP"
+    claim = f"digits, {net}: 4 and then 16 times the batch in mid-run"
     judge = Judge(decide_by=(judged,))
     return Study(name, arms, f"{claim}, everything converted or not", 16, settings, judge=judge, keeps=KEEPS)
 

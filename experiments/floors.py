@@ -131,9 +131,7 @@ def task_of(name: str, betas: tuple[float, float], data: str, smoke: bool) -> Ta
     return replace(made, name=f"floors-convnet-{beta2}{'-ema' if ema else ''}")
 
 
-def study(
-    problem: str, betas: str, scratch: bool, data: str = "", device: str = "cpu", smoke: bool = False
-) -> Study:
+def study(problem: str, betas: str, scratch: bool, data: str = "", device: str = "cpu", smoke: bool = False) -> Study:
     """Return the base, the null, and every form at every batch size."""
     chosen, values = PROBLEMS[problem], BETAS[betas]
     some = chosen.forms_scratch if scratch else chosen.forms

@@ -170,15 +170,15 @@ def switched(name: str, rules: Mapping[str, str], data: str, device: str, smoke:
 
 def tried(name: str, data: str, device: str, smoke: bool) -> Study:
     """Return the base batch with each learning rate, the chosen one first."""
-    kind, arms = KINDS[name], []
+    kind = KINDS[name]
     task = task_of(kind, True, data, smoke)
 
     def with_rate(rate: float) -> Task:
         make = lambda parameters, record: kind.make(parameters, replace(record, eta=rate))  # noqa: E731
         return replace(task, name=f"{task.name}-lr-{show(rate)}", optimizer=make)
 
-    for rate in sorted(kind.tried, key=lambda rate: rate != kind.record.eta):
-        arms.append(Arm(f"learning rate {show(rate)}", with_rate(rate), factors={"learning rate": rate}))
+    rates = sorted(kind.tried, key=lambda rate: rate != kind.record.eta)
+    arms = [Arm(f"learning rate {show(rate)}", with_rate(rate), factors={"learning rate": rate}) for rate in rates]
     made = switch_of(kind, {}, True).study(name_of(name, True), CLAIMS[name_of(name, True)], arms[0].run, device)
     return replace(made, arms=arms)
 
@@ -237,7 +237,7 @@ def claims(results: Path) -> list[Claim]:
     found = rows(__file__, CLAIMS, results)
     ratio = measured(results)
     if ratio is not None:
-        found[-1] = replace(found[-1], outcome=f"{found[-1].outcome}<br>measured: noise {ratio:.2f} times the gradient")
+        found[-1] = found[-1]._replace(outcome=f"{found[-1].outcome}<br>measured: noise {ratio:.2f} times the gradient")
     return found
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
-from rootscale.files import whole
+from rootscale.files import load_file, whole
 from rootscale.format import percent, plus_minus
 from rootscale.lab import Result, Table
 from rootscale.lab.study_file import StudyFile
@@ -39,8 +40,7 @@ FEW = 8
 VERDICTS = ("same", "undecided", "different", "not judged")
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A row of the table of claims.
 
     Args:
@@ -146,27 +146,28 @@ def ends(table: Table, function: str) -> dict[str, float]:
 # -- all studies -------------------------------------------------------------------------------------------------------
 
 
-def files() -> Iterator[StudyFile]:
-    """Yield the files of studies, and those that have rows of their own."""
+def files() -> Iterator[tuple[Path, ModuleType]]:
+    """Yield the files that have rows in the tables, as modules."""
     for path in sorted(HERE.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if path.name != Path(__file__).name and ("\nSTUDY" in text or "\ndef claims(" in text):
-            yield StudyFile(path)
+            yield path, StudyFile(path).module if "\nSTUDY" in text else load_file(path, path.stem)
 
 
-def claims_of(file: StudyFile, results: Path) -> list[Claim]:
+def claims_of(path: Path, module: ModuleType, results: Path) -> list[Claim]:
     """Return the rows of a file: its own, or one of each of its studies."""
-    own = getattr(file.module, "claims", None)
+    own = getattr(module, "claims", None)
     if own is not None:
         return list(own(results))
-    return [claim_of(study.claim, stored(results, study.name), study.name, file.path.name) for study in file.studies()]
+    studies = StudyFile(path).studies()
+    return [claim_of(study.claim, stored(results, study.name), study.name, path.name) for study in studies]
 
 
 def tables(results: Path) -> str:
     """Return the tables of all claims in Markdown."""
     found: dict[str, list[Claim]] = {group: [] for group in GROUPS}
-    for file in files():
-        found[getattr(file.module, "GROUP", "beyond")] += claims_of(file, results)
+    for path, module in files():
+        found[getattr(module, "GROUP", "beyond")] += claims_of(path, module, results)
     parts = []
     for group, title in GROUPS.items():
         lines = [f"## {title}", "", "| claim | outcome | n | data | command |", "|---|---|---|---|---|"]
@@ -195,8 +196,8 @@ def build(results: Path, pages: Path | None = None) -> None:
         if table is not None and table.others:
             write_page(table, pages / f"{path.stem}.html")
             drawn[path.stem] = curves(table)
-    for file in files():
-        drawn |= getattr(file.module, "figures", lambda results: {})(results)
+    for _, module in files():
+        drawn |= getattr(module, "figures", lambda results: {})(results)
     for name, figure in drawn.items():
         save(figure, pages / f"{name}.png")
 

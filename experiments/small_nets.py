@@ -30,7 +30,10 @@ from rootscale.lab.tasks import accuracy, convnet, cross_entropy, digits
 from rootscale.schedule import Schedule
 from rootscale.training.adapters import make_optimizer
 
-__all__ = ["KEEPS", "LENGTH", "NETS", "RESULTS", "Net", "at_rate", "base_and_null", "conv_task", "paper_schedule", "tuned", "tuning"]
+__all__ = [
+    "KEEPS", "LENGTH", "NETS", "RESULTS", "Net", "at_rate", "base_and_null", "conv_task",
+    "paper_schedule", "tuned", "tuning",
+]  # fmt: skip
 
 #: Where tables are stored.
 RESULTS = Path(__file__).parents[1] / "results"

@@ -1,4 +1,4 @@
-"""Rules compared at a switch of the batch size, or from scratch: a base, its null, and an arm for each rule and size."""
+"""Rules compared at a switch of the batch size, or from scratch: a base, its null, an arm for each rule and size."""
 
 from __future__ import annotations
 
