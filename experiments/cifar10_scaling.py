@@ -48,7 +48,7 @@ def study(
 ) -> Study:  # fmt: skip
     """Return the base, and each batch size under the rule."""
     scale = cifar10.SMOKE if smoke else 1
-    task = cifar10.task(net, optimizer, epochs, eps, recipe, data, smoke)
+    task = cifar10.task(net, optimizer, 16 if smoke else epochs, eps, recipe, data, smoke)
     rule = rule_text(left_out=("batchnorm",) if paper_batchnorm else ())
     others = [size for size in sizes if size != cifar10.BASE]
     arms = [Arm(f"B = {cifar10.BASE // scale:,}", task)]

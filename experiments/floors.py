@@ -118,9 +118,9 @@ def task_of(name: str, betas: tuple[float, float], data: str, smoke: bool) -> Ta
     if name.startswith("gpt"):
         small = name == "gpt-tiny"
         optimizer = AdamW(2e-3 if small else 3e-4, *betas, weight_decay=0.01)
-        plan = partial(constant, optimizer, sizes, 2 if smoke else problem.epochs, warmup=4 if smoke else 256)
+        plan_of = partial(constant, optimizer, sizes, 2 if smoke else problem.epochs, warmup=4 if smoke else 256)
         net, length = ("gpt-tiny", 32) if small else ("gpt-6", 128)
-        return enwik8_gpt(f"floors-{'gpt-tiny' if small else 'gpt'}-{beta2}", plan, net, length, data, smoke)
+        return enwik8_gpt(f"floors-{'gpt-tiny' if small else 'gpt'}-{beta2}", plan_of, net, length, data, smoke)
     if name == "digits":
         made = digits()
         plan = constant(Adam(5e-4, *betas), sizes, problem.epochs, len(made.train))

@@ -179,7 +179,7 @@ def tried(name: str, data: str, device: str, smoke: bool) -> Study:
 
     rates = sorted(kind.tried, key=lambda rate: rate != kind.record.eta)
     arms = [Arm(f"learning rate {show(rate)}", with_rate(rate), factors={"learning rate": rate}) for rate in rates]
-    made = switch_of(kind, {}, True).study(name_of(name, True), CLAIMS[name_of(name, True)], arms[0].run, device)
+    made = switch_of(kind, {}, True).study(name_of(name, True), CLAIMS[name_of(name, True)], task, device)
     return replace(made, arms=arms)
 
 

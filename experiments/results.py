@@ -159,7 +159,10 @@ def claims_of(path: Path, module: ModuleType, results: Path) -> list[Claim]:
     own = getattr(module, "claims", None)
     if own is not None:
         return list(own(results))
-    studies = StudyFile(path).studies()
+    try:
+        studies = StudyFile(path).studies()
+    except ValueError as error:  # it waits for another study, such as one that tunes its learning rate
+        return [Claim((module.__doc__ or path.stem).splitlines()[0], f"*not run*: {error}", "", "", path.name)]
     return [claim_of(study.claim, stored(results, study.name), study.name, path.name) for study in studies]
 
 
