@@ -135,6 +135,27 @@ def test_options_that_say_no_number_of_samples_are_refused(words, message, capsy
     assert message in capsys.readouterr().err
 
 
+def test_logs_that_count_steps_are_compared_by_batches_in_tokens(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, size in (("base", 4), ("large", 16)):
+        rows = [f"{k},{1 / (k * size + 4)}" for k in range(1, 641 // size)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["step,loss", *rows, ""]))
+    words = "compare base.csv --to large.csv --json".split()
+    found = []
+    for sizes in (
+        ["4", "16"],
+        ["8K", "32K", "--sequence-length", "2000"],
+        ["8000 tokens", "16", "--sequence-length", "2K"],
+    ):
+        assert main([*words, "--batch-size", *sizes]) in (0, 1, 3)
+        found.append(json.loads(capsys.readouterr().out)["others"])
+    assert found[0] == found[1] == found[2]
+    assert main([*words, "--batch-size", "8000 tokens", "16"]) == 2
+    assert "--batch-size must come with the length of a sequence" in capsys.readouterr().err
+    assert main([*words, "--sequence-length", "2K"]) == 2
+    assert "--sequence-length does nothing without --batch-size" in capsys.readouterr().err
+
+
 def test_a_run_takes_batch_sizes_in_tokens_and_counts_them():
     optimizer = torch.optim.AdamW([torch.ones(2, requires_grad=True)], lr=1e-3)
     run = Run(optimizer, tuned_at="0.5M tokens", batch_size="2M", sequence_length=2000)

@@ -128,7 +128,9 @@ function guards(plan, made, rule, kappa) {
   const noise = plan.noise_scale;
   if (given(noise) && Exact.of(noise).less(size.total)) {
     const kappa = show(noise / old.total.number);
-    found.push(say("noise scale", { size: show(size.total), noise: show(noise), kappa }));
+    found.push(say("noise scale", {
+      size: showSamples(size.total, size.length), noise: showSamples(noise, size.length), kappa,
+    }));
   }
   if (old.laidOut && !size.laidOut && !size.total.equals(old.total)) {
     found.push(say("layout", { size: show(size.total), micro: old.micro, workers: old.workers }));
@@ -211,8 +213,8 @@ function changesOf(plan, made, rule, kappa) {
 /** What a change of batch size makes of a plan; throws a PlanError where there is no such plan. */
 function convert({ plan: asked, to, rule: key, averaging }) {
   const { optimizer: { name, ...values }, batch_size: size, schedule = {}, ...rest } = asked;
-  const [first, second] = [optimizerOf(name, values), scheduleOf(schedule)];
-  const plan = planOf(first, batchOf(size, "batch_size"), second, rest);
+  const old = batchOf(size, "batch_size", lengthOf(rest.sequence_length)), first = optimizerOf(name, values);
+  const plan = planOf(first, old, scheduleOf(inSteps(schedule, old.total, old.length)), rest);
   const rule = ruleOf(key, averaging, name), warnings = checkRule(rule, name);
   const batch = layoutAt(plan.batch, to), kappa = batch.total.over(plan.batch.total);
   const optimizer = convertedOptimizer(rule, plan.optimizer, kappa);
@@ -228,7 +230,8 @@ function convert({ plan: asked, to, rule: key, averaging }) {
   let title = say("title", { before: plan.batch.text, after: batch.text, kappa: show(kappa) });
   if (made.total) {
     const samples = counted("steps", "samples", made.total.times(batch.total));
-    title += say("samples", { samples: show(samples) });
+    const tokens = batch.length && show(samples.times(batch.length));
+    title += say(batch.length ? "tokens" : "samples", { samples: show(samples), tokens });
   }
   const limits = [...quantities(plan)].map(([field, { name: label, unit, value }]) => (
     { field, name: label, limit: unit in rule.rows ? limitOf(rule.rows[unit].form, float(value)) : Infinity }

@@ -23,6 +23,7 @@ const READ = {
   },
   counts: (text) => text.split(/[\s,;]+/).filter(Boolean).map(READ.count),
   batch: (text) => (/^[1-9]\d{0,2}([ ,_]\d{3})+$/.test(text) ? text.replace(/[ ,_]/g, "") : text),
+  length: (text) => (amountOf(READ.batch(text)).plain && !/[a-z]{3}/i.test(text) ? READ.count(text) : text),
   intervals: (text) => Object.fromEntries(text.split(/[\s,;]+/).filter(Boolean).map((word) => {
     const [name, steps] = word.split("=");
     return name && steps ? [name, READ.count(steps)] : mistaken("names and steps such as eval=1000 save=5000", word);
@@ -42,7 +43,7 @@ const CALLED = {
   "schedule.milestones": "Milestones", "schedule.every": "Decay every",
   "schedule.decay": "Decay at the end", "schedule.gamma": "Factor (gamma)", "schedule.power": "Power",
   ema: "EMA decay", batchnorm_momentum: "BatchNorm momentum", clip: "Clip of the gradient",
-  noise_scale: "Noise scale (samples)", intervals: "Intervals (eval=1000 save=5000)",
+  noise_scale: "Noise scale", sequence_length: "Tokens of a sample", intervals: "Intervals (eval=1000 save=5000)",
   rule: "Rule", averaging: "How averages (betas) are converted",
   floor1: "Floor of beta1 (or kappa)", floor2: "Floor of beta2",
 };
@@ -125,11 +126,15 @@ function groupsOf(state) {
   const shape = state["schedule.name"] in ROOTSCALE.shapes ? state["schedule.name"] : "constant";
   const plan = (name) => {
     const field = ROOTSCALE.plan.find((one) => one.name === name);
-    return fieldOf(name, field.kind, labelled(field));
+    const kind = { steps: "length", noise_scale: "batch" }[name] ?? field.kind;
+    return fieldOf(name, kind, labelled(field));
   };
   const epochs = state.unit === "epochs";
   return {
-    sizes: ["batch_size", "to"].map((id) => fieldOf(id, "batch", { hint: "256 or 32x4x2" })),
+    sizes: [
+      ...["batch_size", "to"].map((id) => fieldOf(id, "batch", { hint: "256, 0.5M or 32x4x2" })),
+      plan("sequence_length"),
+    ],
     family: [fieldOf("optimizer", "name", { choices: optimizerChoices() })],
     values: optimizerFields(optimizer),
     length: [

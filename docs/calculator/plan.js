@@ -27,8 +27,9 @@ function checked(domain, field, name, value) {
 }
 
 /** An exact count of steps or samples. */
-function counted(field, name, value, zero = false) {
-  const converted = value instanceof Exact && !value.whole && `Fraction(${value.n}, ${value.d})`;
+function counted(field, name, value, zero = false, written = null) {
+  const fraction = value instanceof Exact && (!value.whole || value.n >= 2n ** 53n);
+  const converted = fraction && `Fraction(${value.n}, ${value.d})`;
   if (value instanceof Exact) value = value.whole && value.n < 2n ** 53n ? Number(value.n) : String(value);
   const readable = typeof value === "number" ? Number.isFinite(value)
     : typeof value === "string" && /^\d{1,4000}(\/\d{1,4000}|\.\d{1,40})?$/.test(value) && !/\/0+$/.test(value);
@@ -39,7 +40,88 @@ function counted(field, name, value, zero = false) {
   let expected = say(zero ? "count or 0" : "count");
   if (largest.less(exact)) expected = say("count, largest", { largest: show(largest) });
   else if (ZERO.less(exact)) expected = say("count, smallest");
-  return refuse(field, "value", { name, expected, value: converted || repr(value) });
+  return refuse(field, "value", { name, expected, value: written === null ? converted || repr(value) : repr(written) });
+}
+
+// ---- sizes, as `rootscale.sizes` reads them
+
+const LETTERS = { "": 1n, k: 10n ** 3n, m: 10n ** 6n, b: 10n ** 9n, t: 10n ** 12n };
+const DIGITS = /^\d{1,4000}(\/\d{1,4000}|\.\d{1,40})?$/;
+
+/** The number that a text says, such as "0.5M" or "2**19"; null if it is none. */
+function numberOf(text) {
+  const power = /^(\d{1,20}(?:\.\d{1,20})?)e\+?(\d{1,2})$/i.exec(text.trim());
+  if (power) return Exact.of(power[1]).times(new Exact(10n ** BigInt(power[2])));
+  let product = ONE;
+  for (const factor of text.replace(/[_ ]/g, "").replaceAll("**", "^").split("*")) {
+    const m = /^(\d+(?:\.\d+)?)([kmbt]?)(?:\^(\d{1,2}))?$/i.exec(factor);
+    if (!m) return null;
+    const base = Exact.of(m[1]).times(new Exact(LETTERS[m[2].toLowerCase()]));
+    product = product.times(base.power(Number(m[3] ?? 1)));
+  }
+  return product;
+}
+
+/** A number as it was written: the number (or the text, if it is none), its unit, and whether it is digits alone. */
+function amountOf(value) {
+  if (typeof value !== "string") return { number: value, unit: "", plain: true };
+  const m = /^([^]*?)\s*\b(steps?|samples?|sequences?|tokens?)$/i.exec(value.trim());
+  const text = m ? m[1] : value.trim(), letter = m ? m[2][0].toLowerCase() + m[2][1].toLowerCase() : "";
+  const unit = { st: "steps", sa: "samples", se: "samples", to: "tokens", "": "" }[letter];
+  if (DIGITS.test(text)) return { number: text, unit, plain: true };
+  return { number: numberOf(text) ?? value, unit, plain: false };
+}
+
+function sequencesOf(field, name, tokens, value, length) {
+  if (!given(length)) refuse(field, "sequence length", { name, value: repr(value) });
+  return counted(field, name, tokens.over(length), true, value);
+}
+
+/** A size in samples; with a sequence length, texts with a letter or a power count tokens. */
+function samplesOf(field, name, value, length) {
+  const amount = amountOf(value);
+  if (amount.unit === "steps") refuse(field, "no steps", { name, value: repr(value) });
+  const number = counted(field, name, amount.number, false, value);
+  if (amount.unit === "tokens") return sequencesOf(field, name, number, value, length);
+  if (amount.unit || !given(length) || typeof value !== "string" || value.includes("/")) return number;
+  if (!amount.plain) return sequencesOf(field, name, number, value, length);
+  if (!number.less(length)) refuse(field, "samples or tokens", { name, value, length: show(length) });
+  return number;
+}
+
+/** A length in steps of a batch size in samples: "2000", "5M samples", "10B tokens". */
+function stepsOf(field, name, value, total, length, zero = false) {
+  const amount = amountOf(value), number = counted(field, name, amount.number, zero, value);
+  if (!["samples", "tokens"].includes(amount.unit)) return number;
+  const samples = amount.unit === "tokens" ? sequencesOf(field, name, number, value, length) : number;
+  return counted(field, name, samples.over(total), zero, value);
+}
+
+/** Samples, and tokens where the length of a sequence is known. */
+function showSamples(samples, length) {
+  if (!given(length)) return show(samples);
+  return say("and tokens", { samples: show(samples), tokens: show(Exact.of(samples).times(length)) });
+}
+
+/** The tokens of a sequence, a whole number. */
+function lengthOf(value) {
+  if (!given(value)) return null;
+  const length = counted("sequence_length", "sequence_length", value);
+  if (!length.whole) refuse("sequence_length", "whole", { name: "sequence_length", value: show(length) });
+  return length;
+}
+
+/** A schedule whose lengths are in steps, where they are texts that count samples or tokens. */
+function inSteps(schedule, total, length) {
+  const found = { ...schedule }, field = (name) => `schedule.${name}`;
+  const steps = (name, value) => (
+    typeof value === "string" ? stepsOf(field(name), name, value, total, length, true) : value
+  );
+  for (const { name, unit } of ROOTSCALE.schedule) {
+    if (!["steps", "warmup", "schedule"].includes(unit) || !(name in found)) continue;
+    found[name] = Array.isArray(found[name]) ? found[name].map((one) => steps(name, one)) : steps(name, found[name]);
+  }
+  return found;
 }
 
 // ---- plans
@@ -97,19 +179,22 @@ const isEmpty = (value) =>
   !given(value) || value === 0 || value.length === 0 || (value instanceof Exact && value.n === 0n);
 
 /** Samples of a step: a number, or "MICROxACCUMULATIONxWORKERS". */
-function batchOf(value, field) {
+function batchOf(value, field, length = null) {
   const parts = typeof value === "string"
     ? value.toLowerCase().replaceAll("×", "x").split("x").map((one) => one.trim())
     : [value];
   if (![1, 3].includes(parts.length)) refuse(field, "batch size", { value: repr(value) });
+  if (parts.length === 1) {
+    return layoutOf(samplesOf(field, "batch_size", value, length), ONE, ONE, false, field, length);
+  }
   const [micro, accumulation, workers] = ["batch_size", "accumulation", "workers"].map(
-    (name, i) => counted(field, name, parts[i] ?? 1),
+    (name, i) => counted(field, name, parts[i]),
   );
-  return layoutOf(micro, accumulation, workers, parts.length === 3, field);
+  return layoutOf(micro, accumulation, workers, true, field, length);
 }
 
-function layoutOf(micro, accumulation, workers, laidOut, field) {
-  const size = { micro, accumulation, workers, laidOut };
+function layoutOf(micro, accumulation, workers, laidOut, field, length = null) {
+  const size = { micro, accumulation, workers, laidOut, length };
   size.plain = accumulation.equals(ONE) && workers.equals(ONE);
   for (const name of ["micro", "accumulation", "workers"]) {
     if (!size[name].whole && (name !== "micro" || !size.plain)) {
@@ -118,23 +203,28 @@ function layoutOf(micro, accumulation, workers, laidOut, field) {
   }
   size.total = micro.times(accumulation).times(workers);
   size.forward = micro.times(workers);
-  size.text = size.plain ? show(size.total) : say("layout of batch", { ...size, total: show(size.total) });
+  const total = showSamples(size.total, length);
+  size.text = size.plain ? total : say("layout of batch", { ...size, total });
   return size;
 }
 
 /** The layout for another total: where it divides, the accumulation follows and the rest stays. */
 function layoutAt(old, value) {
-  const size = batchOf(value, "to");
+  const size = batchOf(value, "to", old.length);
   if (!old.laidOut || size.laidOut) return size;
   const accumulation = size.total.over(old.forward);
-  return accumulation.whole ? layoutOf(old.micro, accumulation, old.workers, true, "to") : size;
+  return accumulation.whole ? layoutOf(old.micro, accumulation, old.workers, true, "to", old.length) : size;
 }
 
 function planOf(optimizer, batch, schedule, rest) {
   const plan = { optimizer, batch, schedule };
   for (const { name } of ROOTSCALE.plan) plan[name] = rest[name] ?? null;
-  for (const name of ["steps", "epochs", "dataset_size"]) {
-    if (given(plan[name])) plan[name] = counted(name, name, plan[name]);
+  plan.sequence_length = batch.length;
+  const steps = (field, name, value) => stepsOf(field, name, value, batch.total, batch.length);
+  if (given(plan.steps)) plan.steps = steps("steps", "steps", plan.steps);
+  if (given(plan.epochs)) plan.epochs = counted("epochs", "epochs", plan.epochs);
+  if (given(plan.dataset_size)) {
+    plan.dataset_size = samplesOf("dataset_size", "dataset_size", plan.dataset_size, batch.length);
   }
   if (given(plan.steps) && given(plan.epochs)) refuse("epochs", "steps or epochs");
   if (given(plan.epochs) && !given(plan.dataset_size)) refuse("dataset_size", "dataset size");
@@ -142,8 +232,11 @@ function planOf(optimizer, batch, schedule, rest) {
     if (unit in ROOTSCALE.domains && given(plan[name])) checked(ROOTSCALE.domains[unit], name, name, plan[name]);
   }
   plan.intervals = Object.entries(plan.intervals ?? {}).map(
-    ([name, value]) => [name, counted("intervals", `intervals[${repr(name)}]`, value)],
+    ([name, value]) => [name, steps("intervals", `intervals[${repr(name)}]`, value)],
   );
+  if (typeof plan.noise_scale === "string") {
+    plan.noise_scale = float(samplesOf("noise_scale", "noise_scale", plan.noise_scale, batch.length));
+  }
   if (given(plan.noise_scale)) checked(ROOTSCALE.domains.positive, "noise_scale", "noise_scale", plan.noise_scale);
   plan.total = given(plan.epochs) ? plan.epochs.times(plan.dataset_size).over(batch.total) : plan.steps;
   checkSchedule(plan);

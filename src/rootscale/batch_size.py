@@ -49,11 +49,7 @@ class BatchSize:
             value = getattr(self, name)
             if isinstance(value, Fraction) and (name != "micro" or not self.plain):
                 raise ValueError(say("whole", name=name, value=show(value)))
-        if self.sequence_length is not None:
-            length = count("sequence_length", self.sequence_length)
-            if not isinstance(length, int):
-                raise ValueError(say("whole", name="sequence_length", value=show(length)))
-            object.__setattr__(self, "sequence_length", length)
+        object.__setattr__(self, "sequence_length", _length(self.sequence_length))
 
     @classmethod
     def of(cls, value: BatchSize | Number | str, sequence_length: int | None = None) -> BatchSize:
@@ -65,6 +61,7 @@ class BatchSize:
         >>> BatchSize.of("0.5M tokens", sequence_length=2000).total
         250
         """
+        sequence_length = _length(sequence_length)
         if isinstance(value, BatchSize):
             if sequence_length is None or value.sequence_length == sequence_length:
                 return value
@@ -138,3 +135,11 @@ class BatchSize:
         if not self.laid_out:
             return self.micro if isinstance(self.micro, int) else str(self.micro)
         return f"{self.micro}x{self.accumulation}x{self.workers}"
+
+
+def _length(tokens: Any) -> int | None:
+    """Return the tokens of a sequence, a whole number."""
+    length = None if tokens is None else count("sequence_length", tokens)
+    if isinstance(length, Fraction):
+        raise ValueError(say("whole", name="sequence_length", value=show(length)))
+    return length

@@ -34,8 +34,14 @@ _UNITS = {
 _AMOUNT = re.compile(rf"(?P<number>.*?)\s*\b(?P<unit>{'|'.join(_UNITS)})", re.IGNORECASE | re.DOTALL)
 
 
-def count(name: str, value: Any, zero: bool = False) -> Count:
+def count(name: str, value: Any, zero: bool = False, written: Any = None) -> Count:
     """Return ``value`` as an exact number of steps or samples, above 0 (or 0 too); ``"512/3"`` is a number.
+
+    Args:
+        name: what it is, for the message.
+        value: the number.
+        zero: whether 0 is one.
+        written: what stood there, for the message, where the value was read from that.
 
     Raises:
         ValueError: it is no such number; the message says what was expected and what came.
@@ -52,7 +58,7 @@ def count(name: str, value: Any, zero: bool = False) -> Count:
             expected = say("count, largest", largest=show(_LARGEST))
         elif 0 < exact < _SMALLEST:
             expected = say("count, smallest")
-        raise ValueError(say("value", name=name, expected=expected, value=repr(value)))
+        raise ValueError(say("value", name=name, expected=expected, value=repr(value if written is None else written)))
     return exact.numerator if exact.denominator == 1 else exact
 
 
@@ -122,7 +128,7 @@ def samples_of(name: str, value: Any, sequence_length: int | None = None) -> Cou
     amount = read_amount(value)
     if amount.unit == "steps":
         raise ValueError(say("no steps", name=name, value=repr(value)))
-    number = count(name, amount.number)
+    number = count(name, amount.number, written=value)
     if amount.unit == "tokens":
         return _sequences(name, number, value, sequence_length)
     if amount.unit or sequence_length is None or not isinstance(value, str) or "/" in value:
@@ -141,18 +147,18 @@ def steps_of(name: str, value: Any, batch_size: Count, sequence_length: int | No
     Fraction(9765625, 512)
     """
     amount = read_amount(value)
-    number = count(name, amount.number, zero)
+    number = count(name, amount.number, zero, written=value)
     if amount.unit == "tokens":
         number = _sequences(name, number, value, sequence_length)
     if amount.unit in ("samples", "tokens"):
-        return count(name, Fraction(number) / Fraction(batch_size), zero)
+        return count(name, Fraction(number) / Fraction(batch_size), zero, written=value)
     return number
 
 
 def _sequences(name: str, tokens: Count, value: Any, length: int | None) -> Count:
     if length is None:
         raise ValueError(say("sequence length", name=name, value=repr(value)))
-    return count(name, Fraction(tokens) / length, zero=True)
+    return count(name, Fraction(tokens) / length, zero=True, written=value)
 
 
 def show_samples(samples: Count | float, sequence_length: int | None) -> str:

@@ -26,6 +26,23 @@ VALUES = {
 }  # fmt: skip
 BATCHES = (1, 4, 16, 32, 48, 64, 100, 256, 1000, 4096, 65536, "8x4x2", "32x1x1", "3x5x7", "256x1x8")
 ODD_BATCHES = (0, "x", "4x4", "12.5", "513/2", -3, "0.5x2x2", 3.3)
+#: Sizes and lengths in samples and tokens, some of which need the length of a sequence or cannot be read.
+LENGTHS = (128, 2048, 100, 1, 0.5)
+WRITTEN_BATCHES = (
+    "0.5M", "2**19", "65536 tokens", "8 samples", "524288", "1.5k", "2^10 * 3", "1e6 Tokens", "4_096 sequences",
+    "0.5M x", "10 steps", "1M token", "k", "5e99 samples", "1_000", "2** 8",
+)  # fmt: skip
+WRITTEN_LENGTHS = (
+    "10B tokens",
+    "5M samples",
+    "20K",
+    "2e4 steps",
+    "1e9 tokens",
+    "7 tokens",
+    "1T",
+    "many",
+    "3.5M sequences",
+)
 STEPS = (1000, 10_000, 100_000, 3e5, 12_345.5, 123_456_789, 777, 1)
 
 
@@ -92,6 +109,16 @@ def make_request(rng, optimizers):
         plan["intervals"] = {"eval": rng.choice((1000, 50, 3)), "save": rng.choice((5000, 1))}
     if rng.random() < 0.2:
         plan["noise_scale"] = rng.choice((100, 389.5, 20_000))
+    if rng.random() < 0.3:
+        plan["sequence_length"] = pick(rng, LENGTHS)
+        plan["batch_size"], to = (rng.choice((*BATCHES, *WRITTEN_BATCHES)) for _ in range(2))
+        for name_of, value in (("steps", rng.choice(WRITTEN_LENGTHS)), ("dataset_size", "50K"), ("noise_scale", "1M")):
+            if name_of in plan and rng.random() < 0.8:
+                plan[name_of] = value
+        if "warmup" in plan["schedule"] and rng.random() < 0.5:
+            plan["schedule"]["warmup"] = rng.choice(("100M tokens", "2K samples", "0 tokens", "3 steps"))
+        if rng.random() < 0.2:
+            del plan["sequence_length"]
     rule = rng.choice([None, None, *optimizers[name]["rules"], rng.choice(list(RULES))])
     averaging = rng.choice(["floor", *AVERAGINGS, "floor:0.7,0.95", "floor:kappa,0.9"])
     return whole({"plan": plan, "to": to, "rule": rule, "averaging": averaging})

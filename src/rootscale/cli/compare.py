@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rootscale.cli.options import add_tolerance
+from rootscale.cli.options import add_tolerance, size
 
 __all__ = ["add_parsers"]
 
@@ -37,9 +37,12 @@ def add_parsers(subparsers: Any) -> None:
 def _add_alignment(group: Any) -> None:
     group.add_argument("--metric", nargs="+", default=[], metavar="NAME", help="default: all losses that every run has")
     group.add_argument(
-        "--batch-size", nargs="+", type=float, default=[], metavar="B",
-        help="of the base and of each --to, for logs that count steps",
+        "--batch-size", nargs="+", default=[], metavar="B",
+        help="of the base and of each --to, for logs that count steps: 64, 0.5M, '0.5M tokens'",
     )  # fmt: skip
+    group.add_argument(
+        "--sequence-length", type=size, metavar="TOKENS", help="of a sample, where --batch-size counts tokens"
+    )
     group.add_argument("--clock", metavar="COLUMN", help="that counts samples or tokens; default: one that is known")
     group.add_argument(
         "--window", type=float, metavar="W", help="width of the smoothing, on the clock; 0 for none; default: a "

@@ -120,6 +120,7 @@ USES: Mapping[str, Use] = {
     # a loop of the user's own
     "--command": Use(("command",), ("command",)),
     "--batch-size": Use((*_LOGGED, "logs"), _LOGGED),
+    "--sequence-length": Use(_LOGS, ()),
     "--plan": Use(_LOGGED, _LOGGED),
     "--values": Use(_LOGGED, _LOGGED),
     "--log": Use(("command",), ("command",)),

@@ -17,6 +17,7 @@ from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_repo
 from rootscale.compare import Alignment, Judge, Log, Result, Table, compare, read_logs
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
+from rootscale.sizes import samples_of
 
 __all__ = ["handle_compare"]
 
@@ -25,12 +26,15 @@ def handle_compare(args: argparse.Namespace) -> int:
     """Run `rootscale compare`."""
     if args.report is not None:
         need_folder(args.report, "report", "--report")
+    sizes = [float(samples_of("--batch-size", text, args.sequence_length)) for text in args.batch_size]
+    if args.sequence_length is not None and not sizes:
+        raise ValueError("--sequence-length does nothing without --batch-size: leave it out, or add that")
     sides = [read_logs(paths) for paths in (args.base, *args.to)]
     found = compare(
         *sides,
-        names=args.names or _names([args.base, *args.to], sides, args.batch_size),
+        names=args.names or _names([args.base, *args.to], sides, sizes),
         alignment=Alignment(
-            args.metric, args.clock, args.batch_size, args.window, args.points, args.start, args.stop
+            args.metric, args.clock, sizes, args.window, args.points, args.start, args.stop
         ),
         judge=Judge(args.tolerance, args.level, looks=args.looks),
         paired=args.paired,
