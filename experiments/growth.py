@@ -53,6 +53,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from rootscale.lab import Arm, Loop, Study
+from rootscale.lab.loop import parsed_source
 from rootscale.tolerance import Absolute
 from rootscale.training import BatchSchedule, Grow, ScheduledRun, ScheduledSampler
 from rootscale.verdict import Judge
@@ -268,8 +269,13 @@ class Training:
     smoke: bool = False
 
     def source(self) -> str:
-        """Return what decides a run: this file and the arm."""
-        return f"{self.net!r} {self.way.label} {self.device} {self.smoke} {Path(__file__).read_text(encoding='utf-8')}"
+        """Return what decides a run: the arm, and this program but for what reads finished runs."""
+        program = parsed_source(Path(__file__).read_text(encoding="utf-8").partition("\n# -- what is judged")[0])
+        return f"{self.net!r} {self.way.label} {self.device} {self.smoke} {program}"
+
+    def programs(self) -> list[Path]:
+        """Return the files whose imports decide a run too."""
+        return [Path(__file__)]
 
     def __call__(self, batch_size: int, seed: int, log: Callable[..., None]) -> None:
         """Make a run."""
@@ -347,6 +353,9 @@ class Training:
         x = F.pad(x, (1, 1, 1, 1), value=-1.0)[:, :, shift[0] : shift[0] + 8, shift[1] : shift[1] + 8]
         x = x + 0.7 * torch.randn(x.shape, generator=source)
         return F.cross_entropy(model(x.to(self.device)), y.to(self.device))
+
+
+# -- what is judged and drawn ------------------------------------------------------------------------------------------
 
 
 def study(net: str = "", device: str = "cpu", data: str = "", smoke: bool = False) -> Iterator[Study]:

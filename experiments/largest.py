@@ -12,7 +12,7 @@ to the first that is different; its middle is the geometric one.
 
 Cost. About 20 minutes of one core for both.
 
-    rootscale largest experiments/largest.py:gpt --switch-at 3% 10% 25% 50% --to 16 32 64 128 256 512 --seeds 8
+    rootscale largest experiments/largest.py:gpt --switch-at 3% 10% 25% 50% --seeds 8
     rootscale largest experiments/largest.py:convnet --switch-at 3% 10% 25% 50% --to 32 64 128 256 512 --seeds 8
 
 ``largest.json`` in the folder of each is stored as results/largest-gpt.json and results/largest-convnet.json.

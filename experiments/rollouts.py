@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 
 from rootscale.lab import Arm, Loop, Study
+from rootscale.lab.loop import parsed_source
 from rootscale.tolerance import Absolute
 from rootscale.verdict import Judge
 
@@ -48,7 +49,11 @@ class Rollouts:
 
     def source(self) -> str:
         """Return what decides a run: the program of the example and the arm."""
-        return f"{self!r} {EXAMPLE.read_text(encoding='utf-8')}"
+        return f"{self!r} {parsed_source(EXAMPLE.read_text(encoding='utf-8'))}"
+
+    def programs(self) -> list[Path]:
+        """Return the files whose imports decide a run too."""
+        return [EXAMPLE]
 
     def __call__(self, batch_size: int, seed: int, log: Callable[..., None]) -> None:
         """Make a run."""

@@ -275,6 +275,21 @@ def test_another_source_makes_new_runs(tmp_path):
     assert "B = 4: the stored runs were made with another source; they are kept, and new ones are made" in notes
 
 
+def test_words_of_a_program_do_not_make_new_runs(tmp_path):
+    from rootscale.lab.task import load_named
+
+    def fingerprint(words, factor):
+        path = tmp_path / f"mine_{len(words)}_{factor}.py"
+        path.write_text(
+            f'"""{words}"""\n\n# {words}\ndef train(batch_size, seed, log, convert):\n    """{words}"""\n'
+            f"    log(samples=batch_size, loss={factor})\n"
+        )
+        return Loop("mine", load_named(f"{path}:train"), 4).fingerprint()
+
+    assert fingerprint("One finding.", 1.0) == fingerprint("Another one, n = 8.", 1.0)
+    assert fingerprint("One finding.", 1.0) != fingerprint("One finding.", 2.0)
+
+
 @pytest.mark.skipif(not can_fork(), reason="no process can be forked here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_processes_share_the_runs(tmp_path):

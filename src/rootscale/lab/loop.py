@@ -42,6 +42,7 @@ PARAMETERS = ("batch_size", "seed", "log")
 #: Called with the folder of a run after each row that it logs, and with whether it has ended.
 Logged = Callable[[Path, bool], object]
 _PART, _WHOLE = "log.part.jsonl", "log.jsonl"
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 #: Seconds between two signs of life.
 _TELL = 1.0
 
@@ -251,7 +252,7 @@ def is_train_function(found: Any) -> bool:
 def _source(function: Any) -> tuple[str, list[Path]]:
     """Return the program of the file in which a function stands, and that file; or the function alone.
 
-    Comments do not count.
+    Comments and docstrings do not count.
     """
     try:
         file = Path(inspect.getsourcefile(function) or "")
@@ -318,11 +319,15 @@ def _text(path: Path) -> str:
 
 
 def parsed_source(text: str) -> str:
-    """Return a Python program without comments and line breaks; other text as it is."""
+    """Return a Python program without comments, docstrings and line breaks; other text as it is."""
     try:
-        return ast.dump(ast.parse(text))
+        tree = ast.parse(text)
     except SyntaxError:
         return text
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def _digest(text: str) -> str:
