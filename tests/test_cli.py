@@ -164,7 +164,7 @@ def test_an_interrupt_is_one_line_and_the_shells_exit_code(monkeypatch, capsys):
 
 
 #: The rooms of the house and the libraries that each command may load, and the most modules of ours.
-THEORY = {"training", "theory", "torch", "numpy", "rich"}
+THEORY = {"spellings", "training", "theory", "torch", "numpy", "rich"}
 LOADS = {
     "--help": (set(), 20),
     "": ({"rich"}, 22),
@@ -174,7 +174,7 @@ LOADS = {
     **{f"{name} --help": (set(), 26) for name in cli.COMMANDS if name != "convert"},
     "convert --help": ({"configs"}, 60),
     "convert train.py --to 24 --format nanogpt": ({"configs", "rich"}, 60),
-    "checkpoint nothing.pt --from 1 --to 2": ({"checkpoints", "configs", "training", "torch", "numpy", "rich"}, 100),
+    "checkpoint nothing.pt --from 1 --to 2": ({"checkpoints", "configs", "spellings", "training", "torch", "numpy", "rich"}, 100),
     "compare base.csv --to large.csv": ({"compare", "numpy", "rich"}, 52),
     "order --optimizer sgd --paths 50 --etas 0.25 0.125": (THEORY, 100),
     "simulate --optimizer sgd --paths 50": (THEORY, 100),

@@ -15,7 +15,7 @@ class Part(NamedTuple):
     modules: tuple[str, ...]
 
 
-_TOOLS = ("transformers", "training_arguments", "lightning", "accelerate", "optax", "ray", "trackers")
+_TOOLS = ("transformers", "training_arguments", "lightning", "accelerate", "optax", "executors", "trackers")
 #: The pages by name; the navigation of mkdocs.yml has them in this order.
 PARTS = {
     "rootscale": Part(

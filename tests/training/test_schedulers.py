@@ -351,12 +351,12 @@ def test_parts_of_a_scheduler_are_refused_besides_it(besides):
     Run(job.optimizer, tuned_at=4, scheduler=job.scheduler)
 
 
-def test_a_state_that_was_converted_by_an_earlier_version_is_refused_with_the_command():
+def test_a_state_that_was_converted_by_an_earlier_version_is_refused():
     job = Job("StepLR", size=16)
     state = job.scheduler.state_dict()
     for wrong in ({"_rootscale_frames": [1]}, {"last_epoch": "converted by rootscale"}):
         with pytest.raises(
-            ValueError, match=r"converted in place by rootscale 0\.1: turn its file back with `rootscale"
+            ValueError, match=r"converted in place by rootscale 0\.1: load it with that version"
         ):
             job.scheduler.load_state_dict({**state, **wrong})
 

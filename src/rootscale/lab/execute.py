@@ -38,6 +38,7 @@ import torch
 
 from rootscale.lab.failures import FINISHED
 from rootscale.lab.processes import Child
+from rootscale.lab.provenance import device_here
 from rootscale.lab.stopping import Deadline, Job, OnProgress, Stop, held_interrupts
 
 __all__ = ["TOGETHER", "Execute", "Forked", "Here", "can_fork", "default_executor", "limited"]
@@ -175,7 +176,7 @@ def default_executor(device: str, processes: int | None = None, together: int = 
         processes: how many at a time, where somebody says.
         together: most seeds that one job trains in one program.
     """
-    on_cpu = torch.device(device).type == "cpu"
+    on_cpu = device_here(device).type == "cpu"
     if can_fork() and (on_cpu or (processes or 1) > 1):
         return Forked(processes, together)
     return Here(together)

@@ -12,18 +12,29 @@ import torch
 
 from rootscale._version import __version__
 
-__all__ = ["environment", "processor"]
+__all__ = ["device_here", "environment", "processor"]
+
+
+def device_here(device: str) -> torch.device:
+    """Return the device of this name, which has to be one of this machine's."""
+    try:
+        here = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device must be one of torch, such as cpu or cuda, got {device!r}") from None
+    if here.type == "cuda":
+        try:
+            torch.cuda.get_device_name(here)
+        except (AssertionError, RuntimeError) as error:
+            raise ValueError(f"there is no device {device} for torch ({error}); cpu is always there") from None
+    return here
 
 
 def environment(device: str) -> dict[str, Any]:
     """Return the versions of what computes, and the name of the hardware it runs on."""
     threads = torch.get_num_threads()
     hardware = f"{processor()}, {os.cpu_count()} cores, {threads} {'thread' if threads == 1 else 'threads'}"
-    if torch.device(device).type == "cuda":
-        try:
-            hardware = torch.cuda.get_device_name(device)
-        except (AssertionError, RuntimeError) as error:
-            raise ValueError(f"there is no device {device} for torch ({error}); cpu is always there") from None
+    if device_here(device).type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
     versions = {"rootscale": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {"versions": {**versions, "numpy": np.__version__}, "hardware": hardware}
 

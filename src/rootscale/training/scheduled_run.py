@@ -35,6 +35,7 @@ class Following(Protocol):
 class ScheduledRun(Run):
     """A `Run` whose batch size follows a schedule.
 
+    >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> data = TensorDataset(torch.randn(1000, 4), torch.randn(1000, 1))
     >>> model = torch.nn.Linear(4, 1)
