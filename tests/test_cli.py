@@ -174,7 +174,10 @@ LOADS = {
     **{f"{name} --help": (set(), 26) for name in cli.COMMANDS if name != "convert"},
     "convert --help": ({"configs"}, 60),
     "convert train.py --to 24 --format nanogpt": ({"configs", "rich"}, 60),
-    "checkpoint nothing.pt --from 1 --to 2": ({"checkpoints", "configs", "spellings", "training", "torch", "numpy", "rich"}, 100),
+    "checkpoint nothing.pt --from 1 --to 2": (
+        {"checkpoints", "configs", "spellings", "training", "torch", "numpy", "rich"},
+        100,
+    ),
     "compare base.csv --to large.csv": ({"compare", "numpy", "rich"}, 52),
     "order --optimizer sgd --paths 50 --etas 0.25 0.125": (THEORY, 100),
     "simulate --optimizer sgd --paths 50": (THEORY, 100),

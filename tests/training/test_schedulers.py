@@ -355,9 +355,7 @@ def test_a_state_that_was_converted_by_an_earlier_version_is_refused():
     job = Job("StepLR", size=16)
     state = job.scheduler.state_dict()
     for wrong in ({"_rootscale_frames": [1]}, {"last_epoch": "converted by rootscale"}):
-        with pytest.raises(
-            ValueError, match=r"converted in place by rootscale 0\.1: load it with that version"
-        ):
+        with pytest.raises(ValueError, match=r"converted in place by rootscale 0\.1: load it with that version"):
             job.scheduler.load_state_dict({**state, **wrong})
 
 
