@@ -255,7 +255,7 @@ def test_adafactors_relative_step_is_refused_with_what_to_do():
 
 def test_weights_of_schedule_free_that_are_not_known_are_refused():
     optimizer = library("schedulefree", "AdamWScheduleFree", r=1.0)
-    with pytest.raises(ValueError, match=r"r=1\.0 \(group 0\): the sum of its weights"):
+    with pytest.raises(ValueError, match=r"group 0 of AdamWScheduleFree with r=1\.0: the sum of its weights"):
         rescale_(optimizer, 4)
 
 
