@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from rootscale.configs.rows import Field, Format, Refusal, fields_of, unit_of
+from rootscale.configs.rows import Field, Format, Refusal, fields_of, given, unit_of
 from rootscale.configs.tools import FORMATS, SIGNS
 
 __all__ = ["describe_format", "describe_formats"]
@@ -66,7 +66,7 @@ def _names(names: Iterable[str]) -> list[str]:
 def _refused(refusal: Refusal) -> str:
     if refusal.path == "(program)":
         return "scripts of other programs"
-    return f"no `{refusal.path}`" if refusal.missing else f"`{refusal.path}`"
+    return f"no `{refusal.path}`" if refusal.allowed is given else f"`{refusal.path}`"
 
 
 def _any(paths: str | tuple[str, ...]) -> str:

@@ -200,7 +200,7 @@ def test_counters_are_converted_by_name(write, tmp_path):
     changes = convert_checkpoint(write(held), 16, 64, tmp_path / "out.pt", keys=keys).changes
     found = torch.load(tmp_path / "out.pt", weights_only=True)
     assert (found["iter_num"], found["train_state"], found["config"]) == (8, {"step": 8}, {"max_iters": 100})
-    assert changes["train_state.step"].note == "rounded down from 8.25"
+    assert changes["train_state.step"].note == "rounded from 8.25"
     assert not any("iter_num" in text for text in changes.remaining)
 
 

@@ -19,7 +19,7 @@ from rootscale.cli import main
 from rootscale.configs import FORMATS, Length, convert_file
 from rootscale.configs import convert_text as convert
 from rootscale.configs.convert import read_document
-from rootscale.configs.document import Document
+from rootscale.configs.document import TextDocument
 from rootscale.configs.rows import PLAN_UNITS, UNIT_KEYS, fields_of, unit_of
 from rootscale.rules import rule_text
 from rootscale.units import UNITS
@@ -426,10 +426,11 @@ def test_every_example_goes_there_and_back(name, kappa):
 ), indent=st.sampled_from([None, 0, 3]))  # fmt: skip
 def test_places_in_json_are_those_of_the_values(data, indent):
     text = json.dumps({"x": data, "y": 1.5}, indent=indent)
-    document = Document(text, "JSON")
+    document = TextDocument(text, "JSON")
     for leaf in document.leaves.values():
         assert json.loads(text[leaf.start : leaf.end]) == leaf.value
-    assert json.loads(document.write({"y": 2.5})) == {"x": data, "y": 2.5}
+    document.set("y", 2.5)
+    assert json.loads(document.edited()) == {"x": data, "y": 2.5}
 
 
 # Values that are not there --------------------------------------------------------------------------------------------

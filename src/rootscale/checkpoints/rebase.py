@@ -18,6 +18,7 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, no_way_back
 from rootscale.checkpoints.optimizers import SCHEDULED, SavedOptimizer
 from rootscale.checkpoints.schedulers import SavedScheduler
+from rootscale.documents import Quantity, Values, commit, convert, round_down
 from rootscale.format import show
 from rootscale.rules import Rule, get_rule
 from rootscale.training.adapters import families_of
@@ -25,6 +26,7 @@ from rootscale.training.guards import doubts
 from rootscale.training.projected import CLOCK, ProjectedOptimizer
 from rootscale.training.projection import whole_number
 from rootscale.training.state import StateScaling
+from rootscale.units import Number
 
 __all__ = ["Contents", "Converted", "Request", "convert_contents"]
 
@@ -156,15 +158,9 @@ def convert_contents(contents: Contents, request: Request, rows: Sequence[Change
             (owner,) = (i for i, saved in enumerate(contents.optimizers) if saved is scheduler.optimizer)
             report += scheduler.convert(next(iter(optimizers[owner].rules.values())), kappa, interval)
     for name, average in contents.decays.items():
-        before = average["decay"]
-        average["decay"] = float(common.convert("ema", before, kappa, "EMA decay"))
-        report.append(Change(f"decay of {name}", before, average["decay"], common.units.get("ema")))
-    for name, (place, key) in contents.named.items():
-        exact = Fraction(place[key]) / request.kappa
-        used = exact.numerator // exact.denominator
-        note = "" if used == exact else f"rounded down from {show(exact)}"
-        report.append(Change(name, place[key], exact, common.units.get("steps"), used, note))
-        place[key] = used
+        report += _committed(Values(average), Quantity("decay", "ema", f"decay of {name}"), common, kappa)
+    for name, (holder, key) in contents.named.items():
+        report += _committed(Values(holder), Quantity(key, "steps", name, round_down), common, request.kappa)
     warnings += no_way_back(report, kappa)
     title = f"batch size {request.before} -> {request.after}, kappa = {show(request.kappa)}"
     return Converted(Changes(kappa, common, (*report, *rows), (*dict.fromkeys(warnings),), title), factors)
@@ -196,11 +192,15 @@ def _rows(optimizer: ProjectedOptimizer, scaling: StateScaling, kappa: float) ->
 
 def _clock(group: dict[str, Any], optimizer: ProjectedOptimizer, kappa: float) -> Iterator[Change]:
     """Convert the clock that a `Run` keeps in the first group where the state counts no steps."""
-    if CLOCK in group:
-        before = float(group[CLOCK])
-        group[CLOCK] = before / kappa
-        units = next(iter(optimizer.rules.values())).units
-        yield Change(f"{optimizer.prefix}{CLOCK}", before, group[CLOCK], units.get("steps"))
+    clock = Quantity(CLOCK, "steps", f"{optimizer.prefix}{CLOCK}")
+    yield from _committed(Values(group), clock, next(iter(optimizer.rules.values())), kappa)
+
+
+def _committed(document: Values, quantity: Quantity, rule: Rule, kappa: Number) -> list[Change]:
+    """Convert a number of a checkpoint where it stands, and return the row to report."""
+    rows = convert(document, [quantity], rule, kappa)
+    commit([(document, row) for row in rows])
+    return [replace(row, field=row.name) for row in rows]
 
 
 def _scheduled(optimizer: ProjectedOptimizer, group: dict[str, Any], kappa: float) -> dict[str, Any]:

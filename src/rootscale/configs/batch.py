@@ -8,7 +8,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from rootscale.batch_size import BatchSize
-from rootscale.configs.rows import Batch, Source
+from rootscale.configs.rows import Batch
+from rootscale.documents import Document, under
 from rootscale.format import show
 from rootscale.sizes import LARGEST, read_size
 from rootscale.units import Number
@@ -34,7 +35,7 @@ class BatchChange:
     warnings: tuple[str, ...] = ()
 
 
-def _count(source: Source, path: str, defaults: Mapping[str, int] = MappingProxyType({})) -> int | None:
+def _count(source: Document, path: str, defaults: Mapping[str, int] = MappingProxyType({})) -> int | None:
     """A whole number above 0; the tool's default or None where there is none."""
     value = source[path] if path else None
     value = defaults.get(path) if value is None else value
@@ -60,7 +61,7 @@ def _given(option: str, value: BatchSize | Number | str) -> BatchSize:
 
 
 def read_batch_size(
-    source: Source, layout: Batch, start: BatchSize | Number | str | None, world_size: int | None
+    source: Document, layout: Batch, start: BatchSize | Number | str | None, world_size: int | None
 ) -> BatchSize:
     """Return the batch size of a configuration, with its layout where samples per backward and workers are known.
 
@@ -106,7 +107,7 @@ def read_batch_size(
     return BatchSize(total)
 
 
-def _here(source: Source, layout: Batch, micro: int | None) -> str:
+def _here(source: Document, layout: Batch, micro: int | None) -> str:
     """Return what a configuration has where the batch size is looked for."""
     if micro:
         return f"{layout.micro}={micro} is per worker"
@@ -114,18 +115,18 @@ def _here(source: Source, layout: Batch, micro: int | None) -> str:
     return f'{path} is "{AUTO}"' if source[path] == AUTO else f"{path} is not there"
 
 
-def _last_stage(source: Source, path: str) -> int | None:
+def _last_stage(source: Document, path: str) -> int | None:
     """The last batch size of a ramp."""
-    items = source.under(path)
+    items = under(source, path)
     return _count(source, items[-1]) if items else None
 
 
-def _ramp(source: Source, layout: Batch, kappa: Fraction) -> dict[str, int]:
+def _ramp(source: Document, layout: Batch, kappa: Fraction) -> dict[str, int]:
     """Every batch size of a ramp, converted: each stage keeps its samples and takes kappa times as many a step."""
     paths = [
         path
         for stage in layout.stages
-        for path in (source.under(stage.removesuffix(".*")) if stage.endswith(".*") else [stage])
+        for path in (under(source, stage.removesuffix(".*")) if stage.endswith(".*") else [stage])
         if path in source
     ]
     new = {}
@@ -141,7 +142,7 @@ def _ramp(source: Source, layout: Batch, kappa: Fraction) -> dict[str, int]:
     return new
 
 
-def write_batch_size(source: Source, layout: Batch, old: BatchSize, to: BatchSize | Number | str) -> BatchChange:
+def write_batch_size(source: Document, layout: Batch, old: BatchSize, to: BatchSize | Number | str) -> BatchChange:
     """Return the new batch size and what to write for it: where only the total is given, the accumulation follows."""
     asked = _given("--to", to)
     new = old.at(asked)

@@ -12,7 +12,7 @@ from typing import Any
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, no_way_back
 from rootscale.configs.batch import read_batch_size, write_batch_size
-from rootscale.configs.document import Document
+from rootscale.configs.document import TextDocument
 from rootscale.configs.places import guess_syntaxes
 from rootscale.configs.reading import Length, Reading, read_configuration
 from rootscale.configs.rows import Format
@@ -124,7 +124,7 @@ def convert_file(
 
 
 def _convert(
-    document: Document,
+    document: TextDocument,
     known: Format,
     to: BatchSize | Number | str,
     *,
@@ -148,10 +148,12 @@ def _convert(
     changes = replace(changes, warnings=tuple(warnings))
     new = {**batch.values, **_new_values(document, reading, changes)}
     values = {path: value for path, value in new.items() if document[path] != value}
-    return ConvertedFile(known, document.text, document.write(values), values, changes, plan)
+    for path, value in values.items():
+        document.set(path, value)
+    return ConvertedFile(known, document.text, document.edited(), values, changes, plan)
 
 
-def _new_values(document: Document, reading: Reading, changes: Changes) -> dict[str, int | float]:
+def _new_values(document: TextDocument, reading: Reading, changes: Changes) -> dict[str, int | float]:
     """Return what the rule changes; a list that is not in the file comes whole, with the items that stay as well."""
     before = {one.path: value for one, value in reading.values.items()}
     rows = ((path, _written(changes[path], Fraction(changes.kappa))) for path in before)
@@ -161,7 +163,7 @@ def _new_values(document: Document, reading: Reading, changes: Changes) -> dict[
     return {path: changed.get(path, before[path]) for path in written}
 
 
-def _missing_list(document: Document, path: str) -> str:
+def _missing_list(document: TextDocument, path: str) -> str:
     """The list that a value would be an item of, where the file does not have the list; empty if there is none."""
     parent, _, last = path.rpartition(".")
     return parent if last.isdigit() and path not in document else ""
@@ -169,7 +171,7 @@ def _missing_list(document: Document, path: str) -> str:
 
 def read_document(
     text: str, format: str | None = None, suffix: str = "", section: str | None = None
-) -> tuple[Document, Format]:
+) -> tuple[TextDocument, Format]:
     """Return the values of a file, and its format.
 
     Args:
@@ -209,18 +211,18 @@ def read_document(
     )
 
 
-def _document(text: str, syntax: str, known: Format, section: str | None) -> Document:
+def _document(text: str, syntax: str, known: Format, section: str | None) -> TextDocument:
     """The values of a file; of a file with several configurations, those of one."""
     if not known.sections:
-        return Document(text, syntax, known.flat, known.aliases)
-    names = dict.fromkeys(path.partition(".")[0] for path in Document(text, syntax).leaves)
-    documents = {name: Document(text, syntax, known.flat, known.aliases, name) for name in names}
+        return TextDocument(text, syntax, known.flat, known.aliases)
+    names = dict.fromkeys(path.partition(".")[0] for path in TextDocument(text, syntax).leaves)
+    documents = {name: TextDocument(text, syntax, known.flat, known.aliases, name) for name in names}
     usable = {name: document for name, document in documents.items() if known.matches(document)}
     if section is None and len(usable) > 1:
         raise ValueError(f"the file has several configurations; --section names one of {', '.join(usable)}")
     if section is not None and usable and section not in usable:
         raise ValueError(f"--section must be one of {', '.join(usable)}, got {section!r}")
-    return usable[section or next(iter(usable))] if usable else Document(text, syntax)
+    return usable[section or next(iter(usable))] if usable else TextDocument(text, syntax)
 
 
 def _written(row: Change, kappa: Fraction) -> int | float | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any
 
 from rootscale.configs.places import SYNTAXES, Leaf, Path
 
-__all__ = ["Document"]
+__all__ = ["TextDocument"]
 
 Place = tuple[int, int]
 
@@ -35,13 +36,14 @@ def _parsed(text: str, syntax: str) -> tuple[tuple[Path, Leaf], ...]:
         raise ValueError(str(error) if syntax in str(error) else f"expected {syntax}: {error}") from None
 
 
-class Document:
+class TextDocument:
     """The text of a configuration and the values in it, by dotted path.
 
-    >>> document = Document('{"optimizer": {"betas": [0.9, 0.999]}}', "JSON")
+    >>> document = TextDocument('{"optimizer": {"betas": [0.9, 0.999]}}', "JSON")
     >>> document["optimizer.betas.1"]
     0.999
-    >>> document.write({"optimizer.betas.1": 0.996})
+    >>> document.set("optimizer.betas.1", 0.996)
+    >>> document.edited()
     '{"optimizer": {"betas": [0.9, 0.996]}}'
 
     Args:
@@ -58,6 +60,7 @@ class Document:
         self.text, self.syntax, self.flat, self.aliases, self.root = text, SYNTAXES[syntax], flat, aliases, root
         self.leaves: dict[str, Leaf] = {}
         self.twice: set[str] = set()
+        self._edits: dict[str, int | float] = {}
         found = _parsed(text, syntax)
         names = dict(aliases)
         for path, leaf in found:
@@ -71,7 +74,15 @@ class Document:
             self.leaves[name] = leaf
 
     def __contains__(self, path: object) -> bool:
-        return path in self.leaves
+        return path in self.leaves or path in self._edits
+
+    def paths(self) -> list[str]:
+        """Return the paths of all values, and of the tables and lists that hold them."""
+        return list(dict.fromkeys([*self.leaves, *self._edits]))
+
+    def set(self, path: str, value: int | float) -> None:
+        """Note a new value, which `edited` writes."""
+        self._edits[path] = value
 
     def get(self, path: str, default: Any = None) -> Any:
         """Return the value, or the default where there is none."""
@@ -82,22 +93,21 @@ class Document:
         """Return the value, or None where there is none."""
         if path in self.twice:
             raise ValueError(f"{path} is in the file more than once; which one counts is not clear")
+        if path in self._edits:
+            return self._edits[path]
         return self.leaves[path].value if path in self.leaves else None
 
     def notes(self, paths: Iterable[str]) -> list[str]:
         """Return what to know about these values."""
         return [note for path in paths if path in self.leaves and (note := self.leaves[path].note)]
 
-    def under(self, path: str) -> list[str]:
-        """Return the paths of what a table holds."""
-        return [name for name in self.leaves if name.startswith(f"{path}.")]
-
-    def write(self, values: Mapping[str, int | float]) -> str:
-        """Return the text with these values in the places of the old ones; new entries stand next to neighbours.
+    def edited(self) -> str:
+        """Return the text with the new values in the places of the old ones; new entries stand next to neighbours.
 
         Raises:
             ValueError: there is no place for a new value, or it cannot be written without touching something else.
         """
+        values = self._edits
         texts, new = self._texts(values)
         edits: dict[Place, str] = {}
         for path, text in texts.items():
@@ -117,7 +127,7 @@ class Document:
         self._verify(result, values, new)
         return result
 
-    def _texts(self, values: Mapping[str, int | float]) -> tuple[dict[str, str], set[str]]:
+    def _texts(self, values: Mapping[str, int | float]) -> tuple[dict[str, str], AbstractSet[str]]:
         """The text of every value by its path, where lists and tables that are missing become one text each."""
         lists: dict[str, list[str]] = {}
         tables: dict[str, list[str]] = {}
@@ -132,11 +142,15 @@ class Document:
         texts |= {path: self.syntax.sequence(items) for path, items in lists.items()}
         for path in list(texts):
             parent, _, last = path.rpartition(".")
-            if self.syntax.name in ("JSON", "YAML") and parent and not self.under(parent):  # a whole table is missing
+            if self.syntax.name in ("JSON", "YAML") and parent and not self._under(parent):  # a whole table is missing
                 name = json.dumps(last) if self.syntax.name == "JSON" else last
                 tables.setdefault(parent, []).append(f"{name}: {texts.pop(path)}")
         texts |= {path: f"{{{', '.join(items)}}}" for path, items in tables.items()}
         return texts, {*lists, *tables}
+
+    def _under(self, path: str) -> bool:
+        """Return whether the text has something in a table."""
+        return any(name.startswith(f"{path}.") for name in self.leaves)
 
     def _place(self, path: str, text: str) -> tuple[Place, str]:
         """Where a text goes, and what is written there."""
@@ -165,10 +179,10 @@ class Document:
             return (end, end), f"{'' if self.text.endswith(chr(10)) else chr(10)}\n[{parent}]\n{key} = {text}\n"
         raise ValueError(f"{path} is not in the file, and there is no place for it: write the tool's default there")
 
-    def _verify(self, text: str, values: Mapping[str, int | float], new: set[str]) -> None:
+    def _verify(self, text: str, values: Mapping[str, int | float], new: AbstractSet[str]) -> None:
         """Check that the new text says what the old one did, but for these values."""
 
-        def plain(document: Document) -> dict[str, str]:
+        def plain(document: TextDocument) -> dict[str, str]:
             """The single values; whatever holds others is known by them."""
             return {
                 path: repr(leaf.value)  # nan is not equal to itself
@@ -178,7 +192,7 @@ class Document:
 
         expected = {**plain(self), **{path: repr(value) for path, value in values.items()}}
         try:
-            same = plain(Document(text, self.syntax.name, self.flat, self.aliases, self.root)) == expected
+            same = plain(TextDocument(text, self.syntax.name, self.flat, self.aliases, self.root)) == expected
         except ValueError:
             same = False
         if not same:

@@ -11,8 +11,9 @@ from typing import Any
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
 from rootscale.configs.batch import AUTO
-from rootscale.configs.rows import PLAN_UNITS, Field, Format, ScheduleRow, Source, fields_of, unit_of
+from rootscale.configs.rows import PLAN_UNITS, Field, Format, ScheduleRow, fields_of, unit_of
 from rootscale.conversion import Conversion
+from rootscale.documents import Document, Quantity, at_least_one, under
 from rootscale.format import show
 from rootscale.hparams import DOMAINS, Optimizer
 from rootscale.optimizers import FAMILIES
@@ -52,7 +53,7 @@ class Reading:
         auto: paths of values that are filled in elsewhere.
     """
 
-    source: Source
+    source: Document
     format: Format
     row: Spelling
     values: Mapping[Field, int | float]
@@ -122,19 +123,13 @@ class Reading:
         rule, kappa, key = explained.rule, explained.kappa, one.what
         if one.scaled is not None:
             return _scaled(one, value, rule, float(kappa), *one.scaled(self.source))
-        if key not in _COUNTS:
-            after = rule.convert(key, value, kappa, one.path)
-            return Change(one.path, value, after, rule.row(key, value, after, kappa))
-        after = Fraction(rule.convert(key, Fraction(value), kappa, one.path))
-        if after < Fraction(1, 2):
+        row = Quantity(one.path, key, whole=at_least_one if key in _COUNTS else None).change(value, rule, kappa)
+        if key in _COUNTS and row.after is not None and row.after < Fraction(1, 2):
             raise ValueError(
-                f"{one.path}={show(value)} would become {show(after)} of a step; "
+                f"{one.path}={show(value)} would become {show(row.after)} of a step; "
                 f"need kappa <= {show(2 * Fraction(value))}, or write 0 if there is to be none"
             )
-        if after.denominator == 1:
-            return Change(one.path, value, int(after), rule.units.get(key))
-        note = f"rounded from {show(after)}"
-        return Change(one.path, value, after, rule.units.get(key), max(1, round(after)), note)
+        return row
 
 
 def _scaled(one: Field, value: float, rule: Rule, kappa: float, name: str, exponent: float) -> Change:
@@ -147,7 +142,7 @@ def _scaled(one: Field, value: float, rule: Rule, kappa: float, name: str, expon
     return Change(one.path, value, after, unit, note=f"the tool itself multiplies with {show(own)} ({name} scale)")
 
 
-def read_configuration(source: Source, known: Format) -> Reading:
+def read_configuration(source: Document, known: Format) -> Reading:
     """Return what a configuration says.
 
     Raises:
@@ -163,7 +158,7 @@ def read_configuration(source: Source, known: Format) -> Reading:
     return Reading(source, known, row, values, tuple(auto))
 
 
-def _optimizer(source: Source, known: Format) -> Spelling:
+def _optimizer(source: Document, known: Format) -> Spelling:
     name = source[known.optimizer]
     if name is None and not known.default_optimizer:
         raise ValueError(
@@ -179,7 +174,7 @@ def _optimizer(source: Source, known: Format) -> Spelling:
     return row if row.family_of is None else replace(row, family=row.family_of(None, source))
 
 
-def _schedule(source: Source, known: Format) -> ScheduleRow:
+def _schedule(source: Document, known: Format) -> ScheduleRow:
     name = source[known.schedule] if known.schedule else None
     name = known.default_schedule if name is None else name
     if not known.schedules or (not name and name not in known.schedules):
@@ -194,7 +189,7 @@ def _schedule(source: Source, known: Format) -> ScheduleRow:
         if holder is not None and not isinstance(holder, dict):
             raise ValueError(f"{known.schedule_values} must be names and values, got {holder!r}")
         names = [*(one.path.rpartition(".")[2] for one in row.fields), *row.others]
-        for path in source.under(known.schedule_values):
+        for path in under(source, known.schedule_values):
             if path.rpartition(".")[2] not in names:
                 raise ValueError(
                     f"{path}: its unit is not known for {known.schedule}={name!r}; known are "
@@ -203,14 +198,14 @@ def _schedule(source: Source, known: Format) -> ScheduleRow:
     return row
 
 
-def _auto(source: Source, one: Field) -> str:
+def _auto(source: Document, one: Field) -> str:
     """The path, or that of the list it is in, if it says that its value comes from elsewhere."""
     parent, _, last = one.path.rpartition(".")
     path = parent if last.isdigit() and one.path not in source else one.path
     return path if source[path] == AUTO else ""
 
 
-def _value(source: Source, one: Field, family: str, null: bool) -> int | float | None:
+def _value(source: Document, one: Field, family: str, null: bool) -> int | float | None:
     """The value of a field, the tool's default where there is none; None where there is nothing to convert."""
     if null and one.path in source and source[one.path] is None and not one.what.startswith("optimizer."):
         return None
@@ -222,8 +217,6 @@ def _value(source: Source, one: Field, family: str, null: bool) -> int | float |
         if default is not None:
             _check_parents(source, one)
         return default
-    if one.or_text and isinstance(value, str):
-        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{one.path} must be a number, got {value!r}")
     _check_finite(one.path, value)
@@ -247,7 +240,7 @@ def _check_finite(path: str, value: float) -> None:
         raise ValueError(f"{path} must be a finite number, got {value!r}")
 
 
-def _check_parents(source: Source, one: Field) -> None:
+def _check_parents(source: Document, one: Field) -> None:
     """Where a value is missing, what it would stand in must not be something else: that would be written over."""
     *parents, last = one.path.split(".")
     for i in range(1, len(parents) + 1):

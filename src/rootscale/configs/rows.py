@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from rootscale.changes import Change
+from rootscale.documents import Document, under
 from rootscale.optimizers import FAMILIES
-from rootscale.spellings import Options, Spelling
+from rootscale.spellings import Spelling
 
 __all__ = [
     "PLAN_UNITS",
@@ -24,7 +25,6 @@ __all__ = [
     "Format",
     "Refusal",
     "ScheduleRow",
-    "Source",
     "When",
     "each",
     "fields_of",
@@ -45,31 +45,27 @@ PLAN_UNITS: Mapping[str, str] = {
 UNIT_KEYS = ("eta", "min_eta", "decoupled_decay", "warmup", "schedule")
 
 
-class Source(Options, Protocol):
-    """Something that holds values by dotted paths, None where there is none: a file, or live arguments."""
-
-    def under(self, path: str) -> list[str]:
-        """Return the paths of what a table holds."""
-
-
 @dataclass(frozen=True)
 class When:
     """A condition on a value.
 
     Args:
         path: of the value.
-        values: one of which it must be, in lower case if text; empty: anything but None, False, 0 and the empty text.
+        values: one of which it must be, in lower case if text; empty: anything but None, False, 0 and the empty text;
+            or a function that says whether it holds for a value.
         default: what the tool takes where there is none.
     """
 
     path: str
-    values: tuple[Any, ...] = ()
+    values: tuple[Any, ...] | Callable[[Any], bool] = ()
     default: Any = None
 
-    def holds(self, source: Source) -> bool:
+    def holds(self, source: Document) -> bool:
         """Whether a configuration meets the condition."""
         value = source[self.path]
         value = self.default if value is None else value
+        if callable(self.values):
+            return self.values(value)
         value = value.lower() if isinstance(value, str) else value
         return value in self.values if self.values else bool(value)
 
@@ -86,15 +82,13 @@ class Field:
         when: all must hold, or the value is not used.
         scaled: where the tool itself multiplies the value with a power of the batch size: returns the name and the
             exponent of that scaling.
-        or_text: whether a text there is something that is not counted in steps, such as ``"2e12T"`` (tokens).
     """
 
     path: str
     what: str
-    default: float | Callable[[Source], float | None] | None = None
+    default: float | Callable[[Document], float | None] | None = None
     when: tuple[When, ...] = ()
-    scaled: Callable[[Source], tuple[str, float]] | None = None
-    or_text: bool = False
+    scaled: Callable[[Document], tuple[str, float]] | None = None
 
 
 def each(what: str, *paths: str, **columns: Any) -> tuple[Field, ...]:
@@ -148,35 +142,44 @@ class Refusal:
     Args:
         path: of the value, or of a table that must be empty.
         reason: why, and what to do.
-        allowed: the values with which it can, in lower case if text.
+        allowed: the values with which it can, in lower case if text; or a function that says whether a value can,
+            which is asked of each item of a list or table.
         when: it matters only if this holds.
-        matching: a pattern that is searched in the values of a list instead of ``allowed``.
-        missing: whether it is the missing value that is refused.
     """
 
     path: str
     reason: str
-    allowed: tuple[Any, ...] = (None, False)
+    allowed: tuple[Any, ...] | Callable[[Any], bool] = (None, False)
     when: When | None = None
-    matching: str = ""
-    missing: bool = False
 
-    def check(self, source: Source) -> None:
+    def check(self, source: Document) -> None:
         """Raise a `ValueError` if the configuration has such a value."""
         if self.when is not None and not self.when.holds(source):
             return
-        if self.matching:
-            for path in source.under(self.path):
-                if re.search(self.matching, str(source[path])):
-                    raise ValueError(f"{source[path]}: {self.reason}")
-            return
-        inner, value = source.under(self.path), source[self.path]
-        if self.missing:
-            if value is None:
-                raise ValueError(f"{self.path} is not in the file, and {self.reason}")
-            return
-        if inner or (value.lower() if isinstance(value, str) else value) not in self.allowed:
+        inner, value = under(source, self.path), source[self.path]
+        if callable(self.allowed):
+            for path in inner or [self.path]:
+                if not self.allowed(source[path]):
+                    missing = source[path] is None
+                    what = f"{path} is not in the file, and" if missing else f"{source[path]}:"
+                    raise ValueError(f"{what} {self.reason}")
+        elif inner or (value.lower() if isinstance(value, str) else value) not in self.allowed:
             raise ValueError(f"{inner[0] if inner else f'{self.path}={value!r}'}: {self.reason}")
+
+
+def given(value: Any) -> bool:
+    """Return whether there is a value: for a `Refusal` of one that is missing."""
+    return value is not None
+
+
+def no_text(value: Any) -> bool:
+    """Return whether a value is no text, such as ``"2e12T"``, which counts tokens and not steps."""
+    return not isinstance(value, str)
+
+
+def without(pattern: str) -> Callable[[Any], bool]:
+    """Return whether a value does not have a pattern, which is searched in its text."""
+    return lambda value: value is None or re.search(pattern, str(value)) is None
 
 
 def unit_of(one: Field, family: str) -> str:
@@ -218,9 +221,9 @@ class Batch:
 Paths = str | tuple[str, ...]
 
 
-def _is_there(source: Source, paths: Paths) -> bool:
+def _is_there(source: Document, paths: Paths) -> bool:
     """Return whether one of the paths, or a table of that name, is in a configuration."""
-    return any(path in source or source.under(path) for path in ([paths] if isinstance(paths, str) else paths))
+    return any(path in source or under(source, path) for path in ([paths] if isinstance(paths, str) else paths))
 
 
 @dataclass(frozen=True)
@@ -272,8 +275,8 @@ class Format:
     fields: tuple[Field, ...] = ()
     epochs: str = ""
     refusals: tuple[Refusal, ...] = ()
-    remarks: tuple[Callable[[Source, float], str], ...] = ()
-    adjust: Callable[[Source, dict[str, Change]], dict[str, Change]] = lambda source, rows: rows
+    remarks: tuple[Callable[[Document, float], str], ...] = ()
+    adjust: Callable[[Document, dict[str, Change]], dict[str, Change]] = lambda source, rows: rows
     tables: tuple[str, ...] = ()
     strict: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -283,7 +286,7 @@ class Format:
     sections: bool = False
     left_alone: str = ""
 
-    def matches(self, source: Source) -> bool:
+    def matches(self, source: Document) -> bool:
         """Whether a configuration is of this format."""
         return _is_there(source, self.markers) and all(_is_there(source, paths) for paths in self.also)
 
@@ -306,7 +309,8 @@ class Format:
         """Return every path that the table says something about."""
         conditions = (when.path for one in self.all_fields() for when in one.when)
         named = (self.optimizer, self.schedule, self.schedule_values, self.epochs)
-        refused = (refusal.path for refusal in self.refusals)
+        # a function looks for one name among others, about which the table says nothing
+        refused = (refusal.path for refusal in self.refusals if not callable(refusal.allowed))
         fields = [one.path for one in self.all_fields()]
         lists = (path.rpartition(".")[0] for path in fields if path.rpartition(".")[2].isdigit())
         known = (*fields, *lists, *conditions, *named, *refused, *self.batch.paths(), *self.others)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rootscale.configs.document import Document
+from rootscale.configs.document import TextDocument
 from rootscale.configs.places import UNNAMED
 from rootscale.configs.rows import Format
 from rootscale.configs.tools import SIGNS
@@ -33,7 +33,7 @@ _COUNTS = re.compile(
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable", "amsgrad", "nesterov", "dampening")
 
 
-def foreign_sign(document: Document, known: Format) -> str:
+def foreign_sign(document: TextDocument, known: Format) -> str:
     """Return the name in a file that only other tools have, with those tools; empty if there is none."""
     for path in document.leaves:
         names = [name for name in path.split(".") if name in SIGNS]
@@ -42,7 +42,7 @@ def foreign_sign(document: Document, known: Format) -> str:
     return ""
 
 
-def check_options(document: Document, known: Format) -> None:
+def check_options(document: TextDocument, known: Format) -> None:
     """Refuse an option that is in no table, where it may change the optimizer.
 
     Raises:
@@ -74,8 +74,7 @@ def left_as_they_are(values: Iterable[tuple[str, Any]], known: Format, kappa: fl
         known: its format.
         kappa: the factor of the batch size.
     """
-    watched = {refusal.path for refusal in known.refusals if refusal.matching}  # for one name among many others
-    paths = known.known_paths() - watched
+    paths = known.known_paths()
     unknown = ((path, value) for path, value in values if not _is_known(path, paths))
     found = [f"{path}={value!r}" for path, value in unknown if _may_have_unit(path, value)]
     if found and kappa != 1:

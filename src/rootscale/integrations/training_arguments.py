@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings as python_warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +32,8 @@ except ImportError as error:
 __all__ = ["explain_training_arguments", "global_batch_size", "read_arguments", "scale_training_arguments"]
 
 
-class _Arguments:
-    """Live arguments, read by the paths of the table; ``optim_args`` is read as the Trainer reads it."""
+class ArgumentsDocument:
+    """Live arguments as a document, by the paths of the table; ``optim_args`` is read as the Trainer reads it."""
 
     def __init__(self, args: Any) -> None:
         self.args = args
@@ -41,20 +42,36 @@ class _Arguments:
         name, _, key = path.partition(".")
         value = getattr(self.args, name, None)
         if name == "optim_args" or key:
-            held = _table(name, value)
-            return held.get(key) if key else held or None
+            entries = _table(name, value)
+            return entries.get(key) if key else entries or None
         return getattr(value, "value", value)  # of an enumeration
 
     def __contains__(self, path: object) -> bool:
         return self[str(path)] is not None
 
     def get(self, path: str, default: Any = None) -> Any:
+        """Return an argument, or the default where it is None."""
         value = self[path]
         return default if value is None else value
 
-    def under(self, path: str) -> list[str]:
-        held = self[path]
-        return [f"{path}.{key}" for key in held] if isinstance(held, dict) else []
+    def set(self, path: str, value: int | float) -> None:
+        """Set an argument, or an entry of one."""
+        name, _, key = path.partition(".")
+        if name == "optim_args":
+            entries = _table(name, self.args.optim_args) | {key: value}
+            self.args.optim_args = ",".join(f"{each}={entries[each]}" for each in entries)
+        elif key:
+            setattr(self.args, name, {**(getattr(self.args, name) or {}), key: value})
+        else:
+            setattr(self.args, name, value)
+
+    def paths(self) -> Iterator[str]:
+        """Yield the names of all arguments, and of the entries of those that are dictionaries."""
+        for name in vars(self.args):
+            yield name
+            value = self[name]
+            if isinstance(value, dict):
+                yield from (f"{name}.{key}" for key in value)
 
 
 def _table(name: str, value: Any) -> dict[str, Any]:
@@ -75,7 +92,7 @@ def read_arguments(args: Any) -> Reading:
     """
     if not isinstance(args, TrainingArguments):
         raise TypeError(f"args must be transformers.TrainingArguments, got {type(args).__name__}")
-    source = _Arguments(args)
+    source = ArgumentsDocument(args)
     for refusal in LIVE_REFUSALS:
         refusal.check(source)
     return read_configuration(source, TRANSFORMERS)
@@ -141,10 +158,11 @@ def scale_training_arguments(
         if isinstance(value, dict | list):
             setattr(new, key, copy.copy(value))
     new.per_device_train_batch_size, new.gradient_accumulation_steps = size.micro, size.accumulation
+    document = ArgumentsDocument(new)
     for one, before in reading.values.items():
         after = changes[one.path].value
         if after is not None and after != before:
-            _put(new, one.path, after if isinstance(after, int) else float(after))
+            document.set(one.path, after if isinstance(after, int) else float(after))
     _check_taken(new)
     return new
 
@@ -162,18 +180,6 @@ def _check_taken(args: Any) -> None:
                 f"transformers {transformers.__version__} does not give optim_args to RMSprop, so {', '.join(lost)} "
                 "would be lost: use a newer version, or make the optimizer yourself, Trainer(optimizers=...)"
             )
-
-
-def _put(args: Any, path: str, value: int | float) -> None:
-    """Set a value by its path in the table."""
-    name, _, key = path.partition(".")
-    if name == "optim_args":
-        held = _table(name, args.optim_args) | {key: value}
-        args.optim_args = ",".join(f"{each}={held[each]}" for each in held)
-    elif key:
-        setattr(args, name, {**(getattr(args, name) or {}), key: value})
-    else:
-        setattr(args, name, value)
 
 
 def explain_training_arguments(

@@ -22,14 +22,14 @@ __all__ = [
     "STATES",
     "UNCHANGED",
     "WALK",
-    "Quantity",
+    "Argument",
     "families_of",
     "quantities",
     "units_of_state",
 ]
 
 #: The name of an argument, with the family by whose rule it is converted and its unit.
-Quantity = tuple[str, str, str]
+Argument = tuple[str, str, str]
 
 # ---- functions that make optimizers
 
@@ -59,13 +59,13 @@ def _look_ahead_decoupled(optimizer: Any, options: Options) -> str:
     return "nadam" if options.get("nesterov") else "adamw"
 
 
-def _eps_of_rmsprop(options: Options) -> Iterator[Quantity]:
+def _eps_of_rmsprop(options: Options) -> Iterator[Argument]:
     """Yield the eps of RMSprop, inside the root or beside it, where that is known."""
     if "eps_in_sqrt" in options:
         yield "eps", kind_of_rmsprop(None, options), "eps_root" if options["eps_in_sqrt"] else "eps"
 
 
-def _adam_of_muon(options: Options) -> Iterator[Quantity]:
+def _adam_of_muon(options: Options) -> Iterator[Argument]:
     """Yield the arguments of the Adam beside Muon; one has a single learning rate if it says nothing else."""
     yield from ((name, "adamw", _unit("adamw", held)) for name, held in _BESIDE.items())
 
@@ -135,7 +135,7 @@ def families_of(rows: tuple[Spelling, ...]) -> tuple[str, ...]:
     return tuple(row.family for row in rows if row.family)
 
 
-def quantities(rows: tuple[Spelling, ...], options: Options) -> list[Quantity]:
+def quantities(rows: tuple[Spelling, ...], options: Options) -> list[Argument]:
     """Return the arguments of a function that have a unit, which may depend on their values.
 
     >>> quantities(FUNCTIONS["sgd"], {})

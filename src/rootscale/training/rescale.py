@@ -29,7 +29,7 @@ from rootscale.training.optimizers import (
     several,
 )
 from rootscale.training.projected import ProjectedOptimizer, is_projected
-from rootscale.training.run import Size, check_layouts
+from rootscale.training.run import Size, arrive_all, check_layouts
 from rootscale.training.schedulers import is_driven
 from rootscale.training.state import StateScaling
 
@@ -128,7 +128,7 @@ def rescale_(
         python_warnings.warn(message, ScalingWarning, stacklevel=2)
     looks = [line for one in optimizers for line in momentum_look(one, kappa, None if sizes is None else max(sizes))]
     if not dry_run:
-        _convert(optimizers, scalings, averages, layers, common, kappa, forward)
+        _convert(optimizers, scalings, averages, layers, common, (kappa, forward))
     left = _left(kappa, sizes, float(common.convert("clip", 1.0, kappa)), clip is None)
     left += tuple(layers.left(common, forward)) + tuple(looks)
     return Changes(kappa, common, tuple(rows), tuple(messages), remaining=left)
@@ -164,39 +164,20 @@ def _warnings(one: ProjectedOptimizer, kappa: float, state: bool) -> list[str]:
     return [*messages, *doubts(one, kappa, state)]
 
 
-@torch.no_grad()
 def _convert(
     optimizers: Sequence[ProjectedOptimizer],
     scalings: Sequence[StateScaling],
     averages: Sequence[ParameterAverage],
     layers: NormLayers,
     rule: Rule,
-    kappa: float,
-    forward: float,
+    to: tuple[float, float],
 ) -> None:
-    """Convert all or nothing: what code of others may refuse comes first, and the plain numbers of groups last."""
-    interrupted, multiplied = None, 0
-    try:
-        for average in averages:
-            average.arrive(rule, kappa)
-        layers.arrive(rule, forward)
-        for scaling in scalings:
-            try:
-                scaling.finish()
-            except KeyboardInterrupt as error:
-                interrupted = error
-            multiplied += 1
-    except BaseException:  # a setter of an average has refused, or a tensor of another library
-        for one in optimizers[:multiplied]:
-            one.arrive(kappa)
-            one.scaling(1.0).finish()
-        layers.arrive(rule, 1.0)
-        for average in averages:
-            average.arrive(rule, 1.0)
-        raise
+    """Convert all or nothing; the plain numbers of groups, which nothing refuses, come last."""
+    owners = optimizers if scalings else ()
+    interrupted = arrive_all(owners, scalings, averages, layers, rule, to, (1.0, 1.0))
     tensors: set[int] = set()
     for one in optimizers:
-        one.write(kappa, tensors)
+        one.write(to[0], tensors)
     if interrupted is not None:
         raise interrupted
 

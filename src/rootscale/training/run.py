@@ -16,7 +16,8 @@ Where everything is:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, Reminder, ScalingWarning
 from rootscale.format import format_table, show
 from rootscale.hparams import positive
+from rootscale.rules import Rule
 from rootscale.training.averages import NormLayers, ParameterAverage
 from rootscale.training.contract import Contract
 from rootscale.training.guards import doubts, momentum_look
@@ -263,39 +265,15 @@ class Run:
         self._settings["rule"] = self._rule.name  # of copies, which measure nothing
         return True
 
-    @torch.no_grad()
     def _arrive(self, size: BatchSize, scalings: list[StateScaling]) -> None:
-        """Bring everything to a batch size that was checked; what the optimizers hold comes last."""
-        kappa = float(size.total / self._tuned.total)
-        interrupted, arrived = None, 0
-        try:
-            for average in self._averages:
-                average.arrive(self._rule, kappa)
-            if self._norms_follow:
-                self._norms.arrive(self._rule, self._forward(size))
-            for one, scaling in zip(self._optimizers, scalings, strict=True):
-                try:
-                    scaling.finish()
-                except KeyboardInterrupt as error:
-                    interrupted = error
-                one.arrive(kappa)
-                arrived += 1
-        except BaseException:  # a setter of an average has refused, or a tensor of another library
-            self._go_back(arrived)
-            raise
+        """Bring everything to a batch size that was checked."""
+        norms = self._norms if self._norms_follow else None
+        to = float(size.total / self._tuned.total), self._forward(size)
+        back = self.kappa, self.forward_kappa
+        interrupted = arrive_all(self._optimizers, scalings, self._averages, norms, self._rule, to, back)
         self._size = size
         if interrupted is not None:
             raise interrupted
-
-    def _go_back(self, arrived: int) -> None:
-        """Bring averages, layers and so many optimizers back to the batch size that they came from."""
-        for one in self._optimizers[:arrived]:
-            one.scaling(self.kappa).finish()
-            one.arrive(self.kappa)
-        if self._norms_follow:
-            self._norms.arrive(self._rule, self.forward_kappa)
-        for average in self._averages:
-            average.arrive(self._rule, self.kappa)
 
     # ---- what the loop asks, and what frameworks do
 
@@ -529,6 +507,55 @@ class Run:
             Run.__init__(self, held.pop("optimizer"), **held)
         for one, clock in zip(self._optimizers, clocks, strict=True):
             one.set_clock(clock)
+
+
+@torch.no_grad()
+def arrive_all(
+    optimizers: Sequence[ProjectedOptimizer],
+    scalings: Sequence[StateScaling],
+    averages: Sequence[ParameterAverage],
+    norms: NormLayers | None,
+    rule: Rule,
+    to: tuple[float, float],
+    back: tuple[float, float],
+) -> KeyboardInterrupt | None:
+    """Bring all parts of a run to another batch size, or all of them back, where the code of others refuses it.
+
+    Args:
+        optimizers: that were checked; their state comes last, as it is what takes long.
+        scalings: the checked change of the state of each.
+        averages: of the parameters.
+        norms: layers that follow.
+        rule: for averages and layers.
+        to: kappa and that of a forward pass, from the script's batch size to the new one.
+        back: the same to the present one.
+
+    Returns:
+        An interrupt by the user, which has waited until all parts were there.
+    """
+    interrupted = None
+    with ExitStack() as undo:
+        for average in averages:
+            average.arrive(rule, to[0])
+            undo.callback(average.arrive, rule, back[0])
+        if norms is not None:
+            norms.arrive(rule, to[1])
+            undo.callback(norms.arrive, rule, back[1])
+        for one, scaling in zip(optimizers, scalings, strict=True):
+            try:
+                scaling.finish()
+            except KeyboardInterrupt as error:
+                interrupted = error
+            one.arrive(to[0])
+            undo.callback(_return, one, back[0])
+        undo.pop_all()
+    return interrupted
+
+
+def _return(one: ProjectedOptimizer, kappa: float) -> None:
+    """Bring the state of an optimizer back."""
+    one.scaling(kappa).finish()
+    one.arrive(kappa)
 
 
 def check_layouts(before: BatchSize, after: BatchSize) -> None:

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from rootscale.changes import Change
 from rootscale.configs.rows import (
     Batch,
     Field,
     Format,
     Refusal,
     ScheduleRow,
-    Source,
     When,
     each,
+    no_text,
     optimizer,
 )
+from rootscale.documents import Document
 from rootscale.spellings import Spelling
 
 __all__ = ["CLASSES", "HYDRA", "LIGHTNING", "LITGPT", "NEMO", "NEMO_MEGATRON", "NO_MOMENTUM"]
@@ -86,7 +86,7 @@ _PLATEAU = ScheduleRow(
 )
 
 
-def _epochs(source: Source, kappa: float) -> str:
+def _epochs(source: Document, kappa: float) -> str:
     if not source["lr_scheduler.class_path"] or "plateau" in source["lr_scheduler.class_path"].lower():
         return ""
     return (
@@ -149,7 +149,7 @@ _LITGPT_ARGS = "optimizer.init_args"
 _PRETRAIN = When("checkpoint_dir", (None,))
 
 
-def _warmup(source: Source) -> float | None:
+def _warmup(source: Document) -> float | None:
     return None if source["train.lr_warmup_fraction"] else 100 if source["checkpoint_dir"] else 2000
 
 
@@ -185,7 +185,7 @@ _O, _S = "model.optim", "model.optim.sched"
 _NOAM = When(f"{_S}.name", ("noamannealing",))
 
 
-def _rate(source: Source) -> float:
+def _rate(source: Document) -> float:
     """The learning rate that a class takes if none is given."""
     return 1e-2 if "rmsprop" in str(source[f"{_O}.name"]).lower() else 1e-3
 
@@ -229,15 +229,12 @@ _CLIP = Refusal(
 )
 
 
-def _ema(source: Source, rows: dict[str, Change]) -> dict[str, Change]:
-    """Refuse an average of the parameters that is not taken at every step."""
-    every = source["exp_manager.ema.every_n_steps"]
-    row = rows.get("exp_manager.ema.decay")
-    if row is None or every in (None, 1):
-        return rows
-    raise ValueError(
-        f"exp_manager.ema.every_n_steps={every!r}: an average that is not taken at every step is not converted; write 1"
-    )
+_EMA_EVERY = Refusal(
+    "exp_manager.ema.every_n_steps",
+    "an average that is not taken at every step is not converted; write 1",
+    (None, 1),
+    When("exp_manager.ema.enable"),
+)
 
 
 NEMO = Format(
@@ -256,6 +253,7 @@ NEMO = Format(
     epochs="trainer.max_epochs",
     refusals=(
         _CLIP,
+        _EMA_EVERY,
         *class_refusals(f"{_O}.name", _O),
         Refusal("model.train_ds.batch_duration", "its batches are seconds of audio, not samples", (None,)),
         Refusal("model.train_ds.bucketing_batch_size", "each bucket has a batch size of its own", (None,)),
@@ -268,7 +266,6 @@ NEMO = Format(
                          "model.optim_backbone", "model.optim_downstream", "model.optim_g", "model.optim_d")
         ),
     ),
-    adjust=_ema,
     tables=("", "model"),
     strict=(_O,),
     others=(
@@ -299,7 +296,7 @@ NEMO_MEGATRON = replace(
     fields=(
         *_TRAINER,
         _NOAM_RATE,
-        Field("trainer.val_check_interval", "intervals", or_text=True),
+        Field("trainer.val_check_interval", "intervals", when=(When("trainer.val_check_interval", no_text),)),
     ),
     refusals=(
         *NEMO.refusals,

@@ -12,11 +12,14 @@ from rootscale.configs.rows import (
     Format,
     Refusal,
     ScheduleRow,
-    Source,
     When,
     each,
+    given,
+    no_text,
     optimizer,
+    without,
 )
+from rootscale.documents import Document
 from rootscale.spellings import Options, Spelling
 
 __all__ = [
@@ -50,7 +53,7 @@ def _adam_or_adamw(optimizer: Any, options: Options) -> str:
     return "adam" if options.get(f"{_P}adam_w_mode") is False else "adamw"
 
 
-def _log_warmup(source: Source, kappa: float) -> str:
+def _log_warmup(source: Document, kappa: float) -> str:
     steps = source[f"{_DEEPSPEED_S}warmup_num_steps"] or 1000
     kinds = ("warmuplr", "warmupdecaylr", "warmupcosinelr")
     if str(source["scheduler.type"]).lower() not in kinds or source[f"{_DEEPSPEED_S}warmup_type"] == "linear":
@@ -111,8 +114,8 @@ DEEPSPEED = Format(
         Refusal(
             f"{_DEEPSPEED_S}warmup_max_lr",
             "its default differs between versions of DeepSpeed; write it there",
-            when=When("scheduler.type", ("warmuplr", "warmupdecaylr")),
-            missing=True,
+            given,
+            When("scheduler.type", ("warmuplr", "warmupdecaylr")),
         ),
         *(
             Refusal(f"{path}.enabled", "DeepSpeed then chooses the batch size by itself; switch it off")
@@ -307,11 +310,12 @@ OLMO = Format(
         Field("scheduler.grad_clip_warmup_steps", "schedule", when=(_BY_STEPS,)),
         Field("scheduler.warmup_min_lr", "min_eta"),
         Field("max_grad_norm", "clip"),
-        Field("max_duration", "steps", 10_000, or_text=True),
+        Field("max_duration", "steps", 10_000, when=(When("max_duration", no_text),)),
         *each("intervals", "stop_at", "stop_after"),
-        *each(
-            "intervals", "eval_interval", "save_interval", "save_interval_ephemeral", "save_interval_unsharded",
-            "console_log_interval", or_text=True,
+        *(
+            Field(path, "intervals", when=(When(path, no_text),))
+            for path in ("eval_interval", "save_interval", "save_interval_ephemeral", "save_interval_unsharded",
+                         "console_log_interval")
         ),
     ),
     refusals=(
@@ -401,7 +405,7 @@ OLMO_CORE = Format(
     refusals=(
         Refusal(
             "trainer.callbacks", "the run has several batch sizes, which are not read; convert each stage by itself",
-            matching="BatchSizeScheduler",
+            without("BatchSizeScheduler"),
         ),
         Refusal(f"{_OLMO_S}.schedulers", "it is made of others, whose counts are not read", (None,)),
     ),

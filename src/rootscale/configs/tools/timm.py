@@ -8,16 +8,17 @@ from rootscale.configs.rows import (
     Format,
     Refusal,
     ScheduleRow,
-    Source,
     When,
     optimizer,
+    without,
 )
+from rootscale.documents import Document
 from rootscale.spellings import Spelling
 
 __all__ = ["TIMM"]
 
 
-def _own_scaling(source: Source) -> tuple[str, float]:
+def _own_scaling(source: Document) -> tuple[str, float]:
     """``lr = lr_base * (batch / lr_base_size)^p``, with p = 1/2 for ``sqrt`` and 1 for ``linear``."""
     name = source["lr_base_scale"] or (
         "sqrt" if any(part in str(source["opt"]).lower() for part in ("ada", "lamb")) else "linear"
@@ -74,7 +75,7 @@ TIMM = Format(
         Refusal("layer_decay_no_opt_scale", "layers below it are not trained by the optimizer; take it out", (None,)),
         Refusal(
             "(program)", "of timm's scripts only train.py is known; others scale the learning rate by themselves",
-            matching=r"^(?!train\.py$|distributed_train\.sh$|legacy_distributed_train\.sh$).*\.py$",
+            without(r"^(?!train\.py$|distributed_train\.sh$|legacy_distributed_train\.sh$).*\.py$"),
         ),
         Refusal("model_ema_warmup", "its ramp counts steps and cannot be converted; switch it off", when=_EMA),
     ),

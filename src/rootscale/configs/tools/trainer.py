@@ -12,8 +12,9 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from rootscale.changes import Change
-from rootscale.configs.rows import Batch, Field, Format, Refusal, ScheduleRow, Source, When, each, optimizer
+from rootscale.configs.rows import Batch, Field, Format, Refusal, ScheduleRow, When, each, given, optimizer, without
 from rootscale.configs.tools.classes import NO_MOMENTUM
+from rootscale.documents import Document, under
 from rootscale.spellings import Options
 
 __all__ = ["AXOLOTL", "LIVE_REFUSALS", "LLAMAFACTORY", "TRANSFORMERS"]
@@ -73,7 +74,7 @@ _TRAINER_ROWS = {
 _OPTIMIZERS = {name: _TRAINER_ROWS[family] for name, family in TRAINER.items()}
 
 
-def _timescale(source: Source) -> float | None:
+def _timescale(source: Document) -> float | None:
     return None if source["warmup_steps"] or source["warmup_ratio"] else 10_000
 
 
@@ -120,7 +121,7 @@ _REFUSALS = (
     Refusal(
         "(program)",
         "a script without a Trainer makes its own optimizer and schedule, whose options are not these",
-        matching="no_trainer",
+        without("no_trainer"),
     ),
     Refusal(f"{_TEXT}.momentum", NO_MOMENTUM, (None, 0), _RMSPROP),
     Refusal(f"{_TEXT}.centered", NO_MOMENTUM, (None, False, 0, "false", "no"), _RMSPROP),
@@ -136,14 +137,14 @@ LIVE_REFUSALS = (
 )
 
 
-def named_deepspeed(source: Source, kappa: float) -> str:
+def named_deepspeed(source: Document, kappa: float) -> str:
     """Say that there is a DeepSpeed configuration too."""
-    if not (source["deepspeed"] or source.under("deepspeed")):
+    if not (source["deepspeed"] or under(source, "deepspeed")):
         return ""
     return 'a DeepSpeed configuration is named too: convert it as well, unless all it has is "auto"'
 
 
-def _step_ahead(source: Source, kappa: float) -> str:
+def _step_ahead(source: Document, kappa: float) -> str:
     if source["lr_scheduler_type"] != "cosine_warmup_with_min_lr" or kappa == 1:
         return ""
     return (
@@ -152,7 +153,7 @@ def _step_ahead(source: Source, kappa: float) -> str:
     )
 
 
-def _keep_multiple(source: Source, rows: dict[str, Change]) -> dict[str, Change]:
+def _keep_multiple(source: Document, rows: dict[str, Change]) -> dict[str, Change]:
     """The best model can be loaded at the end only if checkpoints are made at evaluations."""
     evaluations, saves = rows.get("eval_steps"), rows.get("save_steps")
     if not source["load_best_model_at_end"] or evaluations is None or saves is None:
@@ -250,7 +251,7 @@ _AXOLOTL_ROWS = {
 _AXOLOTL_SCHEDULES = {name: row for name, row in TRANSFORMERS.schedules.items() if name != "greedy"}
 
 
-def _shortest_warmup(source: Source, kappa: float) -> str:
+def _shortest_warmup(source: Document, kappa: float) -> str:
     steps = source["warmup_steps"]
     if not isinstance(steps, int) or not 0 < round(steps / kappa) < 2:
         return ""
@@ -295,8 +296,8 @@ AXOLOTL = Format(
             "warmup_steps",
             "axolotl's default is 3 % of the run, but at most 100 steps; write warmup_steps or "
             "warmup_ratio",
-            when=When("warmup_ratio", (None,)),
-            missing=True,
+            given,
+            When("warmup_ratio", (None,)),
         ),
         Refusal(
             "rl",
@@ -307,7 +308,7 @@ AXOLOTL = Format(
             Refusal(name, "the optimizer's state is reset every so many steps; switch it off", (None, False, 0))
             for name in ("relora", "relora_steps", "jagged_restart_steps")
         ),
-        Refusal("plugins", "it filters the gradients with averages of its own; take it out", matching="(?i)grokfast"),
+        Refusal("plugins", "it filters the gradients with averages of its own; take it out", without("(?i)grokfast")),
     ),
     remarks=(named_deepspeed, _shortest_warmup),
     tables=("",),

@@ -13,11 +13,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from rootscale.changes import ScalingWarning
+from rootscale.documents import Quantity, Values, convert
 from rootscale.format import show
 from rootscale.hparams import DOMAINS, Optimizer, average, positive
 from rootscale.rules import Rule, get_rule
 from rootscale.spellings import Options, Spelling
-from rootscale.spellings.optax import FUNCTIONS, Quantity, quantities
+from rootscale.spellings.optax import FUNCTIONS, Argument, quantities
 
 __all__ = ["Rows", "Rules", "exact_kappa", "find_rows", "floating", "rule_of", "scale", "scale_schedule"]
 
@@ -120,11 +121,17 @@ def _check(row: Spelling, values: Options) -> None:
 
 
 def _converted(
-    row: Spelling, values: Mapping[str, Any], held: list[Quantity], chosen: dict[str, Rule], kappa: float
+    row: Spelling, values: Mapping[str, Any], held: list[Argument], chosen: dict[str, Rule], kappa: float
 ) -> dict[str, Any]:
     new: dict[str, Any] = {}
+    document = Values(values)
     for name, family, unit in held:
-        after = _convert_argument(name, values[name], unit, kappa, chosen[family])
+        if callable(values[name]):
+            new[name] = scale_schedule(values[name], kappa, unit, rule=chosen[family])
+            continue
+        (change,) = convert(document, [Quantity(name, unit)], chosen[family], kappa)
+        after = float(change.after or 0)
+        after = int(after) if isinstance(values[name], int) and after.is_integer() else after
         if name in new and not math.isclose(new[name], after, rel_tol=1e-9):
             raise ValueError(
                 f"{_full_name(row)} has one {name} for two optimizers, which becomes {show(new[name])} for one of "
@@ -135,7 +142,7 @@ def _converted(
     return new
 
 
-def _messages(values: dict[str, Any], held: list[Quantity], chosen: dict[str, Rule], kappa: float) -> Iterator[str]:
+def _messages(values: dict[str, Any], held: list[Argument], chosen: dict[str, Rule], kappa: float) -> Iterator[str]:
     """Yield what each rule warns of."""
     for family, rule in chosen.items():
         yield from rule.check(family)
@@ -185,13 +192,6 @@ def _arguments(record: Optimizer, rows: Rows, options: Options) -> dict[str, str
     units = {name: unit for name, family, unit in quantities(rows, options) if family == record.name}
     beside_values = {name: unit for name, unit in units.items() if name not in row.values and name not in row.state}
     return {**{name: str(held) for name, held in row.values.items()}, **beside_values}
-
-
-def _convert_argument(name: str, value: Any, unit: str, kappa: float, rule: Rule) -> Any:
-    if callable(value):
-        return scale_schedule(value, kappa, unit, rule=rule)
-    after = float(rule.convert(unit, float(value), kappa, name))
-    return int(after) if isinstance(value, int) and after.is_integer() else after
 
 
 # ---- schedules, functions of the count of steps

@@ -22,7 +22,7 @@ from rootscale.spellings.optax import (
     STATES,
     UNCHANGED,
     WALK,
-    Quantity,
+    Argument,
     families_of,
     quantities,
     units_of_state,
@@ -342,7 +342,7 @@ def _changes(rule: Rules, family: str, unit: str) -> bool:
 
 def _known_arguments(
     state: Any, kinds: Sequence[str], path: str, family: str, named: Rows | None
-) -> Iterator[Quantity]:
+) -> Iterator[Argument]:
     """Yield the arguments whose names tell their units, by the function or by the states that it has made."""
     found = [kind for kind in kinds if families_of(STATES[kind])]
     if named is None and not found:
