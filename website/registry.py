@@ -1,4 +1,4 @@
-"""The registry as tables: ``python website/registry.py`` writes those of docs/optimizers.md and README.md."""
+"""The registry as tables: ``python website/registry.py`` writes that of docs/optimizers.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import places
 
 from rootscale.optimizers import FAMILIES, Family
 
-__all__ = ["PAGES", "measured_in", "renewed", "short_summary", "summary", "table", "toy_gap"]
+__all__ = ["PAGES", "measured_in", "renewed", "summary", "table", "toy_gap"]
 
 #: What was measured of each family on toy problems, by ``benchmarks/optimizer_toys.py``.
 TOYS = places.ROOT / "results" / "optimizers" / "toys.json"
@@ -62,15 +62,8 @@ def summary() -> str:
     return "\n".join([table(head, rows), "", "Why each rule is what it is:", "", *reasons, ""])
 
 
-def short_summary() -> str:
-    """Return the table of all families with how sure their rules are, for README."""
-    found = json.loads(TOYS.read_text(encoding="utf-8"))
-    rows = [(row.name, row.rules[0], row.status, toy_gap(row, found.get(row.name, {}))) for row in FAMILIES.values()]
-    return table(("optimizer", "its rule", "how sure", "gap at 4 / 16 times the batch"), rows) + "\n"
-
-
 #: The pages that have a table, and what makes it.
-PAGES: dict[str, Callable[[], str]] = {"docs/optimizers.md": summary, "README.md": short_summary}
+PAGES: dict[str, Callable[[], str]] = {"docs/optimizers.md": summary}
 
 
 def renewed(name: str) -> str:

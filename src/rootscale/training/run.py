@@ -363,7 +363,7 @@ class Run:
             return ()
         lines: list[str] = [
             Reminder(f"the data loader: {show(self.batch_size)} samples a step", "batch size"),
-            Reminder("steps, intervals: run.steps(n); a schedule set by hand: get_lr(run.clock)", "steps"),
+            Reminder("steps: run.steps(n); a schedule set by hand: get_lr(run.clock)", "steps"),
         ]
         if "clip" in self._rule.units:
             lines.append(Reminder(f"gradient clip: run.clip(norm), times {show(self.clip(1.0))}", "clip"))
