@@ -28,8 +28,8 @@ _SHOWN = re.compile(rf'<a href="{REPOSITORY}(?P<path>[^"#]*)(?:#[^"]*)?">(?P<tex
 def to_site(path: str) -> str | None:
     """Return where a file of the repository is among the sources of the site; None where it is not on it.
 
-    >>> to_site("docs/lab.md"), to_site("results/glue/README.md"), to_site("CHANGELOG.md"), to_site("src/x.py")
-    ('lab.md', 'results/glue/README.md', 'changelog.md', None)
+    >>> to_site("docs/same.md"), to_site("results/glue/README.md"), to_site("CHANGELOG.md"), to_site("src/x.py")
+    ('same.md', 'results/glue/README.md', 'changelog.md', None)
     """
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
@@ -39,8 +39,8 @@ def to_site(path: str) -> str | None:
 def to_repository(uri: str) -> str:
     """Return the path in the repository of a source of the site.
 
-    >>> to_repository("lab.md"), to_repository("results/glue/README.md"), to_repository("changelog.md")
-    ('docs/lab.md', 'results/glue/README.md', 'CHANGELOG.md')
+    >>> to_repository("same.md"), to_repository("results/glue/README.md"), to_repository("changelog.md")
+    ('docs/same.md', 'results/glue/README.md', 'CHANGELOG.md')
     """
     if uri.startswith("results/"):
         return uri

@@ -34,7 +34,7 @@ PARTS = {
     ),
     "lab": Part(
         "rootscale.lab",
-        "Many runs on real data: tasks, the check, comparisons, sweeps. [Check a run](../../lab.md) is the guide.",
+        "Many runs on real data: tasks, the check, comparisons, sweeps. [Is it the same run?](../../same.md) is the guide.",
         ("rootscale.lab",),
     ),
     "theory": Part(
@@ -51,7 +51,7 @@ PARTS = {
     "comparing": Part(
         "Gaps and verdicts",
         "What runs are compared by: curves, the gap of two sets of them, its bands, the verdict. Without torch. "
-        "[The verdict](../../verdict.md) explains.",
+        "[The verdict](../../same.md#the-verdict) explains.",
         tuple(
             f"rootscale.{name}" for name in ("trajectory", "gap", "bands", "tolerance", "verdict", "compare", "noise")
         ),

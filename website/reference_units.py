@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from reference_cli import plain
-from registry import TOYS, measured_in, table, toy_gap
+from registry import TOYS, table, toy_gap
 
 from rootscale.averagings import AVERAGINGS
 from rootscale.optimizers import FAMILIES, Family
@@ -79,7 +79,7 @@ def optimizers() -> str:
             f"[{row.rules[0]}](rules.md#{row.rules[0]})",
             row.status,
             toy_gap(row, found.get(row.name, {})),
-            measured_in(row, "../../results"),
+            f"`{row.measured}`" if row.measured else "",
         )
         for row in FAMILIES.values()
     ]

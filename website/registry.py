@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from textwrap import TextWrapper
 from typing import Any
 
 import places
 
 from rootscale.optimizers import FAMILIES, Family
 
-__all__ = ["PAGES", "measured_in", "renewed", "summary", "table", "toy_gap"]
+__all__ = ["PAGES", "renewed", "summary", "table", "toy_gap"]
 
 #: What was measured of each family on toy problems, by ``benchmarks/optimizer_toys.py``.
 TOYS = places.ROOT / "results" / "optimizers" / "toys.json"
@@ -35,13 +34,8 @@ def toy_gap(row: Family, found: dict[str, Any]) -> str:
     return " / ".join(f"{max(size):.2f}" if size else "none" for size in sizes) if any(sizes) else ""
 
 
-def measured_in(row: Family, results: str) -> str:
-    """Return a link to the runs in which a family's rule was measured."""
-    return f"[{row.measured}]({results}/{row.measured}/README.md)" if row.measured else ""
-
-
 def summary() -> str:
-    """Return the table of all families with what was measured, and the reason of each rule."""
+    """Return the table of all families with what was measured."""
     found = json.loads(TOYS.read_text(encoding="utf-8"))
     rows = [
         (
@@ -49,17 +43,12 @@ def summary() -> str:
             row.rules[0] + (f" ({', '.join(row.rules[1:])})" if row.rules[1:] else ""),
             row.status,
             toy_gap(row, found.get(row.name, {})),
-            measured_in(row, "../results"),
+            f"`{row.measured}`" if row.measured else "",
         )
         for row in FAMILIES.values()
     ]
     head = ("optimizer", "its rule (others that keep it)", "how sure", "toy gap, kappa 4 / 16", "in training")
-    wrap = TextWrapper(118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
-    held = "\0-\0"  # a line that begins with a minus would be an item of a list
-    reasons = [
-        f"- {wrap(f'**{row.name}**: {row.why}'.replace(' - ', held)).replace(held, ' - ')}" for row in FAMILIES.values()
-    ]
-    return "\n".join([table(head, rows), "", "Why each rule is what it is:", "", *reasons, ""])
+    return table(head, rows) + "\n"
 
 
 #: The pages that have a table, and what makes it.

@@ -160,6 +160,6 @@ assert 8 < found["B = 64"].comparison.gaps["test loss"].seeds_needed <= 64
 #
 # ## Where to go next
 #
-# - [The check, step by step](../lab.md), and [a loop of your own in it](../own-loop.md)
-# - [Comparing runs by their logs](../compare.md): formats, clocks, smoothing
-# - [What the verdicts mean](../verdict.md), and how often they are wrong
+# - [The check, step by step](../same.md), and [a loop of your own in it](../same.md#your-own-loop)
+# - [Comparing runs by their logs](../same.md#logs-that-you-have): formats, clocks, smoothing
+# - [What the verdicts mean](../same.md#the-verdict), and how often they are wrong

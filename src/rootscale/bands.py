@@ -19,7 +19,7 @@ quantiles of its own, ``end`` and ``end_together``, like ``each_time`` and ``all
 gap* and s* are those of the runs' deviations from their mean after a random rotation of the runs among themselves (a
 rotation test: Langsrud 2005, Statistics and Computing 15). Every run keeps its course over all times and functions,
 and thereby their dependence; s* is computed anew, and so accounts for how few seeds s rests on. For a single time and
-function, c is Student's quantile. What the bands cover, measured, is in docs/verdict.md.
+function, c is Student's quantile. What the bands cover, measured, is in docs/same.md.
 """
 
 from __future__ import annotations
