@@ -1,6 +1,7 @@
 """README: its numbers are those of the stored runs, its commands exist, and it stays short."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 TEXT = " ".join(README.split())
 
 
+@cache
 def stored(name):
     return Table.load(ROOT / "results" / f"{name}.npz")
 

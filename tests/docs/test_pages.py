@@ -13,7 +13,6 @@ import registry
 from rootscale import __version__, cli
 from rootscale.configs import FORMATS
 from rootscale.optimizers import FAMILIES
-from rootscale.paper.stored import finals_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -75,31 +74,6 @@ def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
     text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
     assert f"{len(FAMILIES)} families" in text
     assert f"{len(FORMATS)} kinds of configuration files" in text
-
-
-def test_the_accuracies_on_the_start_page_are_those_of_the_results():
-    text = " ".join((ROOT / "docs" / "README.md").read_text(encoding="utf-8").split())
-    finals = {final.label: -100 * final.accuracy.gap for final in finals_of(ROOT / "results" / "cifar10-switch")[1:]}
-    converted, rate = (finals[f"256 → 4,096, {name}"] for name in ("everything converted", "learning rate only"))
-    assert f"everything converted it ends {converted:.1f} points of accuracy below" in text
-    assert f"which is what most tools change, {rate:.1f} points" in text
-
-
-def test_the_points_in_the_answers_are_those_of_the_results():
-    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
-    finals = {final.label: -100 * final.accuracy.gap for final in finals_of(ROOT / "results" / "cifar10-switch")[1:]}
-    rows = {"converted": "everything converted", "left alone": "hyperparameters only", "set to zero": "state zeroed"}
-    for state, label in rows.items():
-        assert f"| {state} | {finals[f'256 → 4,096, {label}']:.1f} |" in text
-
-
-def test_what_svag_did_on_a_gpt_is_told_as_it_was_measured():
-    page, text = (
-        " ".join((ROOT / name).read_text(encoding="utf-8").split())
-        for name in ("results/gpt-svag/README.md", "docs/language.md")
-    )
-    gap, end = re.search(r"ℓ = 2 -([\d.]+ %)\.", page)[1], re.search(r"\(\+([\d.]+), one seed\)", page)[1]
-    assert f"by {gap} of its range on the way, and ends {end} above it" in text
 
 
 @pytest.mark.parametrize("name", registry.PAGES)

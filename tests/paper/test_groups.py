@@ -145,25 +145,6 @@ def test_forms_are_compared_with_the_first_where_both_were_run(entries):
     assert group.headline(cells).startswith(f"Of {last.cases} switches")
 
 
-def test_when_it_matters_has_the_measured_numbers(entries):
-    cells = {cell.name: cell for cell in cells_of(entries, "floors")}
-    gpt, gpt95, average = cells["gpt-999"], cells["gpt-95"], cells["convnet-ema-999"].found
-    for beta1, keeps in ((".8", False), (".9", True)):
-        assert gpt.found[16, f"floors {beta1}, .9"].keeps(gpt.null) is keeps
-    assert 1.5 < gpt.found[16, "floors .8, .9"].gap < 2.5, "twice its range"
-    assert min(gpt.found[16, form].gap for form in ("power", "floors .7, .9")) > 10
-    lr_only = [cells[name].found[4, "learning rate only"].gap for name in ("gpt-999", "digits-999", "convnet-999")]
-    assert [round(100 * abs(gap)) for gap in lr_only] == [33, 18, 22]
-    left = gpt95.found[4, "learning rate only"]
-    assert left.final.curves["test loss"].gap[-1] == pytest.approx(0, abs=0.05), "back at the end"
-    assert cells["digits-95"].found[4, "learning rate only"].keeps(cells["digits-95"].null)
-    pages = [ROOT / name for name in ("README.md", "docs/faq.md", "docs/when-it-matters.md")]
-    assert all(f"by {100 * abs(left.gap):.0f} %" in page.read_text(encoding="utf-8") for page in pages)
-    ends = [round(100 * average[16, form].final.accuracy.gap, 1) for form in ("learning rate only", "floors .8, .9")]
-    assert ends == [-5.1, -0.1]
-    assert not any(one.keeps(cell.null) for cell in cells.values() for (k, _), one in cell.found.items() if k == 64)
-
-
 def test_beta1_of_the_advice_stays_above_the_floor():
     for kappa, beta1 in ((4, 0.975), (16, 0.994)):
         assert 1 - Fraction(kappa) * (1 - Fraction(str(beta1))) >= Fraction(9, 10)
