@@ -34,7 +34,8 @@ PARTS = {
     ),
     "lab": Part(
         "rootscale.lab",
-        "Many runs on real data: tasks, the check, comparisons, sweeps. [Is it the same run?](../../same.md) is the guide.",
+        "Many runs on real data: tasks, the check, comparisons, sweeps. "
+        "[Is it the same run?](../../same.md) is the guide.",
         ("rootscale.lab",),
     ),
     "theory": Part(

@@ -20,30 +20,74 @@ from rootscale.lab import Table
 HERE = Path(__file__).parent
 STUDY = "floors-convnet-ema-999"
 TITLE = "Four times the batch, in the middle of training"
-BASE, CONVERTED, ALONE = "B = 16 kept", "16 → 64, floors .9, .9", "16 → 64, learning rate only"
+BASE, CONVERTED, ALONE = (
+    "B = 16 kept",
+    "16 → 64, floors .9, .9",
+    "16 → 64, learning rate only",
+)
 #: The words at the lines, with where they stand: the number of the point, and a factor of the loss there.
-LINES = {CONVERTED: ("everything converted", 1, 0.58), ALONE: ("learning rate alone", 8, 1.25)}
+LINES = {
+    CONVERTED: ("everything converted", 1, 0.58),
+    ALONE: ("learning rate alone", 8, 1.25),
+}
 COLOURS = {
-    "light": {BASE: "#30363d", CONVERTED: "#0072b2", ALONE: "#c04a00", "grid": "#d5d9de"},
-    "dark": {BASE: "#d5dae0", CONVERTED: "#56b4e9", ALONE: "#ff9d5c", "grid": "#454b54"},
+    "light": {
+        BASE: "#30363d",
+        CONVERTED: "#0072b2",
+        ALONE: "#c04a00",
+        "grid": "#d5d9de",
+    },
+    "dark": {
+        BASE: "#d5dae0",
+        CONVERTED: "#56b4e9",
+        ALONE: "#ff9d5c",
+        "grid": "#454b54",
+    },
 }
 
 
 def draw(table: Table, ground: str) -> None:
     """Draw the loss of both runs, with that of the run which keeps its batch size, on a light or a dark ground."""
     colours = COLOURS[ground]
-    plt.rcParams.update({"svg.hashsalt": "rootscale", "text.color": colours[BASE], "font.size": 14})
+    plt.rcParams.update(
+        {
+            "svg.hashsalt": "rootscale",
+            "text.color": colours[BASE],
+            "font.size": 14,
+        }
+    )
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     samples = np.asarray(table.base.trajectory.meta["samples"], np.float64)
     for label, (words, point, factor) in LINES.items():
         loss = table[label].trajectory.values["test loss"]
         mean, error = loss.mean(0), 2 * loss.std(0, ddof=1) / len(loss) ** 0.5
-        axes.fill_between(samples, mean - error, mean + error, color=colours[label], alpha=0.3, linewidth=0)
+        axes.fill_between(
+            samples,
+            mean - error,
+            mean + error,
+            color=colours[label],
+            alpha=0.3,
+            linewidth=0,
+        )
         axes.plot(samples, mean, color=colours[label], linewidth=2.6)
-        axes.text(samples[point], mean[point] * factor, words, color=colours[label], weight="bold")
+        axes.text(
+            samples[point],
+            mean[point] * factor,
+            words,
+            color=colours[label],
+            weight="bold",
+        )
     kept = table.base.trajectory.values["test loss"].mean(0)
-    axes.plot(samples, kept, color=colours[BASE], linewidth=1.4, linestyle=(0, (4, 3)))
-    axes.text(samples[-1], kept[-1] * 0.8, "dashed: batch size kept", ha="right", va="center")
+    axes.plot(
+        samples, kept, color=colours[BASE], linewidth=1.4, linestyle=(0, (4, 3))
+    )
+    axes.text(
+        samples[-1],
+        kept[-1] * 0.8,
+        "dashed: batch size kept",
+        ha="right",
+        va="center",
+    )
     axes.set_title(TITLE, loc="left", weight="bold")
     axes.set_xlabel("samples seen", color=colours[BASE])
     axes.set_ylabel("test loss", color=colours[BASE])
@@ -56,7 +100,11 @@ def draw(table: Table, ground: str) -> None:
     axes.grid(axis="y", color=colours["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
-    figure.savefig(HERE / f"switch-{ground}.svg", transparent=True, metadata={"Date": None, "Creator": None})
+    figure.savefig(
+        HERE / f"switch-{ground}.svg",
+        transparent=True,
+        metadata={"Date": None, "Creator": None},
+    )
     plt.close(figure)
 
 
