@@ -27,8 +27,10 @@ from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArgu
 
 from rootscale.lab import Setup, Task
 from rootscale.lab.learner import make_learner
-from rootscale.paper.language import Pretraining, gpt
-from rootscale.paper.text import Tokens, Vocabulary
+from rootscale.paper.language.gpt_task import gpt
+from rootscale.paper.language.recipes import Pretraining
+from rootscale.paper.text.tokens import Tokens
+from rootscale.paper.text.vocabularies import Vocabulary
 
 #: Bytes, or about as many words as WikiText-2 has.
 VOCABULARIES = {"bytes": 256, "words": 33_280}

@@ -23,7 +23,8 @@ from small_nets import KEEPS, NETS, base_and_null
 
 from rootscale.lab import Arm, Study, Variant
 from rootscale.schedule import Schedule
-from rootscale.verdict import Absolute, Judge
+from rootscale.tolerance import Absolute
+from rootscale.verdict import Judge
 
 RULES = {"sqrt": "the rule", "sqrt-eta": "learning rate only", "none": "nothing"}
 #: The share of the run that is warm-up, as in the paper's recipe for language models.

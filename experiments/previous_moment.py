@@ -23,7 +23,8 @@ from noise_dominates import values
 from small_nets import KEEPS, NETS, base_and_null, paper_schedule
 
 from rootscale.lab import Arm, Study, Variant
-from rootscale.verdict import Absolute, Judge
+from rootscale.tolerance import Absolute
+from rootscale.verdict import Judge
 
 
 def study() -> Study:

@@ -19,7 +19,8 @@ from types import MappingProxyType
 from typing import Any
 
 from rootscale import hparams
-from rootscale.plan import BatchSize, Plan
+from rootscale.batch_size import BatchSize
+from rootscale.plan import Plan
 from rootscale.schedule import Schedule
 from rootscale.sizes import Count
 

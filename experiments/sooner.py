@@ -36,9 +36,9 @@ from results import Claim, rows
 from rootscale import AdamW, BatchSize, Plan, Schedule
 from rootscale.lab import Arm, Judge, Result, Settings, Study, Table, Task, Variant
 from rootscale.noise import noise_of
+from rootscale.tolerance import Absolute
 from rootscale.training import BatchSchedule
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import Absolute
 
 __all__ = ["LOSS_ONLY", "RATES", "Way", "grown", "tuning", "ways", "with_seconds"]
 

@@ -15,7 +15,7 @@ class Part(NamedTuple):
     modules: tuple[str, ...]
 
 
-_TOOLS = ("transformers", "training_arguments", "lightning", "accelerate", "optax", "executors", "trackers")
+_TOOLS = ("transformers", "lightning", "accelerate", "optax", "executors", "trackers")
 #: The pages by name; the navigation of mkdocs.yml has them in this order.
 PARTS = {
     "rootscale": Part(
@@ -36,7 +36,7 @@ PARTS = {
         "rootscale.lab",
         "Many runs on real data: tasks, the check, comparisons, sweeps. "
         "[Is it the same run?](../../same.md) is the guide.",
-        ("rootscale.lab",),
+        ("rootscale.lab", "rootscale.lab.tasks"),
     ),
     "theory": Part(
         "rootscale.theory",
@@ -53,14 +53,12 @@ PARTS = {
         "Gaps and verdicts",
         "What runs are compared by: curves, the gap of two sets of them, its bands, the verdict. Without torch. "
         "[The verdict](../../same.md#the-verdict) explains.",
-        tuple(
-            f"rootscale.{name}" for name in ("trajectory", "gap", "bands", "tolerance", "verdict", "compare", "noise")
-        ),
+        tuple(f"rootscale.{name}" for name in ("compare", "verdict", "gap", "trajectory", "tracking")),
     ),
     "registry": Part(
         "Rules and optimizers",
         "Where rules and optimizers are looked up and added. [Optimizers](../../optimizers.md) is the guide.",
-        ("rootscale.optimizers", "rootscale.rules", "rootscale.degrees", "rootscale.tracking"),
+        ("rootscale.rules", "rootscale.records", "rootscale.degrees", "rootscale.planner", "rootscale.horizon"),
     ),
     "report": Part("rootscale.report", "A result as one page and as figures.", ("rootscale.report",)),
 }

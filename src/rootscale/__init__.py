@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rootscale._version import __version__
 from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, ScalingWarning
-from rootscale.conversion import Conversion
-from rootscale.hparams import SGD, Adam, AdamW, RMSprop, SDEConstants
+from rootscale.hparams import SGD, Adam, AdamW, RMSprop
 from rootscale.plan import Plan
 from rootscale.rules import RULES, Rule
 from rootscale.schedule import Schedule
-from rootscale.units import TABLE, Unit
+from rootscale.units import TABLE
 
 if TYPE_CHECKING:
     from rootscale.training.run import Run
@@ -27,15 +26,12 @@ __all__ = [
     "BatchSize",
     "Change",
     "Changes",
-    "Conversion",
     "Plan",
     "RMSprop",
     "Rule",
     "Run",
-    "SDEConstants",
     "ScalingWarning",
     "Schedule",
-    "Unit",
     "__version__",
 ]
 

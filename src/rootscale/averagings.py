@@ -14,8 +14,6 @@ from types import MappingProxyType
 from rootscale.hparams import average, positive
 from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, STEADY, Form, floored, steady
 
-__all__ = ["AVERAGINGS", "STABLE_SHARE", "Averaging", "get_averaging", "stability_bound"]
-
 #: The part of `stability_bound` that a measured run may use.
 STABLE_SHARE = 0.75
 

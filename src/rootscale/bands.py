@@ -33,8 +33,6 @@ import numpy as np
 from rootscale.pairing import Array, Mask, Sample
 from rootscale.stats import student_log_tail, student_of_log_tail
 
-__all__ = ["Critical", "Draws", "Forecast", "Seen", "averaged", "critical_values", "pooled_se"]
-
 #: Times on either side over which a squared standard error is averaged, as a share of all times.
 WINDOW = 0.1
 _MOST = 10_000  # seeds: more than these are no advice

@@ -11,8 +11,6 @@ from rootscale.messages import say
 from rootscale.sizes import Count, count, samples_of, show_samples
 from rootscale.units import Number
 
-__all__ = ["BatchSize"]
-
 
 @dataclass(frozen=True)
 class BatchSize:

@@ -12,8 +12,6 @@ from rootscale.messages import say
 from rootscale.rules import Rule
 from rootscale.units import Number, Unit, stops
 
-__all__ = ["PROMISE", "Change", "Changes", "Reminder", "ScalingWarning", "key_of", "no_way_back"]
-
 PROMISE = "The rule keeps the training trajectory at equal samples seen; it does not promise a better one."
 
 _COLUMNS = ("quantity", "before", "after", "status", "why")

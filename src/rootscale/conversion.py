@@ -19,8 +19,6 @@ from rootscale.units import Number
 if TYPE_CHECKING:
     from rootscale.plan import Plan
 
-__all__ = ["Conversion", "convert_plan", "explain_change"]
-
 
 @dataclass(frozen=True)
 class Conversion:

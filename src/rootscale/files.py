@@ -23,23 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "LOADED",
-    "cache_folder",
-    "command_line",
-    "held_locks",
-    "load_file",
-    "lock_holder",
-    "locked",
-    "need_folder",
-    "need_writable",
-    "remove_temporary",
-    "this_command",
-    "whole",
-    "whole_folder",
-    "write_json",
-]
-
 _log = logging.getLogger(__name__)
 
 #: The attribute of a module that was loaded from a file.

@@ -11,11 +11,6 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
-__all__ = [
-    "few_digits", "format_table", "frame_of", "html_table", "listed", "percent", "plus_minus", "ranges", "show",
-    "typeset",
-]  # fmt: skip
-
 
 def show(value: int | float | Fraction | None) -> str:
     """Return a number as people write it: six significant digits, thousands separated.

@@ -39,7 +39,7 @@ from rootscale.format import few_digits, percent
 from rootscale.pairing import Array, Mask, PairedRuns, pair_runs
 from rootscale.trajectory import Trajectory, need_keys
 
-__all__ = ["SPIKE", "Gap", "Largest", "Verdict", "gaps", "gaps_of"]
+__all__ = ["gaps"]
 
 Verdict = Literal["same", "different", "undecided"]
 #: How many tolerances a gap may have at a single time and still be the same, if its neighbours make up for it.

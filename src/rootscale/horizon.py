@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rootscale.plan import Plan
     from rootscale.units import Number
 
-__all__ = ["HORIZONS", "Horizon", "HorizonRule", "Horizons", "at_horizon", "horizons"]
+__all__ = ["horizons"]
 
 #: The status of every row: somebody else's, and not derived or measured here.
 STATUS = "published"

@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 
 from rootscale.messages import say
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "SDEConstants"]
-
 
 def quantity(unit: str, label: str | None = None, **kwargs: Any) -> Any:
     """Make a dataclass field that is measured in a unit of the table; ``label`` is its name for users."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-__all__ = ["LOOKS", "TYPICAL"]
-
 #: Numbers of seeds that people take, and that a check takes by itself: looks there may spend more than between them.
 TYPICAL = (4, 6, 8, 12, 16, 24, 32, 48, 64)
 

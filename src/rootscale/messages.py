@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["MESSAGES", "say"]
-
 #: Errors about a value; each begins with the name of the field.
 _VALUES = {
     "value": "{name} must be {expected}, got {value}",

@@ -25,23 +25,6 @@ from rootscale.rules import Rule, averaged_batches, get_rule, shortest_average
 from rootscale.stats import student_quantile
 from rootscale.trajectory import Trajectory
 
-__all__ = [
-    "NOISE_SCALE",
-    "NO_GRADIENT",
-    "Advice",
-    "Dominance",
-    "Interval",
-    "Noise",
-    "ScaleCurve",
-    "advice_of_scale",
-    "advise",
-    "dominated_share",
-    "noise_at_start",
-    "noise_cause",
-    "noise_of",
-    "scale_curve",
-]
-
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 

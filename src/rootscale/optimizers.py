@@ -19,8 +19,6 @@ from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop
 from rootscale.spellings import Fields, Spelling, decoupled_or_not, kind_of_rmsprop
 from rootscale.units import LI, PAPER, SCALES, Status
 
-__all__ = ["FAMILIES", "OPTIMIZERS", "Family", "Spelling", "add_family", "family"]
-
 #: What libraries call the option that weight decay is decoupled from the gradient.
 _DECOUPLED = ("decoupled_weight_decay", "weight_decouple")
 

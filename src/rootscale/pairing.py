@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from rootscale.noise import NOISE_SCALE
 from rootscale.trajectory import Trajectory
 
-__all__ = ["ROUNDING", "PairedRuns", "Sample", "pair_runs", "window"]
-
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 

@@ -22,8 +22,6 @@ from rootscale.schedule import Schedule
 from rootscale.sizes import Count, count, samples_of, steps_of
 from rootscale.units import Number
 
-__all__ = ["BatchSize", "Plan"]
-
 
 @dataclass(frozen=True)
 class Plan:

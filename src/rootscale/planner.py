@@ -27,7 +27,7 @@ from rootscale.plan import Plan
 from rootscale.rules import Rule
 from rootscale.sizes import show_samples
 
-__all__ = ["Choice", "Forecast", "NoiseAlong", "Ramp", "Seconds", "make_forecast"]
+__all__ = ["NoiseAlong", "Seconds", "make_forecast"]
 
 #: The share of the noise scale's lower end up to which a batch of a ramp grows, as for `rootscale.training.Grow`.
 SHARE = 0.5

@@ -12,6 +12,26 @@ from typing import ClassVar
 
 from rootscale.hparams import SGD, Adam, AdamW, Optimizer, RMSprop, SDEConstants, quantity
 
+__all__ = [
+    "LAMB",
+    "LARS",
+    "SOAP",
+    "AdEMAMix",
+    "Adafactor",
+    "Adagrad",
+    "Adamax",
+    "Lion",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSpropCentered",
+    "RMSpropMomentum",
+    "ScheduleFreeAdamW",
+    "ScheduleFreeSGD",
+    "Shampoo",
+    "Signum",
+]
+
 # ---- updates that divide by the root of a second moment
 
 

@@ -26,8 +26,6 @@ from rootscale.units import (
     summed,
 )
 
-__all__ = ["RuleRow", "all_rows", "measured_rows"]
-
 
 class RuleRow(NamedTuple):
     """A row of the table of rules; `rootscale.rules.Rule` explains its fields."""

@@ -33,21 +33,7 @@ from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
 from rootscale.rule_rows import all_rows, measured_rows
 from rootscale.units import AVERAGE, GRADIENT_DEGREES, KEPT, UNITS, Form, Number, Unit, stops, times
 
-__all__ = [
-    "AVERAGINGS",
-    "RULES",
-    "Rule",
-    "add_rule",
-    "averaged_batches",
-    "default_rule",
-    "get_averaging",
-    "get_rule",
-    "is_rule",
-    "normalized_by",
-    "rule_text",
-    "shortest_average",
-    "svag_weights",
-]
+__all__ = ["RULES", "Rule", "get_rule", "svag_weights"]
 
 _Record = TypeVar("_Record")
 

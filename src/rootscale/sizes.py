@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from rootscale.format import show
 from rootscale.messages import say
 
-__all__ = ["Amount", "Count", "count", "read_amount", "read_size", "samples_of", "show_samples", "steps_of"]
-
 #: A number of steps; a fraction after a change of batch size that does not divide it.
 Count = int | Fraction
 

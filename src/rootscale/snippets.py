@@ -14,8 +14,6 @@ from rootscale.plan import Plan
 from rootscale.sizes import Count
 from rootscale.units import Number
 
-__all__ = ["SHAPE_CODE", "TEMPLATES", "torch_code"]
-
 #: The pieces of the code; what stands in braces is filled in.
 TEMPLATES: Mapping[str, str] = MappingProxyType(
     {

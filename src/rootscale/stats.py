@@ -8,8 +8,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["barnard_exact", "binomial_limit", "student_log_tail", "student_of_log_tail", "student_quantile"]
-
 Array = NDArray[np.float64]
 
 

@@ -26,8 +26,6 @@ from rootscale.schedule import SHAPES, WARMUPS, Schedule
 from rootscale.snippets import SHAPE_CODE, TEMPLATES
 from rootscale.units import STEADY, TABLE, UNITS, Form, Unit
 
-__all__ = ["calculator_tables", "rules_data", "units_data"]
-
 
 def units_data() -> list[dict[str, Any]]:
     """Return the table of units.

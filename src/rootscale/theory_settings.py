@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["CONSTANT", "NOISES", "OPTIMIZERS", "PROBLEMS", "SCHEDULES", "Constants", "Scale"]
-
 #: The noise families by name; those but the last are rows of `rootscale.theory.families.FAMILIES`.
 NOISES = ("gaussian", "rademacher", "skewed", "student-t", "minibatch")
 GAUSSIAN, RADEMACHER, SKEWED, STUDENT_T, MINIBATCH = NOISES

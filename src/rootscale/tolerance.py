@@ -10,8 +10,6 @@ from typing import Any
 
 from rootscale.format import percent, show
 
-__all__ = ["Absolute", "Tolerance", "parse_tolerance", "tolerance_from_json", "tolerance_text", "tolerance_to_json"]
-
 _POINTS = ("point", "points")
 
 

@@ -15,7 +15,7 @@ from rootscale.format import show
 from rootscale.noise import Noise
 from rootscale.verdict import Comparison
 
-__all__ = ["SAMPLES", "TOKENS", "Tracked", "above_noise", "numbers", "step_values"]
+__all__ = ["numbers"]
 
 #: The name under which samples seen are logged, for trackers that count steps in a way of their own.
 SAMPLES = "samples_seen"

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from rootscale.files import whole
 from rootscale.format import frame_of, html_table, plus_minus
 
-__all__ = ["Estimate", "Trajectory", "need_keys"]
+__all__ = ["Trajectory"]
 
 Array = NDArray[np.float64]
 _SECTIONS = ("values", "mean", "se")

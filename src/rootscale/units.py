@@ -295,6 +295,7 @@ _CLOCK = "the clock: a step covers kappa times the samples"
 #: The theorem is for constant hyperparameters; a schedule is the same SDE with coefficients that depend on time.
 _SCHEDULES = "the clock of Thm 5.3, for hyperparameters that change with time"
 
+#: Every quantity that a change of batch size converts, a row for each.
 TABLE: tuple[Unit, ...] = (
     Unit(
         "eta", "learning rate (Adam, RMSprop)", power(HALF), "theorem", f"{PAPER}, Thm 5.3",

@@ -35,9 +35,7 @@ from rootscale.tolerance import (
 )
 from rootscale.trajectory import Trajectory, need_keys
 
-__all__ = [
-    "FEWEST", "LOSSES", "Absolute", "Comparison", "Gap", "Judge", "Verdict", "compare", "definition", "diverged_counts",
-]  # fmt: skip
+__all__ = ["Absolute", "Judge", "compare"]
 
 #: Verdicts on test functions, from what says least to what settles the whole.
 _SEVERITY: Mapping[str | None, int] = {None: 0, "same": 0, "undecided": 1, "different": 2}

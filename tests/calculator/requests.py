@@ -3,8 +3,9 @@
 import random
 
 from rootscale import Plan
+from rootscale.averagings import AVERAGINGS
 from rootscale.changes import PROMISE
-from rootscale.rules import AVERAGINGS, RULES, rule_text
+from rootscale.rules import RULES, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.snippets import torch_code
 

@@ -12,7 +12,8 @@ from saved_runs import FIRST, Accelerated, Bare, Flattened, Sharded, assert_clos
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
-from rootscale.checkpoints import FORMATS, Keys, convert_checkpoint
+from rootscale.checkpoints import Keys, convert_checkpoint
+from rootscale.checkpoints.convert import FORMATS
 
 NEW = 4 * FIRST
 pytestmark = [

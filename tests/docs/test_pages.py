@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from pathlib import Path
 
+import public_names
 import pytest
 import registry
 
@@ -74,6 +75,23 @@ def test_the_changelog_has_the_version_and_a_place_for_what_is_next():
     text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
     assert f"{len(FAMILIES)} families" in text
     assert f"{len(FORMATS)} kinds of configuration files" in text
+
+
+def test_the_page_of_public_names_is_the_surface():
+    page = (ROOT / "docs" / "names.md").read_text(encoding="utf-8")
+    assert page == public_names.page(), "python website/public_names.py writes it anew"
+    source = ROOT / "src" / "rootscale"
+    listed = {public_names.path_of(module) for module in public_names.MODULES}
+    files = [path for path in source.rglob("*.py") if "paper" not in path.parts]
+    exporting = {path for path in files if "\n__all__ = " in path.read_text(encoding="utf-8")}
+    assert exporting == listed
+    assert len(public_names.public_names()) <= 162  # a new name says which one it replaces
+
+
+def test_every_public_name_says_what_it_is():
+    for module in public_names.MODULES:
+        for name in public_names.names_of(module):
+            assert name == "__version__" or public_names.summary_of(module, name), f"{module}.{name}"
 
 
 @pytest.mark.parametrize("name", registry.PAGES)

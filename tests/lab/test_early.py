@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rootscale import Adam, Plan
-from rootscale.lab import Forked, Here, Judge, Loop, Search, Store, Task, find_largest
+from rootscale.lab import Forked, Here, Judge, Loop, Store, Task, find_largest
+from rootscale.lab.branches import Search
 from rootscale.lab.early import PLACES, SPENT, _on_the_way, at_the_end
 from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Measure

@@ -93,8 +93,9 @@ def test_a_resumed_run_goes_on_as_it_was():
 
 def language(dropout):
     pytest.importorskip("transformers")
-    from rootscale.paper.language import Pretraining, gpt
-    from rootscale.paper.text import chain, from_text
+    from rootscale.paper.language.gpt_task import gpt
+    from rootscale.paper.language.recipes import Pretraining
+    from rootscale.paper.text.tokens import chain, from_text
 
     made = from_text(chain(30, 40_000), name="chain")
     training = Pretraining("", 16, 1, eta=3e-3, reference=16)

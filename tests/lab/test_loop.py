@@ -23,7 +23,6 @@ from rootscale.lab import (
     Here,
     Loop,
     Observer,
-    Search,
     Store,
     Table,
     UnfinishedError,
@@ -32,6 +31,7 @@ from rootscale.lab import (
     find_largest,
     loop_runs,
 )
+from rootscale.lab.branches import Search
 from rootscale.lab.command import values_of
 from rootscale.lab.execute import can_fork
 from rootscale.lab.loop import Convert, is_train_function

@@ -39,8 +39,9 @@ from rootscale.lab.recommendation import recommend
 from rootscale.lab.replicas import stacking_pays
 from rootscale.lab.rounds import Rounds
 from rootscale.lab.stopping import Deadline
+from rootscale.tolerance import Absolute
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import Absolute, compare
+from rootscale.verdict import compare
 
 PLAN = Plan(Adam(eta=1e-3, beta1=0.9), batch_size=16, steps=1000)
 

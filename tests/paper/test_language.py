@@ -10,26 +10,16 @@ import torch
 from rootscale.lab import Here, Measure, Settings, Setup, Store, Trial, Variant, sweep
 from rootscale.lab.fingerprint import Fingerprints, differences
 from rootscale.lab.task import Tensors
-from rootscale.paper.language import (
-    GLUE,
-    GPTS,
-    Point,
-    Pretraining,
-    glue,
-    gpt,
-    micro_batch,
-    read_glue,
-    recipe_plan,
-    roberta,
-    windows,
-)
-from rootscale.paper.language.glue_data import encode_texts, encoded_glue
+from rootscale.paper.language.glue_data import GLUE, Point, encode_texts, encoded_glue, read_glue
 from rootscale.paper.language.glue_scores import Score
-from rootscale.paper.language.gpt_task import gpt_net, token_loss
+from rootscale.paper.language.glue_task import glue
+from rootscale.paper.language.gpt_task import GPTS, gpt, gpt_net, token_loss
 from rootscale.paper.language.masking import hash_uniforms, hide
-from rootscale.paper.language.roberta_task import encoder_net, roberta_net
-from rootscale.paper.language.text_windows import Windows
-from rootscale.paper.text import Tokens, Vocabulary, chain, from_text
+from rootscale.paper.language.recipes import Pretraining, micro_batch, recipe_plan
+from rootscale.paper.language.roberta_task import encoder_net, roberta, roberta_net
+from rootscale.paper.language.text_windows import Windows, windows
+from rootscale.paper.text.tokens import Tokens, chain, from_text
+from rootscale.paper.text.vocabularies import Vocabulary
 
 pytest.importorskip("transformers")
 

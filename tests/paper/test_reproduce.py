@@ -20,7 +20,7 @@ from rootscale.lab.task import Tensors
 from rootscale.paper import entries, pages, parts, results, running, work
 from rootscale.paper import experiments as experiments_package
 from rootscale.paper import stored as kept_results
-from rootscale.paper.data import Images
+from rootscale.paper.data.layouts import Images
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments import FILES, experiments
 from rootscale.paper.finals import SEED_DEVIATION, End, accuracies, final_values, format_gap

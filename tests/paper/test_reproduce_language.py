@@ -16,7 +16,7 @@ import torch
 from rootscale.cli import main
 from rootscale.lab import Deadline, Table, Tensors, Variant
 from rootscale.paper import results, stored
-from rootscale.paper.data import Images
+from rootscale.paper.data.layouts import Images
 from rootscale.paper.experiments import (
     experiments,
     glue,
@@ -27,10 +27,10 @@ from rootscale.paper.experiments import (
     imagenet_training,
 )
 from rootscale.paper.finals import End, Final
-from rootscale.paper.language import Point
-from rootscale.paper.language.glue_data import generated_glue
+from rootscale.paper.language.glue_data import Point, generated_glue
 from rootscale.paper.models import convnet
-from rootscale.paper.text import Tokens, Vocabulary
+from rootscale.paper.text.tokens import Tokens
+from rootscale.paper.text.vocabularies import Vocabulary
 
 pytest.importorskip("transformers")
 MADE_OF_LINES = [name for name in experiments() if name.startswith(("gpt", "roberta"))]

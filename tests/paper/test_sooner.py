@@ -14,7 +14,8 @@ from rootscale.lab.group import rows_of
 from rootscale.paper.entries import entries_of
 from rootscale.paper.experiments import experiments, sooner, switch_lines
 from rootscale.paper.headline import HEADLINES, Way, ways_of
-from rootscale.paper.text import Tokens, Vocabulary
+from rootscale.paper.text.tokens import Tokens
+from rootscale.paper.text.vocabularies import Vocabulary
 from rootscale.trajectory import Trajectory
 
 pytest.importorskip("transformers")

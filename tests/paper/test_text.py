@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rootscale.paper import text
-from rootscale.paper.text import corpus, from_text, tokenise
+from rootscale.paper.text.corpora import corpus
+from rootscale.paper.text.tokens import from_text, tokenise
 
 PARTS = {"train": "a b <unk> a\nc a\n", "valid": "b b\n", "test": "c d\n"}
 

@@ -13,7 +13,6 @@ from rootscale.theory import (
     Chain,
     Paths,
     SaveAt,
-    SGDState,
     case,
     cosine,
     discretise,
@@ -23,7 +22,7 @@ from rootscale.theory import (
     solve,
     svag_chain,
 )
-from rootscale.theory.equations import SGDSDE, lowest_u
+from rootscale.theory.equations import SGDSDE, SGDState, lowest_u
 
 D = torch.double
 

@@ -19,8 +19,6 @@ from rootscale.theory import (
     Chain,
     Paths,
     SaveAt,
-    SGDState,
-    SignumState,
     case,
     cosine,
     discretise,
@@ -34,6 +32,7 @@ from rootscale.theory import (
     svag_chain,
     weak_error,
 )
+from rootscale.theory.equations import SGDState, SignumState
 from rootscale.theory.oracle import Problem, svag
 from rootscale.theory.signs import Memory, SaturatedSignSDE, SignFlowSDE, SignSDE, memory_of
 from rootscale.theory.updates import UPDATES

@@ -23,7 +23,6 @@ from rootscale.theory import (
     RateSchedule,
     RMSpropState,
     SaveAt,
-    SGDState,
     batch_gap,
     case,
     cosine,
@@ -33,6 +32,7 @@ from rootscale.theory import (
     run_chain,
     svag_chain,
 )
+from rootscale.theory.equations import SGDState
 from rootscale.theory.oracle import Problem, svag
 from rootscale.theory.random import normal
 

@@ -18,7 +18,6 @@ from rootscale.theory import (
     NGOS,
     Chain,
     RMSpropState,
-    SGDState,
     case,
     cosine,
     discretise,
@@ -31,7 +30,7 @@ from rootscale.theory import (
 )
 from rootscale.theory.cases import Setting
 from rootscale.theory.engine import TESTS
-from rootscale.theory.equations import SGDSDE
+from rootscale.theory.equations import SGDSDE, SGDState
 from rootscale.theory.families import StudentT
 from rootscale.theory.oracle import Problem, svag
 from rootscale.theory.weak import WeakError

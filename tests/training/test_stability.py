@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rootscale.training.stability import COST, Stability, measure_stability, stability_bound, stable_beta1
+from rootscale.averagings import stability_bound
+from rootscale.training.stability import COST, Stability, measure_stability, stable_beta1
 
 LR, EPS = 3e-3, 1e-3
 

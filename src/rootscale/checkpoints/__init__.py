@@ -6,6 +6,10 @@ the table of formats.
 """
 
 from rootscale.checkpoints.contents import Keys
-from rootscale.checkpoints.convert import FORMATS, CheckpointFormat, ConvertedCheckpoint, convert_checkpoint
+from rootscale.checkpoints.convert import ConvertedCheckpoint, convert_checkpoint
 
-__all__ = ["FORMATS", "CheckpointFormat", "ConvertedCheckpoint", "Keys", "convert_checkpoint"]
+__all__ = [
+    "ConvertedCheckpoint",
+    "Keys",
+    "convert_checkpoint",
+]

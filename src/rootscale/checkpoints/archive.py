@@ -21,8 +21,6 @@ from torch import Tensor
 
 from rootscale.checkpoints.pickled import Kept, Reference, callables_in, dump, load, name_of
 
-__all__ = ["Archive", "MappedFile", "Tell", "bytes_of"]
-
 #: Bytes that are held in memory at once.
 CHUNK = 16 * 2**20
 #: Where torch aligns the bytes of a tensor in the file.

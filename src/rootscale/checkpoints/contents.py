@@ -14,8 +14,6 @@ from rootscale.checkpoints.pickled import Kept, name_of
 from rootscale.checkpoints.rebase import Contents
 from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
 
-__all__ = ["Keys", "check_schedulers", "find_contents", "has_norms"]
-
 #: Words that people name a scheduler and a number of epochs by.
 _SCHEDULERS = ("scheduler", "lr_scheduler", "lr_schedulers", "schedulers", "scheduler_state_dict", "lr_sched", "sched")
 _EPOCHS = ("epoch", "last_epoch", "epochs", "current_epoch")

@@ -34,8 +34,6 @@ from rootscale.rules import Rule, get_rule
 from rootscale.training.adapters import families_of
 from rootscale.units import Number
 
-__all__ = ["FORMATS", "CheckpointFormat", "ConvertedCheckpoint", "convert_checkpoint"]
-
 #: Is called with what is being done and how far it is, from 0 to 1.
 Progress = Callable[[str, float], None]
 

@@ -25,8 +25,6 @@ from rootscale.checkpoints.rebase import Contents
 from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
 from rootscale.checkpoints.sources import Folder
 
-__all__ = ["DcpFolder", "is_dcp_folder"]
-
 _GROUPS = re.compile(r"(?:(?P<prefix>.*?)\.)?param_groups\.(?P<owner>.+)\.(?P<name>[^.]+)")
 _STATE = re.compile(r"(?:(?P<prefix>.*?)\.)?state\.(?P<owner>.+)\.(?P<name>[^.]+)")
 

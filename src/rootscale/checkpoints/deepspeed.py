@@ -25,8 +25,6 @@ from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.units import UNITS
 
-__all__ = ["UniversalFolder", "is_deepspeed_folder"]
-
 _GLOBAL = "zero/optimizer_state.pt"
 
 

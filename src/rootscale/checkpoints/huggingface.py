@@ -29,20 +29,6 @@ from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.units import UNITS
 
-__all__ = [
-    "INTERVALS",
-    "AccelerateFolder",
-    "Epochs",
-    "TrainerFolder",
-    "counted",
-    "interval_at",
-    "is_accelerate_folder",
-    "is_trainer_folder",
-    "layout_at",
-    "seen_again",
-    "updates",
-]
-
 # ---- the Trainer
 
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"

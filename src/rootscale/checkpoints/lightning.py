@@ -21,8 +21,6 @@ from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.units import UNITS
 
-__all__ = ["LightningFile", "is_lightning_file"]
-
 _VERSION = "pytorch-lightning_version"
 
 

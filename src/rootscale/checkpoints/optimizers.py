@@ -20,8 +20,6 @@ from rootscale.checkpoints.pickled import name_of, number_of
 from rootscale.optimizers import FAMILIES, Family, family
 from rootscale.training import adapters
 
-__all__ = ["SCHEDULED", "SavedOptimizer", "is_optimizer"]
-
 #: What this library writes into groups begins with this, such as the clock of a `Run`.
 _OWN = "rootscale_"
 #: What each of torch's schedulers keeps in groups, all of it at once: a user's own ``min_lr`` alone is not theirs.

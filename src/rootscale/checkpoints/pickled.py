@@ -18,8 +18,6 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
-__all__ = ["Kept", "Reference", "callables_in", "dump", "load", "name_of", "number_of"]
-
 _NOTHING = object()
 
 

@@ -28,8 +28,6 @@ from rootscale.training.projection import whole_number
 from rootscale.training.state import StateScaling
 from rootscale.units import Number
 
-__all__ = ["Contents", "Converted", "Request", "convert_contents"]
-
 
 @dataclass(frozen=True)
 class Request:

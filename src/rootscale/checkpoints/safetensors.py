@@ -26,8 +26,6 @@ from rootscale.checkpoints.schedulers import SavedScheduler, is_scheduler
 from rootscale.checkpoints.sources import Folder
 from rootscale.rules import Rule
 
-__all__ = ["SafetensorsFile", "SafetensorsFolder", "is_safetensors_folder"]
-
 _KEY = re.compile(r"(?:.*[./])?state[./](?P<owner>.+)[./](?P<name>[^./]+)")
 _TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,

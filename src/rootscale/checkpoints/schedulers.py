@@ -21,8 +21,6 @@ from rootscale.format import show
 from rootscale.rules import Rule
 from rootscale.units import UNITS
 
-__all__ = ["SavedScheduler", "is_scheduler"]
-
 #: Lengths in steps, of which none may become 0.
 _LENGTHS = ("T_max", "T_0", "T_i", "total_iters", "total_steps", "step_size", "anneal_epochs")
 #: Places in a schedule, in steps; -1 says that it has not begun.

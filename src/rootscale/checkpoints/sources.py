@@ -17,8 +17,6 @@ from rootscale.checkpoints.contents import Keys, find_contents
 from rootscale.checkpoints.rebase import Contents, Request
 from rootscale.rules import Rule
 
-__all__ = ["Folder", "Source", "TorchFile"]
-
 
 class Source(ABC):
     """A checkpoint as one format reads it.

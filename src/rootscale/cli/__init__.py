@@ -22,8 +22,6 @@ from typing import Any
 from rootscale._version import __version__
 from rootscale.cli.parser import Parser
 
-__all__ = ["COMMANDS", "Command", "main", "make_parser"]
-
 
 @dataclass(frozen=True)
 class Command:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from rootscale.cli.console import make_console
 from rootscale.cli.parser import fold_command
 
-__all__ = ["CASES", "Case", "show_cases"]
-
 
 @dataclass(frozen=True)
 class Case:

@@ -8,8 +8,6 @@ from typing import Any
 
 from rootscale.cli.options import add_rule, add_tolerance, duration, seeds, size
 
-__all__ = ["TASKS", "TASK_HELP", "add_loop", "add_parsers", "add_runs", "add_verdict"]
-
 #: Tasks that have a name on the command line.
 TASKS = ("digits", "mnist")
 TASK_HELP = (

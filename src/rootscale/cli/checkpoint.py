@@ -14,8 +14,6 @@ from rootscale.rules import rule_text
 if TYPE_CHECKING:
     from rootscale.checkpoints import ConvertedCheckpoint
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""

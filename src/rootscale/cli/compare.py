@@ -8,8 +8,6 @@ from typing import Any
 
 from rootscale.cli.options import add_tolerance, size
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""

@@ -7,10 +7,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from rootscale.averagings import AVERAGINGS
 from rootscale.cli.check import TASKS
-from rootscale.rules import AVERAGINGS
-
-__all__ = ["add_parsers"]
 
 SHELLS = ("bash", "zsh", "fish")
 #: Arguments of these names are files or folders, whatever type they are read as.

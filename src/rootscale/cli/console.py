@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["Column", "FittedTable", "make_console", "progress", "render_changes", "unclipped"]
-
 #: Columns of text narrower than this are hard to read.
 _NARROWEST = 22
 

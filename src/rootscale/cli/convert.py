@@ -12,8 +12,6 @@ from rootscale.cli.options import add_rule
 from rootscale.configs import FORMATS, ConvertedFile, Length, convert_file
 from rootscale.rules import rule_text
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""

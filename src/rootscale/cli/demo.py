@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(subparsers: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""

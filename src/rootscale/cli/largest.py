@@ -14,10 +14,8 @@ from rootscale.cli.options import add_rule
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rootscale.lab import Largest
+    from rootscale.lab.largest import Largest
     from rootscale.tolerance import Tolerance
-
-__all__ = ["add_parsers"]
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -71,8 +69,8 @@ def _largest(args: argparse.Namespace) -> int:
     from rootscale.cli.watching import observing, stoppable, tracker
     from rootscale.compare import Alignment
     from rootscale.files import command_line, write_json
-    from rootscale.lab import Judge, Loop, Search, Setup, Store, find_largest
-    from rootscale.lab.branches import KAPPAS
+    from rootscale.lab import Judge, Loop, Setup, Store, find_largest
+    from rootscale.lab.branches import KAPPAS, Search
     from rootscale.lab.rounds import Rounds
     from rootscale.rules import rule_text
     from rootscale.sizes import samples_of

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rootscale.averagings import AVERAGINGS, get_averaging
 from rootscale.looks import LOOKS
-from rootscale.rules import AVERAGINGS, RULES, get_averaging, is_rule
+from rootscale.rules import RULES, is_rule
 from rootscale.sizes import read_size
 from rootscale.tolerance import Tolerance, parse_tolerance
-
-__all__ = ["RULE_NAMES", "SUBJECTS", "USES", "Use", "add_rule", "add_tolerance", "refuse_unused"]
 
 
 class _RuleNames(tuple[str, ...]):

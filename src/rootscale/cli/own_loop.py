@@ -12,8 +12,6 @@ from rootscale.cli.plan_options import plan_of_values
 from rootscale.compare import read_logs
 from rootscale.lab import Command, Loop
 
-__all__ = ["loop_of_command", "loop_of_function", "loop_start"]
-
 
 def loop_of_command(args: argparse.Namespace) -> Loop:
     """Return the loop of ``--command``, whose values are those of ``--plan`` and ``--values``."""

@@ -8,8 +8,6 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "fold_command"]
-
 
 class _Help(argparse.HelpFormatter):
     """Help that breaks no option at its hyphens, and shows examples as lines that can be pasted."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from rootscale.plan import Plan
     from rootscale.planner import Choice, Forecast, NoiseAlong, Seconds
 
-__all__ = ["add_parsers"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from rootscale.plan import Plan
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.sizes import read_amount, read_size
 
-__all__ = ["add_plan", "plan_of_options", "plan_of_values"]
-
 #: Lengths of the run in other units than steps; each fills in the steps.
 _LENGTHS = ("samples", "tokens")
 #: The options that make up a plan: flag, the key of `Plan.to_dict` it fills (a dot leads into a part), how it is read.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rootscale.paper.finals import Final
     from rootscale.paper.work import Work
 
-__all__ = ["add_parsers"]
-
 UNFINISHED = 3
 
 

@@ -11,8 +11,6 @@ from rootscale.cli.options import RULE_NAMES
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import RULES, get_rule
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(commands: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""

@@ -51,11 +51,6 @@ from rootscale.noise import advise, noise_at_start
 from rootscale.plan import Plan
 from rootscale.rules import rule_text
 
-__all__ = [
-    "folder_name", "handle_check", "handle_demo", "make_executor", "measure_of", "samples_at", "seeds_of", "start_of",
-    "subject_of",
-]  # fmt: skip
-
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
 DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000
 #: The share of measuring in a quick check.

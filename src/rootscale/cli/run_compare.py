@@ -19,8 +19,6 @@ from rootscale.files import command_line, need_folder
 from rootscale.format import show
 from rootscale.sizes import samples_of
 
-__all__ = ["handle_compare"]
-
 
 def handle_compare(args: argparse.Namespace) -> int:
     """Run `rootscale compare`."""

@@ -19,8 +19,6 @@ from rootscale.theory.engine import Paths
 from rootscale.theory.weak import LARGEST, RESOLVED, Order
 from rootscale.theory_settings import MINIBATCH, NOISES, PROBLEMS
 
-__all__ = ["order", "simulate"]
-
 
 def _make_folder(place: Path) -> None:
     """Make a folder for results, before the work rather than after it."""

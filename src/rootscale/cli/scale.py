@@ -13,8 +13,6 @@ from rootscale.cli.options import add_rule
 from rootscale.cli.plan_options import add_plan, plan_of_options
 from rootscale.rules import rule_text
 
-__all__ = ["add_parsers"]
-
 _LOG = logging.getLogger(__name__)
 
 

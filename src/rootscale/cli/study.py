@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rootscale.lab import Observer, Store, Study, Table
     from rootscale.lab.execute import Execute
 
-__all__ = ["add_parsers"]
-
 _USAGE = "rootscale study FILE [option ...]"
 #: Parameters of a file's function that are options of every study.
 _OWN = ("seeds", "device", "smoke", "data")

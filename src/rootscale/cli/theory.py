@@ -9,8 +9,6 @@ from typing import Any
 from rootscale.rules import RULES
 from rootscale.theory_settings import CONSTANT, NOISES, OPTIMIZERS, PROBLEMS, SCHEDULES
 
-__all__ = ["add_parsers"]
-
 
 def _common(parser: argparse.ArgumentParser, paths: int) -> None:
     parser.add_argument(

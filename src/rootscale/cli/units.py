@@ -9,8 +9,6 @@ from typing import Any
 from rootscale.cli.console import Column, FittedTable, make_console
 from rootscale.units import TABLE
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(commands: Any) -> None:
     """Add the command to the result of ``ArgumentParser.add_subparsers``; ``args.handler(args)`` runs it."""

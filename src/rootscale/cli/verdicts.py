@@ -13,8 +13,6 @@ from rootscale.compare import Table
 from rootscale.compare.result import range_sentence
 from rootscale.format import percent
 
-__all__ = ["EXIT", "print_notes", "print_verdicts", "write_report"]
-
 EXIT = {"same": 0, "different": 1, "undecided": 3}
 _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 

@@ -19,8 +19,6 @@ from rootscale.lab import Observer, UnfinishedError
 if TYPE_CHECKING:
     from rootscale.lab import Trial
 
-__all__ = ["duration", "observing", "speaking", "stoppable", "tracker"]
-
 #: The exit code of a command whose time was over before there was a verdict (EX_TEMPFAIL: it may be tried again).
 UNFINISHED = 75
 #: Seconds between two lines where there is no terminal.

@@ -4,14 +4,23 @@ A `Log` is the table that a tool wrote: `read_logs` reads files, `as_logs` takes
 runs on samples or tokens seen, and `compare` says whether they are the same within a tolerance.
 """
 
-from rootscale.compare.alignment import Aligned, Alignment, align, reached
+from rootscale.compare.alignment import Alignment, align, reached
 from rootscale.compare.comparison import compare
-from rootscale.compare.log import Log, Series, as_logs
-from rootscale.compare.readers import FORMATS, LogFormat, read_logs
+from rootscale.compare.log import Log, as_logs
+from rootscale.compare.readers.formats import FORMATS, read_logs
 from rootscale.compare.result import Result, Table
 from rootscale.verdict import Judge
 
 __all__ = [
-    "FORMATS", "Aligned", "Alignment", "Judge", "Log", "LogFormat", "Result", "Series", "Table", "align", "as_logs",
-    "compare", "reached", "read_logs",
-]  # fmt: skip
+    "FORMATS",
+    "Alignment",
+    "Judge",
+    "Log",
+    "Result",
+    "Table",
+    "align",
+    "as_logs",
+    "compare",
+    "reached",
+    "read_logs",
+]

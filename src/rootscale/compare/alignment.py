@@ -14,8 +14,6 @@ from rootscale.compare.log import Array, Log
 from rootscale.format import show
 from rootscale.trajectory import Trajectory
 
-__all__ = ["NOISY", "Aligned", "Alignment", "align", "reached"]
-
 #: A curve is smoothed where its values scatter by more than this share of its range.
 NOISY = 0.01
 #: A window has at least so many values of every run.

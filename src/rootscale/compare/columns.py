@@ -16,8 +16,6 @@ import numpy as np
 from rootscale.compare.log import Array, Log, Series
 from rootscale.format import show
 
-__all__ = ["BATCH_SIZES", "CLOCKS", "STEPS", "Clock", "choose_metrics", "find_clock", "is_clock", "is_loss"]
-
 #: What counts the data seen, in the order of preference, with the names that its column has.
 CLOCKS = {
     "samples": (

@@ -28,8 +28,6 @@ from rootscale.tolerance import Absolute
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, Comparison, Judge, diverged_counts
 
-__all__ = ["Logged", "compare", "logged"]
-
 #: Runs a side from which on a verdict is of use.
 USEFUL = 4
 #: Values of a column that are looked at first.

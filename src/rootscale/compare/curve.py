@@ -22,8 +22,6 @@ from rootscale.compare.columns import Clock
 from rootscale.compare.log import Array, Log
 from rootscale.format import show
 
-__all__ = ["Curve", "Smoothed", "common_window", "logged_like", "read_curve", "smooth"]
-
 #: A larger number has no square: it counts as one that is not finite.
 LARGEST = 1e150
 #: Four values have a cubic through them where no distance of two is more than so many times another.

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["FAR", "STAYS", "Divergence"]
-
 #: A train-mode loss is far above the start where it exceeds this many times the first one.
 FAR = 100.0
 #: It stays there where it is far above the start at this many successive points of the grid.

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from rootscale.trajectory import Trajectory
 
-__all__ = ["Columns", "Log", "Series", "as_logs", "number_of"]
-
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 

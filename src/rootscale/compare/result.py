@@ -14,13 +14,12 @@ import numpy as np
 
 from rootscale.files import remove_temporary, whole
 from rootscale.format import few_digits, frame_of, html_table, listed, percent, typeset
+from rootscale.gap import Verdict
 from rootscale.pairing import Array
 from rootscale.pairing import window as pairing_window
 from rootscale.plan import Plan
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import Comparison, Judge, Verdict
-
-__all__ = ["Result", "Table", "clock", "clock_unit", "parts", "place", "range_sentence", "settles"]
+from rootscale.verdict import Comparison, Judge
 
 #: The part of the file that holds all but numbers, as JSON.
 _RECORD = "table"

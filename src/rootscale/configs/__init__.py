@@ -7,7 +7,12 @@ the command.
 
 from rootscale.configs.convert import ConvertedFile, convert_file, convert_text
 from rootscale.configs.reading import Length
-from rootscale.configs.rows import Format
 from rootscale.configs.tools import FORMATS
 
-__all__ = ["FORMATS", "ConvertedFile", "Format", "Length", "convert_file", "convert_text"]
+__all__ = [
+    "FORMATS",
+    "ConvertedFile",
+    "Length",
+    "convert_file",
+    "convert_text",
+]

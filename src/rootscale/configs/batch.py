@@ -14,8 +14,6 @@ from rootscale.format import show
 from rootscale.sizes import LARGEST, read_size
 from rootscale.units import Number
 
-__all__ = ["AUTO", "BatchChange", "read_batch_size", "write_batch_size"]
-
 #: What a configuration may have in the place of a number that is filled in elsewhere.
 AUTO = "auto"
 

@@ -22,8 +22,6 @@ from rootscale.plan import Plan
 from rootscale.rules import Rule
 from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, Number
 
-__all__ = ["ConvertedFile", "convert_file", "convert_text", "read_document"]
-
 
 @dataclass(frozen=True)
 class ConvertedFile:

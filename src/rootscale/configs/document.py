@@ -14,8 +14,6 @@ from typing import Any
 
 from rootscale.configs.places import SYNTAXES, Leaf, Path
 
-__all__ = ["TextDocument"]
-
 Place = tuple[int, int]
 
 

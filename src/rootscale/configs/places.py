@@ -16,8 +16,6 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["SYNTAXES", "UNNAMED", "Leaf", "Path", "Syntax", "guess_syntaxes", "number"]
-
 #: The names that lead to a value, from the outermost one on; a number leads into a list.
 Path = tuple[str, ...]
 

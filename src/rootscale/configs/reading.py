@@ -23,8 +23,6 @@ from rootscale.sizes import LARGEST
 from rootscale.spellings import Spelling
 from rootscale.units import KEPT, Number
 
-__all__ = ["Length", "Reading", "read_configuration"]
-
 _COUNTS = ("steps", "warmup", "schedule")  # units that are numbers of steps
 
 

@@ -17,21 +17,6 @@ from rootscale.documents import Document, under
 from rootscale.optimizers import FAMILIES
 from rootscale.spellings import Spelling
 
-__all__ = [
-    "PLAN_UNITS",
-    "UNIT_KEYS",
-    "Batch",
-    "Field",
-    "Format",
-    "Refusal",
-    "ScheduleRow",
-    "When",
-    "each",
-    "fields_of",
-    "optimizer",
-    "unit_of",
-]
-
 #: The fields of a plan that a configuration may hold, besides those of its optimizer, with their units. ``intervals``
 #: is anything done every so many steps.
 PLAN_UNITS: Mapping[str, str] = {

@@ -17,8 +17,6 @@ from rootscale.configs.rows import Format
 from rootscale.configs.tools import SIGNS
 from rootscale.format import show
 
-__all__ = ["check_options", "foreign_sign", "left_as_they_are"]
-
 #: Names of options that may change an optimizer, its schedule or its batches.
 _SOUNDS = re.compile(
     r"(?:^|_)(?:lrs?|eta|learning_rates?|betas?|eps|epsilon|momentum|optims?|optimi[sz]ers?|decay|warmup|scheds?"

@@ -16,7 +16,9 @@ import numpy as np
 
 from rootscale.lab import Trial
 
-__all__ = ["TRACKERS", "Track"]
+__all__ = [
+    "Track",
+]
 
 #: Logs values by name at a step.
 Log = Callable[[Mapping[str, float], int], object]

@@ -29,8 +29,6 @@ except ImportError as error:
         "pip install 'rootscale[transformers]'"
     ) from error
 
-__all__ = ["explain_training_arguments", "global_batch_size", "read_arguments", "scale_training_arguments"]
-
 
 class ArgumentsDocument:
     """Live arguments as a document, by the paths of the table; ``optim_args`` is read as the Trainer reads it."""

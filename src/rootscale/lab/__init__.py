@@ -4,14 +4,14 @@ from rootscale.compare import Result, Table, compare
 from rootscale.lab.checking import check
 from rootscale.lab.command import Command
 from rootscale.lab.execute import Forked, Here
-from rootscale.lab.largest import Largest, Search, find_largest
+from rootscale.lab.largest import find_largest
 from rootscale.lab.loop import Convert, Loop, RunLog
 from rootscale.lab.observe import Observer
 from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.store import BusyError, Store
 from rootscale.lab.study import Arm, Study
-from rootscale.lab.sweeps import Sweep, finished, sweep
+from rootscale.lab.sweeps import finished, sweep
 from rootscale.lab.task import Data, Task, Tensors, load_task
 from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
@@ -27,18 +27,15 @@ __all__ = [
     "Forked",
     "Here",
     "Judge",
-    "Largest",
     "Loop",
     "Measure",
     "Observer",
     "Result",
     "RunLog",
-    "Search",
     "Settings",
     "Setup",
     "Store",
     "Study",
-    "Sweep",
     "Table",
     "Task",
     "Tensors",
@@ -52,4 +49,4 @@ __all__ = [
     "grid",
     "load_task",
     "sweep",
-]  # fmt: skip
+]

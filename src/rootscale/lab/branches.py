@@ -18,8 +18,6 @@ from rootscale.lab.study import Arm, Study
 from rootscale.lab.variant import Variant
 from rootscale.verdict import Judge
 
-__all__ = ["KAPPAS", "Look", "Search", "look_of"]
-
 #: The batch sizes that are tried, over that of the base.
 KAPPAS = (2, 4, 8, 16, 32, 64)
 #: Compares an arm with the base at some seeds, until a deadline: the result of the base, and that of the arm.

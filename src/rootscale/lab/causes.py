@@ -16,8 +16,6 @@ from rootscale.trajectory import Trajectory
 from rootscale.units import KEPT
 from rootscale.verdict import Comparison
 
-__all__ = ["causes_of"]
-
 #: What the rows of a rule are to somebody who trains; others are called as the table of units has them.
 NAMES = {
     "eta": "the learning rate", "v": "the optimizer's state", "m": "the optimizer's state",

@@ -23,8 +23,6 @@ from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.verdict import Judge
 
-__all__ = ["as_variants", "check", "measured_on", "settings_of", "study_of"]
-
 _MEASURE, _SETUP, _JUDGE, _ALIGNMENT = Measure(share=SHARE), Setup(), Judge(), Alignment()
 
 

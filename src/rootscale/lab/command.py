@@ -23,8 +23,6 @@ from rootscale.lab.loop import Convert, RunLog, parsed_source
 from rootscale.lab.processes import Child
 from rootscale.plan import Plan
 
-__all__ = ["PLACES", "Command", "values_of"]
-
 #: The files of a log, with when each was written and how long it is.
 Stamp = list[tuple[str, int, int]]
 #: What can stand in a command besides the values of its plan.

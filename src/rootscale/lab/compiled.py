@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["can_compile", "fastest_convolutions", "try_compile"]
-
 #: Batches up to this one try all of cuDNN's algorithms for their convolutions.
 SHORT_TRY = 1024
 

@@ -17,8 +17,6 @@ from rootscale.lab.stream import Stream
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 
-__all__ = ["Cost", "estimate_cost"]
-
 #: Most samples of the longer of the two steps that are timed.
 LONGEST = 512
 #: How often something is timed, and the seconds from which on once is enough.

@@ -24,11 +24,6 @@ from torch import Tensor
 
 from rootscale.lab.task import Tensors
 
-__all__ = [
-    "MNIST", "VARIABLE", "CropFlip", "Images", "Layout", "Normalise", "classes_in", "content", "data_folder", "decode",
-    "image_count", "image_folder", "joined", "labels_in", "locate", "mnist", "patterns", "pillow", "read", "tensors",
-]  # fmt: skip
-
 #: The environment variable that names the folder of the data.
 VARIABLE = "ROOTSCALE_DATA"
 Bytes = NDArray[np.uint8]

@@ -31,8 +31,6 @@ from rootscale.lab.trial import Trial
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, Judge
 
-__all__ = ["Watch", "at_the_end", "watch_of"]
-
 #: Shares of a run at which is looked, and what each of them may spend of the chance of an error.
 PLACES, SPENT = (0.25, 0.5, 0.75), 0.05
 #: Seconds between two looks at the logs of a loop, and the share of its time that they may take.

@@ -41,8 +41,6 @@ from rootscale.lab.processes import Child
 from rootscale.lab.provenance import device_here
 from rootscale.lab.stopping import Deadline, Job, OnProgress, Stop, held_interrupts
 
-__all__ = ["TOGETHER", "Execute", "Forked", "Here", "can_fork", "default_executor", "limited"]
-
 _log = logging.getLogger(__name__)
 
 #: Most seeds that are trained in one program, if nothing else is asked for.

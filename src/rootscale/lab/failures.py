@@ -10,8 +10,6 @@ from pathlib import Path
 
 from rootscale.lab.stopping import ClearlyDifferentError, UnfinishedError
 
-__all__ = ["FINISHED", "blaming", "in_one_process"]
-
 #: Said after a run has failed.
 FINISHED = "Runs that are finished are kept: the same command makes the others."
 

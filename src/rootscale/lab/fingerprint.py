@@ -29,8 +29,6 @@ from rootscale.lab.replicas import initialized
 from rootscale.lab.task import Data, Task, Tensors
 from rootscale.training.adapters import make_optimizer
 
-__all__ = ["SAMPLES", "TOLERANCE", "Fingerprints", "differences"]
-
 #: The samples on which a task is evaluated; BatchNorm needs more than one.
 SAMPLES = 8
 #: Numbers agree if they differ by at most this share of the largest of their kind.

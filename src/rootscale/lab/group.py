@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from rootscale.lab.stopping import Stop
     from rootscale.lab.store import Store
 
-__all__ = [
-    "Group", "Spec", "Wanted", "joined", "rows_of", "write_checkpoint", "write_facts", "write_result",
-]  # fmt: skip
-
 #: What a run spent, which is shared by its seeds; runs of older versions know only the first.
 _TIMES = ("seconds", "measuring")
 #: Said of a file that cannot be read.

@@ -21,7 +21,7 @@ from typing import Any
 from rootscale.compare import Alignment
 from rootscale.compare.result import Result, Table
 from rootscale.format import show
-from rootscale.lab.branches import KAPPAS, Look, Search, look_of
+from rootscale.lab.branches import Look, Search, look_of
 from rootscale.lab.checking import measured_on, study_of
 from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
@@ -35,8 +35,6 @@ from rootscale.lab.study import Study
 from rootscale.lab.task import Task
 from rootscale.noise import NOISE_SCALE, Advice, Interval, advice_of_scale, advise, noise_at_start
 from rootscale.trajectory import Trajectory
-
-__all__ = ["KAPPAS", "Branch", "Largest", "Search", "find_largest"]
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,6 @@ from rootscale.lab.settings import Setup
 from rootscale.lab.task import Task
 from rootscale.rules import Rule
 
-__all__ = ["Batches", "Learner", "make_learner"]
-
 
 class Learner(Protocol):
     """R replicas under training, as `rootscale.lab.Trial` uses them. Values of replicas are ``[R]``."""

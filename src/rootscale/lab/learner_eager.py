@@ -27,8 +27,6 @@ from rootscale.training.adapters import make_optimizer
 from rootscale.training.metric import Metric
 from rootscale.training.norms import norm_layers
 
-__all__ = ["EagerLearner"]
-
 #: Most samples of a replica, and of all replicas together, that are measured at once.
 CHUNK, CHUNK_OF_ALL = 4096, 2**18
 

@@ -28,8 +28,6 @@ from rootscale.lab.task import Task
 from rootscale.rules import Rule
 from rootscale.training.adapters import make_optimizer
 
-__all__ = ["GraphLearner", "SideBySide"]
-
 #: Options of an optimizer by which it takes a tensor as learning rate without looking at its value.
 READS_TENSORS = {"capturable", "fused"}
 #: Steps that are run one kernel at a time before the graph is recorded: they make the optimizer's state and workspaces.

@@ -35,8 +35,6 @@ from rootscale.lab.task import need_file_name
 from rootscale.plan import Plan
 from rootscale.training import Run
 
-__all__ = ["PARAMETERS", "Convert", "Loop", "RunLog", "is_train_function", "local_modules", "parsed_source", "read_log"]
-
 #: What a training function takes, by name; one that does not make its own `Run` may take ``convert`` too.
 PARAMETERS = ("batch_size", "seed", "log")
 #: Called with the folder of a run after each row that it logs, and with whether it has ended.

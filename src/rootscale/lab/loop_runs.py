@@ -29,8 +29,6 @@ from rootscale.lab.stopping import Stop
 from rootscale.lab.store import Store
 from rootscale.lab.variant import Variant
 
-__all__ = ["LoopSpec", "need_checkpoint"]
-
 
 @dataclass(frozen=True)
 class LoopSpec(Spec):

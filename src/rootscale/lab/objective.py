@@ -12,8 +12,6 @@ from torch import Tensor
 from rootscale.lab.replicas import Replicas
 from rootscale.lab.task import Task
 
-__all__ = ["Batches", "Objective", "PerSample", "as_is"]
-
 #: For each pass of a step: sample numbers ``[R, B]``, and uniforms ``[R, B, draws]`` where there is augmentation.
 Batches = Sequence[tuple[Tensor, Tensor | None]]
 #: A value for each sample from a model's outputs and the targets: a loss or a metric.

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from rootscale.lab.trial import Trial
 
-__all__ = ["Observer", "silent"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from rootscale.lab.settings import Measure
 from rootscale.lab.task import Task
 from rootscale.training.norms import norm_layers
 
-__all__ = ["NORMS", "REESTIMATED_LOSS", "STEP_LOSS", "Probes", "gradient_noise"]
-
 #: The gradient's noise is measured in this many batches, or in fewer of so many samples: each costs a pass.
 NOISE_BATCHES, NOISE_BATCH, FEWEST_BATCHES = 16, 32, 4
 #: The name of the mean loss of the steps since the last point, as a training loop prints it.

@@ -25,8 +25,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, ClassVar, NoReturn
 
-__all__ = ["GRACE", "Child"]
-
 #: Seconds that a process has between being asked to end and being killed, and what it left behind after its end.
 GRACE, REST = 10.0, 2.0
 #: Seconds between looks at whether the parent is still there, and at a process where Linux cannot wake us.

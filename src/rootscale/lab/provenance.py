@@ -12,8 +12,6 @@ import torch
 
 from rootscale._version import __version__
 
-__all__ = ["device_here", "environment", "processor"]
-
 
 def device_here(device: str) -> torch.device:
     """Return the device of this name, which has to be one of this machine's."""

@@ -17,8 +17,6 @@ from rootscale.noise import NO_GRADIENT, scale_curve
 from rootscale.rules import default_rule
 from rootscale.tolerance import tolerance_text
 
-__all__ = ["recommend"]
-
 #: Where the noise scale is this many times the batch size, the noise of the gradient dominates clearly.
 CLEARLY = 2.0
 _SVAG = {

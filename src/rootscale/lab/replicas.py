@@ -20,8 +20,6 @@ from rootscale.lab.stacked import Named, stacked_forward
 from rootscale.lab.task import Task
 from rootscale.training.norms import norm_layers
 
-__all__ = ["Replicas", "Single", "Stack", "initialized", "make_replicas", "squared_norm", "stacking_pays"]
-
 
 class Replicas(Protocol):
     """Models of one task that are trained together.

@@ -17,8 +17,6 @@ from rootscale.compare.result import Result
 from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.looks import TYPICAL
 
-__all__ = ["FIRST", "MOST", "Rounds"]
-
 #: Seeds of the first look, and of the last.
 FIRST, MOST = 4, 64
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-__all__ = ["SHARE", "Measure", "Settings", "Setup", "grid"]
-
 #: Of the time of a check, the most that is spent on measuring, if nothing else is asked for.
 SHARE = 0.2
 #: A forward and a backward pass of a sample, in forward passes.

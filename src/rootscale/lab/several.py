@@ -9,8 +9,6 @@ import torch
 
 from rootscale.rules import Rule
 
-__all__ = ["Several", "parts_of", "rules_of"]
-
 
 class Several:
     """Optimizers that take their steps together; the first is the one that the plan of the task has.

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["SETTLING_STEPS", "Spent"]
-
 #: Steps at the beginning of a stage in which a model may be compiled and a CUDA graph is recorded.
 SETTLING_STEPS = 4
 _TIMES = ("seconds", "measuring", "settling")

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Named", "stacked_forward"]
-
 Named = dict[str, Tensor]
 
 

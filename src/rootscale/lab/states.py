@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["select"]
-
 
 def select(picks: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, Any]:
     """Return the warm start of some replicas: of each, the state of the run that made it and its place in there."""

@@ -11,8 +11,6 @@ from rootscale.lab.replicas import Replicas
 from rootscale.lab.stacked import Named
 from rootscale.training.norms import norm_layers
 
-__all__ = ["fresh_batchnorms", "reestimated"]
-
 #: What the running statistics of BatchNorm are before the first batch.
 _FRESH = {"num_batches_tracked": 0, "running_mean": 0, "running_var": 1}
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ClearlyDifferentError", "Deadline", "Job", "OnProgress", "Stop", "UnfinishedError", "held_interrupts"]
-
 
 class UnfinishedError(RuntimeError):
     """The deadline passed before all runs were finished; what they have so far is in their checkpoints."""

@@ -34,8 +34,6 @@ from rootscale.lab.states import select
 from rootscale.lab.stopping import Stop
 from rootscale.trajectory import Trajectory
 
-__all__ = ["BusyError", "Store", "as_store"]
-
 _log = logging.getLogger(__name__)
 
 #: Seconds between looks at a run that another process makes, and between two lines about it.

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from rootscale.training.positions import BLOCK, Blocks, generator, samples
 
-__all__ = ["Stream"]
-
 
 class Stream:
     """The sample numbers of a run, and the uniforms of its augmentation, by position.

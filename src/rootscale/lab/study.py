@@ -44,8 +44,6 @@ from rootscale.stats import student_quantile
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, Judge
 
-__all__ = ["Arm", "Study", "need_seeds", "with_noise"]
-
 _SETTINGS, _ALIGNMENT, _JUDGE = Settings((0, 1)), Alignment(), Judge()
 #: Of logs, which were made elsewhere, only what read them is known.
 _VERSIONS = {"rootscale": __version__, "numpy": np.__version__}

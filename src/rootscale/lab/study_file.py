@@ -13,8 +13,6 @@ from typing import Any
 from rootscale.files import load_file
 from rootscale.lab.study import Study
 
-__all__ = ["StudyFile"]
-
 #: What a file of a study defines.
 NAME = "STUDY"
 

@@ -24,8 +24,6 @@ from rootscale.lab.task_runs import TaskSpec
 from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
 
-__all__ = ["Sweep", "finished", "kept", "make", "sweep"]
-
 
 def make(
     specs: Sequence[Spec], seeds: Sequence[int], store: Store, execute: Execute, observe: Observer,

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from rootscale.files import load_file
 from rootscale.plan import Plan
 
-__all__ = ["Data", "OnDisk", "Task", "Tensors", "as_task", "load_named", "load_task", "need_file_name"]
-
 
 @runtime_checkable
 class Data(Protocol):

@@ -26,8 +26,6 @@ from rootscale.lab.task import Task
 from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
 
-__all__ = ["ENGINE", "TaskSpec"]
-
 #: Changes when runs of the same settings come out differently, so that older ones are not found.
 ENGINE = 2
 #: Progress is reported this often, or when this much more is done: a run may take thousands of steps a second.

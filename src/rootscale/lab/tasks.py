@@ -19,25 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rootscale import hparams
+from rootscale.batch_size import BatchSize
 from rootscale.lab import data
 from rootscale.lab.data import CropFlip, Images, Normalise
 from rootscale.lab.task import Task
-from rootscale.plan import BatchSize, Plan
+from rootscale.plan import Plan
 from rootscale.schedule import Schedule
 
-__all__ = [
-    "Classifier",
-    "accuracy",
-    "convnet",
-    "convolution",
-    "cross_entropy",
-    "digits",
-    "generated",
-    "image_folder",
-    "image_task",
-    "mlp",
-    "mnist",
-]
+__all__ = ["accuracy", "cross_entropy", "digits", "image_folder", "image_task", "mnist"]
 
 #: Of the training images of MNIST, in [0, 1].
 MNIST_STATISTICS = (0.13066,), (0.30811,)

@@ -30,8 +30,6 @@ from rootscale.plan import Plan
 from rootscale.training.positions import generator
 from rootscale.trajectory import Trajectory
 
-__all__ = ["Trial"]
-
 
 class _Stage(NamedTuple):
     """A part of a run with one batch size.

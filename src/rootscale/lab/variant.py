@@ -12,8 +12,6 @@ from rootscale.format import show
 from rootscale.plan import Plan
 from rootscale.rules import Rule, get_rule, rule_text
 
-__all__ = ["Variant"]
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -10,7 +10,8 @@ from rootscale.lab import Measure, Result, Table, Variant
 from rootscale.pairing import window
 from rootscale.paper.entries import Entry, gathered
 from rootscale.paper.experiment import Experiment, question_of
-from rootscale.paper.figures import batch_size, dominance_of, starts_off_the_figure
+from rootscale.paper.figures.curves import starts_off_the_figure
+from rootscale.paper.figures.noise_scale import batch_size, dominance_of
 from rootscale.paper.finals import ACCURACY, MEASURES, Final, format_curve, format_end, format_gap
 from rootscale.paper.parts import kept
 from rootscale.rules import default_rule

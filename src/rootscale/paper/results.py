@@ -24,8 +24,13 @@ from rootscale.lab import Table
 from rootscale.paper.entries import Entry, entries_of
 from rootscale.paper.experiments.glue_page import page as glue_page
 from rootscale.paper.experiments.sde_digits import draw_stored
-from rootscale.paper.figures import draw_curves, draw_dots, draw_group, draw_noise, draw_sweep, draw_switch
 from rootscale.paper.figures.bars import draw_headline
+from rootscale.paper.figures.curves import draw_curves
+from rootscale.paper.figures.dots import draw_dots
+from rootscale.paper.figures.gap_tables import draw_group
+from rootscale.paper.figures.noise_scale import draw_noise
+from rootscale.paper.figures.sweeps import draw_sweep
+from rootscale.paper.figures.switched import draw_switch
 from rootscale.paper.groups import GROUPS, cells_of
 from rootscale.paper.headline import HEADLINES, ways_of
 from rootscale.paper.overview import outcome_tables

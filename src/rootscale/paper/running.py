@@ -11,9 +11,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from rootscale.files import locked
-from rootscale.lab import BusyError, Deadline, Settings, Sweep, UnfinishedError
+from rootscale.lab import BusyError, Deadline, Settings, UnfinishedError
 from rootscale.lab.execute import Execute
 from rootscale.lab.stopping import Job, Stop
+from rootscale.lab.sweeps import Sweep
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import MEASURES, End, format_end
 from rootscale.paper.stored import Kept, refuse_others, store

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from rootscale.files import write_json
-from rootscale.lab import Arm, Result, Settings, Store, Study, Sweep, Table, Task, Variant
+from rootscale.lab import Arm, Result, Settings, Store, Study, Table, Task, Variant
 from rootscale.lab.group import joined, rows_of
+from rootscale.lab.sweeps import Sweep
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.finals import SEED_DEVIATION, Final, final_values
 from rootscale.plan import Plan

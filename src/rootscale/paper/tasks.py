@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rootscale import hparams
+from rootscale.batch_size import BatchSize
 from rootscale.lab.task import Task
 from rootscale.optimizers import FAMILIES
 from rootscale.paper import data
@@ -24,7 +25,7 @@ from rootscale.paper.models import MODELS, group_batchnorm, mlp
 from rootscale.paper.recipes import Recipe, paper_plan
 from rootscale.paper.recipes import recipe as as_recipe
 from rootscale.paper.transforms import CropFlip, Normalise
-from rootscale.plan import BatchSize, Plan
+from rootscale.plan import Plan
 from rootscale.schedule import Schedule
 from rootscale.training import optim
 

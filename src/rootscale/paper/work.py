@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from rootscale.lab import Deadline, Forked, Here, Observer, Settings, Store, Sweep, finished, sweep
+from rootscale.lab import Deadline, Forked, Here, Observer, Settings, Store, finished, sweep
 from rootscale.lab.execute import Execute
+from rootscale.lab.sweeps import Sweep
 from rootscale.paper.experiment import Experiment, Line, Options
 
 __all__ = ["How", "Runs", "Watch", "Work"]

@@ -11,8 +11,6 @@ from rootscale.report import words
 from rootscale.report.html import Html, badge, fill, swatch, table
 from rootscale.verdict import Comparison
 
-__all__ = ["card"]
-
 
 def card(i: int, arm: Result, check: Table) -> Html:
     verdict = words.judged(arm)

@@ -22,8 +22,6 @@ from rootscale.report.plotting import need_matplotlib, plain_axes, save_figure
 from rootscale.report.styles import SOFT, STRIP, WARM, line_styles
 from rootscale.trajectory import Trajectory
 
-__all__ = ["FORMATS", "draw_curves", "draw_figures"]
-
 FORMATS = ("png", "pdf")
 
 

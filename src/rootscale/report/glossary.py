@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from html import escape
 
-__all__ = ["TERMS", "list_terms", "mark_terms"]
-
 #: Each term of the page, for readers who know PyTorch and have not read the paper.
 TERMS = {
     "base": "The run as it is, with the batch size it was made for. All others are held against it.",

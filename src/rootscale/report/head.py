@@ -10,8 +10,6 @@ from rootscale.report.html import Html, fill, icon, swatch
 from rootscale.tolerance import tolerance_text
 from rootscale.verdict import Comparison
 
-__all__ = ["about_bands", "advice", "first_comparison", "reading", "setting", "verdict_boxes"]
-
 
 def verdict_boxes(check: Table) -> list[Html]:
     nothing = f": {typeset(check.base.label)} was compared with nothing"

@@ -11,8 +11,6 @@ from rootscale.report import words
 from rootscale.report.glossary import mark_terms
 from rootscale.report.styles import STYLES, style_of
 
-__all__ = ["Html", "badge", "fill", "icon", "line", "swatch", "table"]
-
 
 class Html(str):
     """Text that is HTML already; all other text is escaped when it is put into some."""

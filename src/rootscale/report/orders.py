@@ -18,9 +18,6 @@ from rootscale.report.plotting import LineEnd, label_ends, need_matplotlib, plai
 from rootscale.report.styles import SOFT, line_styles
 from rootscale.trajectory import Trajectory
 
-__all__ = ["draw_orders", "draw_trajectories"]
-
-
 #: Test functions beside each other, and the inches of a panel: a page of 900 pixels shows them in full.
 COLUMNS, PANEL = 3, (3.0, 2.2)
 

@@ -34,8 +34,6 @@ from rootscale.report.sections import (
 )
 from rootscale.report.styles import STYLES, style_of
 
-__all__ = ["need_plotly", "render_page", "write_page"]
-
 
 def need_plotly() -> str:
     """plotly.js; a `ValueError` that says how to install it where it is missing."""

@@ -13,8 +13,6 @@ from rootscale.report import words
 from rootscale.report.words import batch_sizes, clock_name, clock_of_gap
 from rootscale.trajectory import Trajectory
 
-__all__ = ["make_payload", "script_json"]
-
 
 def script_json(value: Any) -> str:
     r"""Strict JSON that can stand inside ``<script>``: no text in it can end the element or open a comment.

@@ -16,8 +16,6 @@ from typing import Any
 from rootscale.files import whole
 from rootscale.report.styles import GRID
 
-__all__ = ["LineEnd", "few_ticks", "label_ends", "need_matplotlib", "plain_axes", "save_figure", "spread", "symbols"]
-
 
 def need_matplotlib() -> Any:
     """Return matplotlib, drawing to files; raise a `ValueError` that says how to install it where it is missing."""

@@ -12,16 +12,6 @@ from rootscale.report.glossary import TERMS
 from rootscale.report.head import first_comparison
 from rootscale.report.html import Html, badge, fill, line, swatch, table
 
-__all__ = [
-    "before_toggle",
-    "function_choice",
-    "made_section",
-    "noise_section",
-    "numbers_table",
-    "plans_section",
-    "run_toggle",
-]
-
 
 def function_choice(i: int, name: str) -> Html:
     return fill(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["GRID", "SOFT", "STRIP", "STYLES", "WARM", "Style", "line_styles", "style_of"]
-
 
 @dataclass(frozen=True)
 class Style:

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 from rootscale.hparams import Optimizer
 
-__all__ = ["Fields", "Options", "Spelling", "decoupled_or_not", "kind_of_rmsprop", "only"]
-
 #: One or several fields of a record that a tool keeps under one name, such as torch's ``betas``.
 Fields = str | tuple[str, ...]
 _GROUP = "group."

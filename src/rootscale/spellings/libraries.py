@@ -14,8 +14,6 @@ from typing import Any
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.spellings import Fields, Options, Spelling, decoupled_or_not, only
 
-__all__ = ["LIBRARIES", "REFUSED", "kind_of_group", "spelled"]
-
 #: What containers call the option that says which optimizer a group has, with the families of its values.
 _KINDS: Mapping[str, Mapping[object, str]] = MappingProxyType(
     {

@@ -14,20 +14,6 @@ from rootscale.optimizers import FAMILIES
 from rootscale.spellings import Fields, Options, Spelling, kind_of_rmsprop, only
 from rootscale.units import UNITS
 
-__all__ = [
-    "CENTERED",
-    "FROM_1",
-    "FUNCTIONS",
-    "HYPERPARAMETERS",
-    "STATES",
-    "UNCHANGED",
-    "WALK",
-    "Argument",
-    "families_of",
-    "quantities",
-    "units_of_state",
-]
-
 #: The name of an argument, with the family by whose rule it is converted and its unit.
 Argument = tuple[str, str, str]
 

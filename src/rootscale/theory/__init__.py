@@ -6,19 +6,9 @@ Make an oracle (`NGOS` of a problem, `NetworkOracle` of a network), a `Chain` on
 
 from rootscale.theory.assumptions import check_oracle
 from rootscale.theory.cases import case
-from rootscale.theory.discrete import (
-    FORMS,
-    Chain,
-    RateSchedule,
-    RMSpropW,
-    Scheduled,
-    discretise,
-    rescaled,
-    sde,
-    svag_chain,
-)
+from rootscale.theory.discrete import FORMS, Chain, RateSchedule, RMSpropW, discretise, rescaled, sde, svag_chain
 from rootscale.theory.engine import Paths, SaveAt
-from rootscale.theory.equations import AdamState, RMSpropState, SGDState, SignumState
+from rootscale.theory.equations import AdamState, RMSpropState
 from rootscale.theory.families import FAMILIES, Minibatch
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import NGOS, cosine, linear, logistic, quadratic
@@ -37,10 +27,7 @@ __all__ = [
     "RMSpropState",
     "RMSpropW",
     "RateSchedule",
-    "SGDState",
     "SaveAt",
-    "Scheduled",
-    "SignumState",
     "batch_gap",
     "case",
     "check_oracle",

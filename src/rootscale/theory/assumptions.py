@@ -20,8 +20,6 @@ from torch import Tensor
 
 from rootscale.theory.oracle import Oracle, need_oracle
 
-__all__ = ["Check", "OracleReport", "check_oracle"]
-
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 #: From how many standard errors on a difference counts, over all coordinates together.
 _SURE = 5.0

@@ -38,10 +38,6 @@ from rootscale.theory.weak import Order, WeakError, fit_order, weak_error
 from rootscale.theory_settings import CONSTANT, MINIBATCH, OPTIMIZERS, PROBLEMS, Constants, Scale
 from rootscale.trajectory import Trajectory
 
-__all__ = [
-    "NOISES", "STEPS", "Against", "Case", "Orders", "Processes", "Setting", "case", "measure_orders", "run_processes",
-]  # fmt: skip
-
 #: The noise families by name; a mini-batch takes its size from the noise scale.
 NOISES: Mapping[str, AnyFamily] = MappingProxyType({**FAMILIES, MINIBATCH: Minibatch(1)})
 _PROBLEMS: Mapping[str, Callable[..., Problem]] = {

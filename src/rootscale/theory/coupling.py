@@ -18,8 +18,6 @@ from rootscale.theory.oracle import NGOS
 from rootscale.theory.signs import Memory
 from rootscale.theory.solver import Levels, Scheme
 
-__all__ = ["Controls", "Coupled", "stride_of"]
-
 
 @dataclass(frozen=True)
 class Controls:

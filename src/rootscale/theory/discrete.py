@@ -34,11 +34,6 @@ from rootscale.theory.oracle import Oracle, need_oracle, penalised, svag
 from rootscale.theory.signs import Memory, SaturatedSignSDE, SignFlowSDE, SignSDE, is_gaussian, memory_of, noise_density
 from rootscale.theory_settings import CONSTANT
 
-__all__ = [
-    "FORMS", "SCHEDULES", "SDE", "Chain", "Form", "RMSpropW", "RateSchedule", "Scheduled", "clock_of", "discretise",
-    "eta_of", "rescaled", "sde", "svag_chain",
-]  # fmt: skip
-
 State = tuple[Tensor, ...]
 SDEState = SGDState | RMSpropState | AdamState | SignumState
 

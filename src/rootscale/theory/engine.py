@@ -29,11 +29,6 @@ from rootscale.theory import random
 from rootscale.theory.random import checked_seed
 from rootscale.trajectory import Estimate, Trajectory
 
-__all__ = [
-    "TESTS", "Advance", "Functions", "Paths", "SaveAt", "State", "States", "Stepper", "System", "TestFunction",
-    "drive", "tests_of",
-]  # fmt: skip
-
 Functions = Mapping[str, Callable[[Any], Tensor]]
 
 

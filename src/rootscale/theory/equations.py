@@ -25,11 +25,6 @@ from torch import Tensor
 from rootscale.hparams import positive
 from rootscale.theory.oracle import Oracle
 
-__all__ = [
-    "SGDSDE", "AdamSDE", "AdamState", "Kind", "RMSpropSDE", "RMSpropState", "SGDState", "SignumState", "Time",
-    "auxiliary", "gamma", "lowest_u", "mu", "need_later", "started", "tau",
-]  # fmt: skip
-
 Time = float | Tensor
 
 

@@ -22,8 +22,6 @@ from rootscale.hparams import positive
 from rootscale.rules import svag_weights
 from rootscale.theory_settings import GAUSSIAN, RADEMACHER, SKEWED, STUDENT_T
 
-__all__ = ["FAMILIES", "AnyFamily", "Draw", "Family", "Minibatch", "StudentT", "Svag"]
-
 
 class Draw(NamedTuple):
     """A driving noise and a Brownian increment on the same probability space.

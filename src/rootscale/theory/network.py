@@ -28,8 +28,6 @@ from rootscale.theory.families import Minibatch
 from rootscale.theory.oracle import Problem
 from rootscale.theory.replicas import ReplicaSums, Totals, check_samples, refuse
 
-__all__ = ["Moments", "NetworkOracle"]
-
 
 class Moments(NamedTuple):
     """What one Euler step needs of an oracle, each ``[R, d]``."""

@@ -26,11 +26,6 @@ from rootscale.hparams import nonnegative
 from rootscale.rules import svag_weights
 from rootscale.theory.families import FAMILIES, AnyFamily, Draw, Minibatch, Svag
 
-__all__ = [
-    "NGOS", "Oracle", "Penalised", "Problem", "cosine", "linear", "logistic", "need_oracle", "penalised", "quadratic",
-    "svag",
-]  # fmt: skip
-
 Numbers = Tensor | list[float] | list[list[float]]
 
 

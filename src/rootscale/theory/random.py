@@ -26,8 +26,6 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-__all__ = ["checked_seed", "keys", "normal", "pair", "paths"]
-
 #: Odd multipliers of a 32-bit hash of low bias (C. Wellons, hash-prospector: 16 21f0aaad 15 735a2d97 15).
 M1, M2 = 0x21F0AAAD, 0x735A2D97
 #: splitmix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.

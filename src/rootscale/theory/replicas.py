@@ -16,8 +16,6 @@ from torch.func import functional_call, vjp, vmap
 from rootscale.training.collector import Collector, Seen, mixing_layers, random_layers, sample_gradients
 from rootscale.training.layers import Wanted
 
-__all__ = ["ReplicaSums", "Totals", "check_samples", "refuse"]
-
 #: Numbers that per-sample gradients may hold at once (where they are needed).
 PER_SAMPLE_ELEMENTS = 2**25
 #: Samples used to find out, at construction, how the network treats its samples.

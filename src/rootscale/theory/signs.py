@@ -34,11 +34,6 @@ from rootscale.theory.equations import Kind, SGDState, SignumState, Time
 from rootscale.theory.families import FAMILIES, AnyFamily, StudentT, Svag
 from rootscale.theory.oracle import Oracle
 
-__all__ = [
-    "GAUSSIAN_DENSITY", "Memory", "SaturatedSignSDE", "SignFlowSDE", "SignSDE", "is_gaussian", "memory_of",
-    "noise_density",
-]  # fmt: skip
-
 #: The density of a standard normal at 0.
 GAUSSIAN_DENSITY = 1 / math.sqrt(2 * math.pi)
 #: Correlations below this are left out of sums over steps.

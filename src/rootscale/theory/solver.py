@@ -22,11 +22,6 @@ from rootscale.theory.engine import Paths, SaveAt, State, States, System, drive
 from rootscale.theory.equations import AdamSDE, AdamState, need_later, started
 from rootscale.trajectory import Trajectory
 
-__all__ = [
-    "SCHEMES", "Drawable", "Equation", "Levels", "Scheme", "batch_gap", "euler", "get_scheme", "heun", "increment",
-    "run_chain", "solve", "suits",
-]  # fmt: skip
-
 
 class Equation(Protocol):
     """What `solve` needs of an SDE ``dx = drift dt + diffusion dW``; see `rootscale.theory.equations`."""

@@ -31,7 +31,11 @@ from rootscale.theory.updates import UPDATES, State, Update
 from rootscale.training.rescale import rescale_
 from rootscale.trajectory import Trajectory
 
-__all__ = ["TOYS", "TOY_RECORDS", "Setting", "Toy", "convert_state", "live_gaps", "toy_gaps"]
+__all__ = [
+    "Setting",
+    "live_gaps",
+    "toy_gaps",
+]
 
 #: By the name of the row in tables; variants of a family follow it.
 TOY_RECORDS: Mapping[str, Optimizer] = MappingProxyType(

@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["UPDATES", "State", "Update", "orthogonalized"]
-
 State = dict[str, Any]
 Update = Callable[[Tensor, Tensor, State, Any], Tensor]
 

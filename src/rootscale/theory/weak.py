@@ -37,8 +37,6 @@ from rootscale.theory.oracle import NGOS
 from rootscale.theory.solver import SCHEMES, Scheme, get_scheme, suits
 from rootscale.trajectory import Estimate, Trajectory
 
-__all__ = ["LARGEST", "RESOLVED", "Order", "WeakError", "fit_order", "weak_error"]
-
 Array = NDArray[np.float64]
 
 #: Paths of each chain unless given.

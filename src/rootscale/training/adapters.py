@@ -16,18 +16,6 @@ from rootscale.optimizers import FAMILIES, Family
 from rootscale.spellings import Spelling
 from rootscale.spellings.libraries import LIBRARIES, REFUSED, spelled
 
-__all__ = [
-    "TORCH",
-    "add_row",
-    "families_of",
-    "family_of",
-    "family_of_defaults",
-    "family_of_group",
-    "load_entry_points",
-    "make_optimizer",
-    "row_of",
-]
-
 #: The classes of torch.
 TORCH: tuple[Spelling, ...] = tuple(row.torch for row in FAMILIES.values() if row.torch.in_torch)
 #: The classes that users have registered, with their rows.

@@ -11,8 +11,6 @@ from functools import update_wrapper
 from types import MethodType
 from typing import Any
 
-__all__ = ["Attachment"]
-
 
 class Attachment:
     """Answer some methods of an object until `remove` is called.

@@ -24,8 +24,6 @@ from rootscale.rules import Rule
 from rootscale.training.attachment import Attachment
 from rootscale.training.norms import foreign_norms, norm_layers
 
-__all__ = ["KINDS", "AverageKind", "NormLayers", "ParameterAverage", "add_kind"]
-
 
 @dataclass(frozen=True)
 class AverageKind:

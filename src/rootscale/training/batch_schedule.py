@@ -20,8 +20,6 @@ from rootscale.hparams import number
 from rootscale.plan import Plan
 from rootscale.rules import Rule, get_rule
 
-__all__ = ["BatchSchedule", "whole"]
-
 Stages = tuple[tuple[int, int], ...]
 
 

@@ -29,8 +29,6 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from rootscale.training.layers import LayerSums, Sums, Wanted, layer_sums, own_dimensions, sums_gradients
 
-__all__ = ["Collector", "Seen", "mixing_layers", "random_layers", "sample_gradients", "wide"]
-
 #: The loss of one sample as a function of (parameters, inputs, target), none of which have a dimension for samples.
 LossOfOne = Callable[[dict[str, Tensor], Any, Any], Tensor]
 

@@ -23,8 +23,6 @@ from rootscale.training.metric import bias_correction
 from rootscale.training.projected import ProjectedOptimizer
 from rootscale.training.shards import local
 
-__all__ = ["STEPS", "Contract", "sample"]
-
 #: Steps after a change that are looked at.
 STEPS = 24
 _VALUES, _TENSORS = 256, 16

@@ -12,8 +12,6 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.graph import register_multi_grad_hook
 
-__all__ = ["Backwards", "GradientHooks", "check_sharded", "is_sharded"]
-
 
 def is_sharded(parameters: Sequence[Tensor]) -> bool:
     """Return whether a process holds parts of these parameters only, as under FSDP2."""

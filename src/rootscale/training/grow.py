@@ -36,8 +36,6 @@ from rootscale.training.noise import NoiseMeter
 from rootscale.training.run import Run
 from rootscale.training.scheduled_run import ScheduledRun
 
-__all__ = ["Grow", "StepNoise"]
-
 _LOG = logging.getLogger("rootscale")
 #: Measurements from which an interval is taken.
 _FEWEST = 8

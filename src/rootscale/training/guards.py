@@ -17,8 +17,6 @@ from rootscale.training.metric import bias_correction
 from rootscale.training.projected import ProjectedOptimizer
 from rootscale.training.projection import GroupProjection
 
-__all__ = ["doubts", "longest_kappa", "momentum_look"]
-
 #: A look at the state takes values of so many tensors: few, so that it costs next to nothing.
 _TENSORS = 16
 

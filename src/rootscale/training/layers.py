@@ -21,8 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["LAYERS", "Sums", "Wanted", "add_sums", "dense_sums", "layer_sums", "own_dimensions", "sums_gradients"]
-
 #: How many numbers a temporary tensor may have: on a CPU it should fit into a cache.
 ROOM = {"cpu": 2**18}
 ROOM_ELSEWHERE = 2**26

@@ -17,8 +17,6 @@ from rootscale.optimizers import FAMILIES
 from rootscale.training.adapters import family_of
 from rootscale.training.projected import projected_of
 
-__all__ = ["Metric", "bias_correction"]
-
 
 class Metric:
     """Give ``D = sqrt(v_hat) + eps`` of an optimizer, from the second moment it has at the time.

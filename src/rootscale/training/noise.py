@@ -30,8 +30,6 @@ from rootscale.noise import Noise, dominated_share, noise_of
 from rootscale.training.gradient_hooks import GradientHooks, check_sharded, is_sharded
 from rootscale.training.metric import Metric
 
-__all__ = ["NoiseMeter"]
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 #: Gradients of this many numbers are held back in a backward, to take their norms in one call.

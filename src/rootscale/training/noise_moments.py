@@ -15,8 +15,6 @@ from torch import Tensor
 from rootscale.noise import Interval
 from rootscale.training.layers import Sums
 
-__all__ = ["Moments", "add_moments", "moments_of", "read_numbers", "squared_norms"]
-
 
 class Moments(NamedTuple):
     """Of some coordinates: ``Tr Sigma``, ``|grad f|^2``, how many have a gradient, in how many noise dominates."""

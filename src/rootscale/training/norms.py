@@ -6,8 +6,6 @@ from torch import nn
 from torch.jit import ScriptModule
 from torch.nn.modules.batchnorm import _NormBase
 
-__all__ = ["foreign_norms", "norm_layers"]
-
 
 def norm_layers(model: nn.Module, *, refuse_scripted: bool = True) -> dict[str, _NormBase]:
     """Return the layers with running statistics by name: BatchNorm of all kinds, InstanceNorm where it tracks them.

@@ -15,17 +15,6 @@ from rootscale.rules import Rule, get_rule
 from rootscale.training.adapters import families_of
 from rootscale.training.projected import ProjectedOptimizer
 
-__all__ = [
-    "RuledOptimizer",
-    "Rules",
-    "bare_optimizers",
-    "check_forward",
-    "common_rule",
-    "prefixed_errors",
-    "ruled_optimizers",
-    "several",
-]
-
 #: One rule for all optimizers, or one for each by position or by the name of its family; None is each one's own.
 Rules = str | Rule | None | Sequence[str | Rule | None] | Mapping[str, str | Rule | None]
 

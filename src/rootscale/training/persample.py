@@ -26,8 +26,6 @@ from rootscale.training.layers import Sums, Wanted, add_sums, dense_sums
 from rootscale.training.metric import Metric
 from rootscale.training.noise_moments import add_moments, moments_of, read_numbers, squared_norms
 
-__all__ = ["ExactNoise", "exact_noise"]
-
 Loss = Callable[[Any, Any], Tensor]
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "Blocks", "generator", "samples"]
-
 #: Samples drawn with replacement are made in blocks of this many.
 BLOCK = 8192
 

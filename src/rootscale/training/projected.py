@@ -25,8 +25,6 @@ from rootscale.training.attachment import Attachment
 from rootscale.training.projection import GroupProjection, numbers_of
 from rootscale.training.state import Remainders, StateScaling, check_known, copied
 
-__all__ = ["CLOCK", "ProjectedOptimizer", "check_markers", "is_projected", "projected_of"]
-
 #: Where the clock of an optimizer without a step counter (SGD, Lion, Muon) stands in a checkpoint: in its first group.
 CLOCK = "rootscale_clock"
 _MARKER = "rootscale_"

@@ -18,8 +18,6 @@ from rootscale.format import show
 from rootscale.optimizers import Family
 from rootscale.rules import Rule
 
-__all__ = ["FACTORS", "GroupProjection", "numbers_of", "whole_number"]
-
 #: Kinds of forms that multiply a value, whatever it is.
 FACTORS = ("kept", "power", "sized")
 #: Units of what a scheduler cycles as momentum, the first of ``betas`` among them.

@@ -12,14 +12,12 @@ import torch
 
 from rootscale.degrees import Exponents
 from rootscale.hparams import Optimizer
-from rootscale.optimizers import Family, Spelling, add_family, family
+from rootscale.optimizers import Family, add_family, family
 from rootscale.rules import RULES, Rule, add_rule
-from rootscale.spellings import Fields
+from rootscale.spellings import Fields, Spelling
 from rootscale.training.adapters import add_row
 from rootscale.training.averages import AverageKind, add_kind
 from rootscale.units import KEPT, MOMENT, UNITS, Unit, power
-
-__all__ = ["register"]
 
 #: A unit of the table by its key, several of them for a tuple such as betas, or a power of kappa.
 Quantity = str | tuple[str, ...] | int | float | Fraction

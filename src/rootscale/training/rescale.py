@@ -33,8 +33,6 @@ from rootscale.training.run import Size, arrive_all, check_layouts
 from rootscale.training.schedulers import is_driven
 from rootscale.training.state import StateScaling
 
-__all__ = ["rescale_"]
-
 
 def rescale_(
     optimizer: Any,

@@ -45,8 +45,6 @@ from rootscale.training.stability import Stability, check_measured
 from rootscale.training.state import StateScaling
 from rootscale.units import Number
 
-__all__ = ["Run", "Size", "check_layouts"]
-
 #: A run looks for doubts at so many batch sizes.
 _DOUBTED = 8
 #: Samples of an optimizer step: a number, or a layout such as ``"32x4x8"``, micro-batch x accumulation x workers.

@@ -13,8 +13,6 @@ from rootscale.batch_size import BatchSize
 from rootscale.training.batch_schedule import BatchSchedule, whole
 from rootscale.training.positions import BLOCK, Blocks, generator, samples
 
-__all__ = ["Layouts", "ScheduledSampler"]
-
 
 class _Order:
     """Give sample numbers by position, as a pure function of the seed: nothing has to be saved to resume."""

@@ -13,8 +13,6 @@ from rootscale.training.run import Run
 from rootscale.training.sampler import ScheduledSampler
 from rootscale.training.scheduled_stream import ScheduledStream
 
-__all__ = ["ScheduledRun"]
-
 Item = TypeVar("Item")
 _END = object()
 

@@ -13,8 +13,6 @@ from rootscale.changes import ScalingWarning
 from rootscale.training.batch_schedule import BatchSchedule, whole
 from rootscale.training.sampler import Layouts
 
-__all__ = ["ScheduledStream"]
-
 _END = object()
 
 

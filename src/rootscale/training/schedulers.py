@@ -18,8 +18,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from rootscale.training.attachment import Attachment
 from rootscale.training.projected import ProjectedOptimizer
 
-__all__ = ["Interval", "SteppedScheduler", "check_interval", "is_driven", "nested", "ticks_left"]
-
 Interval = Literal["step", "epoch"]
 #: The part of a tick that float32 step counters may be off by.
 _SLACK = 1e-3

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["local"]
-
 
 def local(tensor: Tensor) -> Tensor:
     """Return what this process holds of a DTensor; another tensor is returned as it is."""

@@ -34,8 +34,6 @@ from rootscale.training.metric import Metric
 from rootscale.training.optimizers import RuledOptimizer
 from rootscale.units import AVERAGE
 
-__all__ = ["COST", "Stability", "check_measured", "measure_stability", "stability_bound", "stable_beta1"]
-
 Batch = TypeVar("Batch")
 Products = Literal["double backward", "gradient differences"]
 

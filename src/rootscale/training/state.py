@@ -18,8 +18,6 @@ from rootscale.optimizers import Family
 from rootscale.training.projection import whole_number
 from rootscale.training.shards import local
 
-__all__ = ["Remainders", "StateScaling", "check_known", "copied"]
-
 #: What whole numbers had to be rounded by, so that the way back finds the exact count: by container and name.
 Remainders = dict[tuple[int, str], float]
 #: Units of state that is never a number.

@@ -14,8 +14,6 @@ from rootscale.training.norms import norm_layers
 from rootscale.training.optimizers import Rules
 from rootscale.training.run import Run
 
-__all__ = ["SVAG"]
-
 
 class SVAG:
     """Run the paper's SVAG algorithm (Def. 6.2) around an optimizer; as ``ell`` grows its runs approach the SDE.

@@ -3,7 +3,3 @@
 No library is needed but for Parquet: TensorBoard's event files are read by themselves. Long tables of numbers are read
 by polars where it is installed.
 """
-
-from rootscale.compare.readers.formats import FORMATS, LogFormat, read_logs
-
-__all__ = ["FORMATS", "LogFormat", "read_logs"]

@@ -15,8 +15,6 @@ from typing import Any
 
 from rootscale.compare.log import Log
 
-__all__ = ["detect", "read"]
-
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _STEP, _SUMMARY, _VALUE, _TAG, _SIMPLE, _TENSOR = 2, 5, 1, 1, 2, 8
 #: TensorBoard's numbers of the types of a tensor, with how one number of each is packed.

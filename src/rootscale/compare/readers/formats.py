@@ -12,8 +12,6 @@ from rootscale.compare.log import Log, as_logs
 from rootscale.compare.readers import events, json_rows, mlflow, printed, tables
 from rootscale.trajectory import Trajectory
 
-__all__ = ["FORMATS", "LogFormat", "read_logs"]
-
 
 @dataclass(frozen=True)
 class LogFormat:

@@ -11,8 +11,6 @@ from typing import Any
 from rootscale.compare.log import Columns, Log, as_logs
 from rootscale.compare.readers.text import Fast, decoded, read_text, text_blocks
 
-__all__ = ["detect", "detect_trainer", "read", "read_trainer"]
-
 _STATE = "trainer_state.json"
 
 

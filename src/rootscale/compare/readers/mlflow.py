@@ -16,8 +16,6 @@ from typing import Any
 from rootscale.compare.columns import BATCH_SIZES
 from rootscale.compare.log import Log, number_of
 
-__all__ = ["detect", "detect_database", "read", "read_database"]
-
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
 

@@ -20,8 +20,6 @@ from rootscale.compare.columns import CLOCKS, STEPS
 from rootscale.compare.log import Columns, Log, Series
 from rootscale.compare.readers.text import decoded, text_blocks
 
-__all__ = ["detect", "read"]
-
 #: Names that begin a row.
 _COUNTERS = frozenset((*STEPS, *(name for unit in ("samples", "tokens", "epochs") for name in CLOCKS[unit])))
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)"

@@ -22,8 +22,6 @@ import numpy as np
 from rootscale.compare.log import Columns, Log, as_logs
 from rootscale.compare.readers.text import Fast, decoded, text_blocks
 
-__all__ = ["detect", "detect_lightning", "detect_parquet", "read", "read_lightning", "read_parquet"]
-
 Row = Mapping[str, str]
 #: Columns that say which run a row is of, and which metric.
 _RUN, _KEY, _VALUE = ("run_id", "run", "run_name", "run id"), ("key", "metric", "tag"), ("value",)

@@ -17,8 +17,6 @@ import numpy as np
 
 from rootscale.compare.log import Series
 
-__all__ = ["Fast", "decoded", "read_text", "text_blocks"]
-
 #: Bytes of a block, and of a file from which on polars is worth its import.
 BLOCK, LONG = 1 << 22, 1 << 20
 #: Blocks in a row that polars could not take, after which it is not asked again.

@@ -25,8 +25,6 @@ from rootscale.configs.tools.pretraining import (
 from rootscale.configs.tools.timm import TIMM
 from rootscale.configs.tools.trainer import AXOLOTL, LLAMAFACTORY, TRANSFORMERS
 
-__all__ = ["FORMATS", "SIGNS"]
-
 #: Every format by its name; the command line and the docs iterate this table.
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {

@@ -20,8 +20,6 @@ from rootscale.configs.rows import (
 from rootscale.documents import Document
 from rootscale.spellings import Spelling
 
-__all__ = ["CLASSES", "HYDRA", "LIGHTNING", "LITGPT", "NEMO", "NEMO_MEGATRON", "NO_MOMENTUM"]
-
 NO_MOMENTUM = "RMSprop with momentum or centered is converted live, by rescale_, and not in files; switch it off"
 
 #: Classes by their path in lower case: the family, and the weight decay that the class takes if none is given.

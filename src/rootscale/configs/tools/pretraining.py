@@ -22,17 +22,6 @@ from rootscale.configs.rows import (
 from rootscale.documents import Document
 from rootscale.spellings import Options, Spelling
 
-__all__ = [
-    "DEEPSPEED",
-    "MEGATRON",
-    "NANOGPT",
-    "OLMO",
-    "OLMO_CORE",
-    "TORCHTITAN",
-    "TORCHTITAN_PYTHON",
-    "TORCHTITAN_TOKENS",
-]
-
 _P, _DEEPSPEED_S = "optimizer.params.", "scheduler.params."
 _DEEPSPEED_ADAM = {
     "eta": (f"{_P}lr", 1e-3),

@@ -15,8 +15,6 @@ from rootscale.configs.rows import (
 from rootscale.documents import Document
 from rootscale.spellings import Spelling
 
-__all__ = ["TIMM"]
-
 
 def _own_scaling(source: Document) -> tuple[str, float]:
     """``lr = lr_base * (batch / lr_base_size)^p``, with p = 1/2 for ``sqrt`` and 1 for ``linear``."""

@@ -17,8 +17,6 @@ from rootscale.configs.tools.classes import NO_MOMENTUM
 from rootscale.documents import Document, under
 from rootscale.spellings import Options
 
-__all__ = ["AXOLOTL", "LIVE_REFUSALS", "LLAMAFACTORY", "TRANSFORMERS"]
-
 #: Names of the Trainer, with the family of the optimizer.
 TRAINER: Mapping[str, str] = MappingProxyType(
     {

@@ -20,8 +20,6 @@ from rootscale.rules import Rule, get_rule
 from rootscale.spellings import Options, Spelling
 from rootscale.spellings.optax import FUNCTIONS, Argument, quantities
 
-__all__ = ["Rows", "Rules", "exact_kappa", "find_rows", "floating", "rule_of", "scale", "scale_schedule"]
-
 #: A rule for everything, or one for each family by its name; None is each one's own.
 Rules = str | Rule | Mapping[str, str | Rule | None] | None
 #: The rows of a function of optax, one for each family that it makes.

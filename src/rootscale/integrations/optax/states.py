@@ -29,8 +29,6 @@ from rootscale.spellings.optax import (
 )
 from rootscale.units import KEPT
 
-__all__ = ["rescale"]
-
 
 def rescale(
     opt_state: Any,

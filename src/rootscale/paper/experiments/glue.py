@@ -31,12 +31,11 @@ from pathlib import Path
 
 from rootscale.files import whole, write_json
 from rootscale.lab import Deadline
-from rootscale.paper.data import data_folder
+from rootscale.paper.data.layouts import data_folder
 from rootscale.paper.experiment import Experiment, Options, Stored
 from rootscale.paper.experiments.glue_page import at_chance, best, page, spreads
 from rootscale.paper.experiments.glue_runs import PRETRAINING, Plan, Progress, paper_points, small_points
-from rootscale.paper.language import GLUE, Point
-from rootscale.paper.language.glue_data import generated_glue, glue_file
+from rootscale.paper.language.glue_data import GLUE, Point, generated_glue, glue_file
 from rootscale.paper.shown import Shown
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.paper.language import GLUE
+from rootscale.paper.language.glue_data import GLUE
 
 __all__ = ["MAJORITY", "PAPER", "at_chance", "best", "page", "spreads"]
 

@@ -27,9 +27,9 @@ from rootscale.lab import finished as is_finished
 from rootscale.lab.provenance import environment
 from rootscale.paper.experiment import Experiment, Line, Options
 from rootscale.paper.experiments import roberta_mlm as mlm
-from rootscale.paper.language import GLUE, Point, glue
-from rootscale.paper.language.glue_data import read_glue
-from rootscale.paper.text import Tokens
+from rootscale.paper.language.glue_data import GLUE, Point, read_glue
+from rootscale.paper.language.glue_task import glue
+from rootscale.paper.text.tokens import Tokens
 from rootscale.paper.work import Runs
 
 __all__ = ["PRETRAINING", "Plan", "Progress", "paper_points", "size_of", "small_points"]

@@ -16,8 +16,10 @@ And does SVAG follow Adam on it? Twelve seeds; about 50 minutes.
 from __future__ import annotations
 
 from rootscale.lab import Task
-from rootscale.paper.language import Pretraining, gpt
-from rootscale.paper.text import corpus, tokenise
+from rootscale.paper.language.gpt_task import gpt
+from rootscale.paper.language.recipes import Pretraining
+from rootscale.paper.text.corpora import corpus
+from rootscale.paper.text.tokens import tokenise
 
 
 def task() -> Task:

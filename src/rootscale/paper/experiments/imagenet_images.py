@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rootscale.paper.data import patterns
+from rootscale.paper.data.generated import patterns
 from rootscale.paper.data.pictures import IMAGE_SUFFIXES, classes_in, decode, pillow
 from rootscale.training.positions import generator
 

@@ -45,6 +45,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rootscale import hparams
+from rootscale.batch_size import BatchSize
 from rootscale.files import locked, write_json
 from rootscale.lab import Settings, Variant
 from rootscale.lab.provenance import environment
@@ -59,7 +60,7 @@ from rootscale.paper.parts import settings_for
 from rootscale.paper.recipes import staircase, steps_of
 from rootscale.paper.shown import Outcome, Shown, judge_ends, tell_ends
 from rootscale.paper.tasks import image_task
-from rootscale.plan import BatchSize, Plan
+from rootscale.plan import Plan
 
 _log = logging.getLogger(__name__)
 

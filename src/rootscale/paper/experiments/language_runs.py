@@ -12,10 +12,12 @@ from rootscale.format import show
 from rootscale.lab import Settings, Task, Variant
 from rootscale.paper.experiment import Line, Options
 from rootscale.paper.finals import Final, format_curve, format_end, format_gap
-from rootscale.paper.language import Pretraining, gpt, micro_batch
+from rootscale.paper.language.gpt_task import gpt
+from rootscale.paper.language.recipes import Pretraining, micro_batch
 from rootscale.paper.parts import settings_for
 from rootscale.paper.shown import Outcome, judge_ends
-from rootscale.paper.text import Tokens, chain, corpus, from_text, tokenise
+from rootscale.paper.text.corpora import corpus
+from rootscale.paper.text.tokens import Tokens, chain, from_text, tokenise
 from rootscale.plan import Plan
 
 #: Batch sizes of a smoke test are this many times smaller.

@@ -24,9 +24,9 @@ from functools import lru_cache, partial
 from rootscale.paper.experiment import Experiment, Options
 from rootscale.paper.experiments import cifar10_svag
 from rootscale.paper.experiments import language_runs as base
-from rootscale.paper.language import roberta
+from rootscale.paper.language.roberta_task import roberta
 from rootscale.paper.shown import Planned, Shown
-from rootscale.paper.text import Tokens, chain, from_text
+from rootscale.paper.text.tokens import Tokens, chain, from_text
 
 #: The appendix's eps at batch size 1,024.
 EPS = 2e-6

@@ -28,6 +28,7 @@ from types import MappingProxyType
 import numpy as np
 
 from rootscale import hparams
+from rootscale.batch_size import BatchSize
 from rootscale.format import show
 from rootscale.lab import Settings, Task, Variant
 from rootscale.noise import noise_of
@@ -37,7 +38,7 @@ from rootscale.paper.experiments.switch_lines import KEEPS, gpt_task
 from rootscale.paper.finals import Final, format_end, format_gap
 from rootscale.paper.parts import settings_for, setup_for
 from rootscale.paper.shown import Point, Shown, Sweep
-from rootscale.plan import BatchSize, Plan
+from rootscale.plan import Plan
 from rootscale.schedule import Schedule
 from rootscale.training import BatchSchedule
 from rootscale.trajectory import Trajectory

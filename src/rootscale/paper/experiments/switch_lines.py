@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from rootscale.batch_size import BatchSize
 from rootscale.lab import Settings, Task, Variant
 from rootscale.paper.experiment import Line, Options
 from rootscale.paper.experiments.language_runs import generated, sizes_of, tokens_of
 from rootscale.paper.finals import Final, format_curve
-from rootscale.paper.language import gpt
+from rootscale.paper.language.gpt_task import gpt
 from rootscale.paper.parts import settings_for
 from rootscale.paper.tasks import digits
-from rootscale.plan import BatchSize, Plan
+from rootscale.plan import Plan
 from rootscale.schedule import Schedule
 
 __all__ = ["KEEPS", "KEPT", "NULL", "Comparison", "constant", "digits_task", "gpt_task", "rule_of", "words"]

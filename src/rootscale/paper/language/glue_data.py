@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rootscale.lab.task import Tensors
-from rootscale.paper.text import Vocabulary
 from rootscale.paper.text.corpora import existing, read_lines
+from rootscale.paper.text.vocabularies import Vocabulary
 
 __all__ = ["GLUE", "Glue", "Point", "encode_texts", "encoded_glue", "generated_glue", "glue_file", "read_glue"]
 

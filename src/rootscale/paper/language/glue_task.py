@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from rootscale import hparams
+from rootscale.batch_size import BatchSize
 from rootscale.lab.task import Task
 from rootscale.paper.language.glue_data import GLUE, Point, encoded_glue
 from rootscale.paper.language.glue_scores import Score
 from rootscale.paper.language.roberta_task import Encoder, encoder_net
 from rootscale.paper.tasks import accuracy, cross_entropy
-from rootscale.paper.text import Vocabulary
-from rootscale.plan import BatchSize, Plan
+from rootscale.paper.text.vocabularies import Vocabulary
+from rootscale.plan import Plan
 from rootscale.schedule import Schedule
 
 __all__ = ["Classifier", "classifier_net", "glue", "squared_error"]

@@ -16,7 +16,7 @@ from rootscale.lab.task import Task
 from rootscale.paper.language.recipes import Pretraining
 from rootscale.paper.language.text_windows import windows
 from rootscale.paper.language.transformers_nets import filled, first, transformers_models
-from rootscale.paper.text import Tokens
+from rootscale.paper.text.tokens import Tokens
 
 __all__ = ["GPT", "GPTS", "gpt", "gpt_net", "token_accuracy", "token_loss"]
 

@@ -8,7 +8,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from rootscale import hparams
-from rootscale.plan import BatchSize, Plan
+from rootscale.batch_size import BatchSize
+from rootscale.plan import Plan
 from rootscale.schedule import Schedule
 
 __all__ = ["RECIPES", "Pretraining", "Recipe", "micro_batch", "recipe_plan", "whole_steps"]

@@ -25,7 +25,7 @@ from rootscale.paper.language.masking import hidden_count, hide_always_alike, hi
 from rootscale.paper.language.recipes import Pretraining
 from rootscale.paper.language.text_windows import windows
 from rootscale.paper.language.transformers_nets import filled, first, transformers_models
-from rootscale.paper.text import Tokens
+from rootscale.paper.text.tokens import Tokens
 
 __all__ = ["ROBERTAS", "Encoder", "MaskedLM", "encoder_net", "masked_accuracy", "masked_loss", "roberta", "roberta_net"]
 

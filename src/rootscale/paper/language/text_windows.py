@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rootscale.paper.text import Tokens
+from rootscale.paper.text.tokens import Tokens
 
 __all__ = ["SPLITS", "Windows", "windows"]
 

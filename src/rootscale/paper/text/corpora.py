@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rootscale.paper.data import data_folder
+from rootscale.paper.data.layouts import data_folder
 
 __all__ = ["CORPORA", "Corpus", "corpus", "existing", "read_bytes", "read_lines"]
 
