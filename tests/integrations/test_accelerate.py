@@ -19,9 +19,9 @@ from accelerate import Accelerator  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
 from resumed_by_hand import go_on  # noqa: E402
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from rootscale.integrations.accelerate import global_batch_size, run  # noqa: E402
+from rootscale.integrations.accelerate import Growing, global_batch_size, run  # noqa: E402
 from rootscale.training import Run, rescale_  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -302,6 +302,71 @@ def test_the_loader_of_two_processes_says_the_batch_size(of_two):
 def test_the_example_runs(capsys):
     runpy.run_path(str(ROOT / "examples" / "accelerate_loop.py"), run_name="__main__")
     assert "batch size 16 -> 64" in capsys.readouterr().out
+
+
+class Growth:
+    """A loop whose batch grows, with a checkpoint in the middle of an epoch."""
+
+    NUMBER, EPOCHS = 202, 3
+
+    def __init__(self):
+        forget()
+        self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+        torch.manual_seed(6)
+        x, y = torch.randn(self.NUMBER, 4, dtype=torch.float64).split([3, 1], 1)  # noise alone
+        data = TensorDataset(torch.arange(self.NUMBER), x, y)
+        model = torch.nn.Linear(3, 1).double()
+        torch.nn.init.zeros_(model.weight)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        loader = DataLoader(data, batch_size=2)
+        self.model, self.optimizer, self.loader = self.accelerator.prepare(model, optimizer, loader)
+        follow = run(self.accelerator, self.optimizer, tuned_at="4x1x1", batch_size=self.loader)
+        self.growing = Growing(self.accelerator, follow, most=16, every=2)
+        self.accelerator.register_for_checkpointing(self.growing)
+        self.seen, self.sizes = [], []
+
+    def train(self, epoch=0, skip=0, save=None):
+        """Train to the end, from a batch of an epoch; ``save`` is ``(epoch, batches, folder)``."""
+        for number in range(epoch, self.EPOCHS):
+            rest = self.accelerator.skip_first_batches(self.loader, skip) if skip else self.loader
+            for k, (i, x, y) in enumerate(self.growing.batches(rest), 1 + skip):
+                with self.accelerator.accumulate(self.model):
+                    self.accelerator.backward((self.model(x) - y).square().mean())
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+                self.seen.append(i.tolist())
+                if self.accelerator.sync_gradients:
+                    self.sizes.append(int(self.growing.run.batch_size))
+                if save is not None and (number, k) == save[:2]:
+                    self.accelerator.save_state(str(save[2]))
+                    return self
+            skip = 0
+        return self
+
+
+@pytest.mark.filterwarnings("ignore:after the batch size has changed:rootscale.ScalingWarning")  # few, wild gradients
+@pytest.mark.parametrize(("epoch", "batches"), [(0, 60), (2, 40), (2, 96)])
+def test_a_batch_that_grows_goes_on_from_the_middle_of_an_epoch(tmp_path, epoch, batches):
+    steady = Growth().train()
+    assert sorted(set(steady.sizes)) == [4, 8, 16]
+    assert steady.accelerator.gradient_accumulation_steps == 8
+    flat = [i for some in steady.seen for i in some]
+    assert all(sorted(flat[202 * k : 202 * (k + 1)]) == list(range(202)) for k in range(3))
+    first = Growth().train(save=(epoch, batches, tmp_path / "saved"))
+    second = Growth()
+    second.accelerator.load_state(str(tmp_path / "saved"))
+    second.train(epoch, batches)
+    assert first.seen + second.seen == steady.seen
+    assert first.sizes + second.sizes == steady.sizes
+    assert [one[:2] for one in second.growing.history] == [one[:2] for one in steady.growing.history]
+    assert torch.equal(second.model.weight, steady.model.weight)
+
+
+def test_growth_that_could_not_be_measured_is_refused():
+    accelerator, _, optimizer, scheduler = prepared()
+    follow = run(accelerator, optimizer, tuned_at=4, scheduler=scheduler)
+    with pytest.raises(ValueError, match="Growing needs gradient_accumulation_steps >= 2 or several processes"):
+        Growing(accelerator, follow)
 
 
 if __name__ == "__main__":  # the fresh process

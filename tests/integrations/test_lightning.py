@@ -416,6 +416,75 @@ def test_the_noise_scale_is_that_of_a_loop_by_hand(tmp_path):
     assert logged[-1]["noise_scale_low"] < logged[-1]["noise_scale"] < logged[-1]["noise_scale_high"]
 
 
+NUMBER = 202
+NOISY = torch.randn(NUMBER, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+TARGETS = torch.randn(NUMBER, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)  # noise alone
+
+
+class Steady:
+    """A loader that can be saved in the middle of an epoch, as torchdata's StatefulDataLoader; it notes its samples."""
+
+    batch_size = 2
+
+    def __init__(self):
+        self.epoch, self.place, self.asked = 0, 0, []
+
+    def __len__(self):
+        return math.ceil(NUMBER / self.batch_size)
+
+    def __iter__(self):
+        if self.place >= NUMBER:
+            self.epoch, self.place = self.epoch + 1, 0
+        order = torch.randperm(NUMBER, generator=torch.Generator().manual_seed(self.epoch))
+        while self.place < NUMBER:
+            i = order[self.place : self.place + self.batch_size]
+            self.place += self.batch_size
+            self.asked.append(i.tolist())
+            yield NOISY[i], TARGETS[i]
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "place": self.place}
+
+    def load_state_dict(self, state):
+        self.epoch, self.place = state["epoch"], state["place"]
+
+
+def growing(folder, resume=None, epochs=3, **options):
+    callback = RunCallback("4x1x1", grow={"most": 16, "every": 2, "window": 32, **options})
+    keep = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=19, save_top_k=-1)
+    loader, module = Steady(), Net(lambda module: torch.optim.Adam(module.parameters(), 1e-3))
+    module.net = nn.Linear(3, 1).double()
+    nn.init.zeros_(module.net.weight)
+    spy = fit(folder, 2, module=module, callbacks=[callback, keep], loader=loader, epochs=epochs, resume=resume,
+              accumulate_grad_batches=2)  # fmt: skip
+    return spy, module, loader, callback
+
+
+@pytest.mark.filterwarnings("ignore:after the batch size has changed:rootscale.ScalingWarning")  # few, wild gradients
+def test_the_batch_of_a_fit_grows_and_a_resumed_fit_is_the_one_that_was_not_interrupted(tmp_path):
+    """From checkpoints in the middle of epochs: no sample is lost or repeated, the weights are the same."""
+    spy, module, loader, callback = growing(tmp_path / "steady")
+    assert sorted(set(spy.sizes)) == [4, 8, 16]
+    assert spy.trainer.accumulate_grad_batches == 2, "the script's, after the fit"
+    assert all(size <= 0.5 * noise.scale.low for _, size, noise in callback.grow.history)
+    flat = [i for batch in loader.asked for i in batch]
+    for epoch in range(3):
+        assert sorted(flat[epoch * NUMBER : (epoch + 1) * NUMBER]) == list(range(NUMBER))
+    checkpoints = sorted((tmp_path / "steady").glob("step=*.ckpt"))
+    assert len(checkpoints) > 2
+    for path in checkpoints:
+        _, again, rest, resumed = growing(tmp_path / "again", resume=path)
+        assert rest.asked == loader.asked[len(loader.asked) - len(rest.asked) :]
+        assert [entry[:2] for entry in resumed.grow.history] == [entry[:2] for entry in callback.grow.history]
+        for a, b in zip(again.parameters(), module.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_growth_without_parts_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="grow= needs accumulate_grad_batches >= 2 or DDP"):
+        fit(tmp_path, 4, callbacks=[RunCallback(4, grow={"most": 16})])
+
+
 @pytest.fixture(scope="module")
 def example():
     spec = importlib.util.spec_from_file_location("lightning_run", ROOT / "examples/lightning_run.py")

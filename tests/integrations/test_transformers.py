@@ -801,6 +801,97 @@ def test_the_last_step_of_an_epoch_with_fewer_parts_is_left_out(tmp_path):
     assert (made.state.global_step, count.steps) == (16, 12)
 
 
+# ---- a batch that grows
+
+GROWING = {
+    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 4, "logging_steps": 1,
+    "save_strategy": "steps", "save_steps": 17, "lr_scheduler_type": "constant", "max_grad_norm": 1e9,
+}  # fmt: skip
+
+
+def grown(folder, *callbacks, data, grow=None, **values):
+    """A Trainer with noise enough to grow soon: labels are random."""
+    torch.manual_seed(0)
+    args = arguments(folder, **{**GROWING, **values})
+    made = trainer(args, *callbacks, data=data)
+    return made, RunCallback(made, tuned_at=4, grow={"most": 16, "every": 2, "window": 16, **(grow or {})})
+
+
+def random_text(number):
+    tokens = torch.randint(0, 16, (number, 8), generator=torch.Generator().manual_seed(3))
+    return [{"input_ids": row, "labels": row} for row in tokens]
+
+
+class Sizes(TrainerCallback):
+    """The batch size of each step, as the Trainer makes it."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self.sizes.append(global_batch_size(args).total)
+
+
+@pytest.mark.parametrize(("number", "epochs"), [(202, 2), (96, 4)])
+def test_the_batch_of_a_trainer_grows_and_a_resumed_run_is_the_one_that_was_not_interrupted(tmp_path, number, epochs):
+    """From every checkpoint: no sample is lost or repeated, the weights are those of the run that went on."""
+    data, sizes = Seen(random_text(number)), Sizes()
+    made, callback = grown(tmp_path / "steady", sizes, data=data, num_train_epochs=epochs)
+    made.train()
+    assert sorted(set(sizes.sizes)) == [4, 8, 16]
+    assert sizes.sizes == sorted(sizes.sizes)
+    for epoch in range(epochs):
+        assert sorted(data.asked[number * epoch : number * (epoch + 1)]) == list(range(number))
+    assert made.args.gradient_accumulation_steps == 2, "the script's, after the training"
+    assert all(size <= 0.5 * noise.scale.low for _, size, noise in callback.grow.history)
+    logged = [entry for entry in made.state.log_history if "loss" in entry]
+    assert {entry["rootscale/batch_size"] for entry in logged} == {4.0, 8.0, 16.0}
+    assert logged[-1]["noise_scale_low"] > 0
+    checkpoints = sorted((tmp_path / "steady").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    assert len(checkpoints) > 2
+    for path in checkpoints:
+        record = json.loads((path / "trainer_state.json").read_text())["stateful_callbacks"]["rootscale"]["attributes"]
+        again = Seen(random_text(number))
+        other, resumed = grown(tmp_path / "again", data=again, num_train_epochs=epochs, save_strategy="no")
+        other.train(str(path))
+        size = math.prod(map(int, record["batch_size"].split("x")))
+        epoch, within = divmod(record["steps"], math.ceil(number / size))
+        assert again.asked == data.asked[epoch * number + within * size :]
+        assert [entry[:2] for entry in resumed.grow.history] == [entry[:2] for entry in callback.grow.history]
+        for a, b in zip(other.model.parameters(), made.model.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_a_length_in_steps_is_of_the_scripts_steps_while_the_batch_grows(tmp_path):
+    data, sizes = Seen(random_text(96)), Sizes()
+    made, _ = grown(tmp_path, sizes, data=data, max_steps=150, save_strategy="no")
+    made.train()
+    assert max(sizes.sizes) > 4
+    assert 600 <= sum(sizes.sizes) < 600 + 3 * max(sizes.sizes)
+    assert made.state.global_step == made.state.max_steps == len(sizes.sizes)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gradient_accumulation_steps": 1}, "grow= needs gradient_accumulation_steps >= 2.*_size=1 and"),
+        (BY_LENGTH, "grow= does not work with group_by_length"),
+    ],
+)
+def test_growth_that_could_not_be_measured_or_resumed_is_refused(tmp_path, values, message):
+    with pytest.raises(ValueError, match=message):
+        grown(tmp_path, data=random_text(16), **values)[0].train()
+
+
+def test_a_grown_checkpoint_on_devices_that_cannot_make_its_batch_is_refused(tmp_path):
+    made, _ = grown(tmp_path / "two", data=random_text(96))
+    made.train()
+    last = max((tmp_path / "two").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    other, _ = grown(tmp_path / "three", data=random_text(96), per_device_train_batch_size=3)
+    with pytest.raises(ValueError, match="had grown to 16, which 3 samples over all devices cannot make: choose"):
+        other.train(str(last))
+
+
 def test_noise_without_parts_is_refused(tmp_path):
     with pytest.raises(ValueError, match="noise_every needs gradient_accumulation_steps >= 2"):
         followed(arguments(tmp_path, max_steps=1), noise_every=1)[0].train()

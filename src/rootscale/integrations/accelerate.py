@@ -1,4 +1,4 @@
-"""Hugging Face accelerate: a `Run` of what ``accelerator.prepare`` returned, and its trackers.
+"""Hugging Face accelerate: a `Run` of what ``accelerator.prepare`` returned, one that grows, and its trackers.
 
 A prepared scheduler is stepped once for each process at every optimizer step (unless batches are split), because
 accelerate takes its length to be counted in batches of one process. In a run its length is the script's: that of
@@ -8,15 +8,17 @@ accelerate takes its length to be counted in batches of one process. In a run it
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
+import torch
 from torch.utils.data import DataLoader
 
 from rootscale.batch_size import BatchSize
 from rootscale.changes import ScalingWarning
 from rootscale.noise import Noise
 from rootscale.tracking import SAMPLES, Running, Tracked, above_noise, numbers
+from rootscale.training.grow import Grow
 from rootscale.training.optimizers import bare_optimizers
 from rootscale.training.run import Run, Size
 from rootscale.verdict import Comparison
@@ -31,7 +33,9 @@ except ImportError as error:
         f"rootscale.integrations.accelerate needs accelerate ({error}): pip install 'rootscale[accelerate]'"
     ) from error
 
-__all__ = ["global_batch_size", "log", "run"]
+__all__ = ["Growing", "global_batch_size", "log", "run"]
+
+Item = TypeVar("Item")
 
 
 def global_batch_size(accelerator: Accelerator, loader: DataLoader[Any]) -> BatchSize:
@@ -107,6 +111,71 @@ def run(
             one.per_step = float(1 if held.split_batches else tuned.workers)
             one.per_call = one.per_step / (1 if held.split_batches else processes)
     return made
+
+
+class Growing(Grow):
+    """Grow the batch of a run of accelerate, by accumulation, with the noise that it shows while it trains.
+
+    The loop goes over `batches` instead of the loader, inside ``accelerator.accumulate`` as ever::
+
+        growing = Growing(accelerator, run(accelerator, optimizer, tuned_at=8, batch_size=loader), most=256)
+        accelerator.register_for_checkpointing(growing)
+        for batch in growing.batches(loader):
+            with accelerator.accumulate(model):
+                ...
+
+    The data loader stays as it is: a checkpoint in mid-epoch goes on with ``accelerator.skip_first_batches``, whatever
+    the batch had grown to.
+
+    Args:
+        accelerator: with ``gradient_accumulation_steps`` of 2 or more, or several processes.
+        run: of its prepared objects.
+        options: the others of `Grow`: ``share``, ``factor``, ``most``, ``every``, ``window``.
+    """
+
+    def __init__(self, accelerator: Accelerator, run: Run, **options: Any) -> None:
+        steps, processes = int(accelerator.gradient_accumulation_steps), int(accelerator.num_processes)
+        if steps < 2 and processes == 1:
+            raise ValueError(
+                "Growing needs gradient_accumulation_steps >= 2 or several processes to tell noise from gradient: with "
+                "half the batch size in the loader and gradient_accumulation_steps=2 the batch is as it was"
+            )
+        if accelerator.scaler is not None:
+            raise ValueError("Growing does not work with a GradScaler (mixed_precision='fp16'); bf16 does")
+        self._accelerator, self._forward = accelerator, int(run.batch_size) // steps
+        self._clock = run.clock  # when the latest step ended
+        group = torch.distributed.group.WORLD if processes > 1 else None
+        super().__init__(run, process_group=group, **options)
+
+    def batches(self, loader: Iterable[Item]) -> Iterator[Item]:
+        """Yield the batches of a prepared loader, and end a step where accelerate has synchronized the gradients."""
+        for batch in loader:
+            yield batch
+            self._finish()
+
+    def _finish(self) -> None:
+        """End a step that was made and not ended yet."""
+        if self.run.clock != self._clock:
+            self._clock = self.run.clock
+            self.step(whole=not self._accelerator.gradient_state.end_of_dataloader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run is, after the step that the loop has just made."""
+        self._finish()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a run was saved, at the batch size that it had grown to."""
+        super().load_state_dict(state_dict)
+        self._clock = self.run.clock
+
+    def can_begin(self, size: int) -> bool:
+        """Return whether accelerate, which counts batches, can end such a step whole."""
+        return int(self._accelerator.step) % (size // self._forward) == 0
+
+    def went_to(self, size: int) -> None:
+        """Accumulate that much."""
+        self._accelerator.gradient_accumulation_steps = size // self._forward
 
 
 def log(

@@ -22,6 +22,7 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Changes, ScalingWarning
 from rootscale.noise import Noise
 from rootscale.tracking import SAMPLES, above_noise, numbers, step_values
+from rootscale.training.grow import Grow
 from rootscale.training.noise import NoiseMeter
 from rootscale.training.optimizers import Rules
 from rootscale.training.run import Run, Size
@@ -93,11 +94,15 @@ class RunCallback(Callback):
         noise: log the noise scale as ``noise_scale``, ``noise_scale_low`` and ``noise_scale_high`` (95 % interval),
             every ``log_every_n_steps`` steps. It is measured over the latest 100 steps, or as many as the number given;
             it needs accumulation or DDP, and automatic optimization. A batch that exceeds it is a warning.
+        grow: let the batch grow with the noise that the run shows: the arguments of `rootscale.training.Grow`, as in
+            ``grow={"share": 0.5, "most": 256}``. It grows by ``accumulate_grad_batches``, so that the data loader stays
+            as it is, is saved with every checkpoint, and goes on from there. It needs accumulation or DDP.
         by_samples: let the loggers' step be the samples seen, so that curves of different batch sizes continue each
             other. Without it they are logged as ``samples_seen``.
 
     Attributes:
         run: made when a fit starts, and detached when it ends.
+        grow: the `Grow` of this fit; its ``reason`` says why the batch has its size.
         changes: the script's numbers and those of a step, one `rootscale.Changes` for each batch size of the fit.
     """
 
@@ -111,12 +116,14 @@ class RunCallback(Callback):
         loss: Literal["mean", "sum"] = "mean",
         interval: Interval | None = None,
         noise: bool | int = False,
+        grow: Mapping[str, Any] | None = None,
         by_samples: bool = False,
     ) -> None:
         self.tuned_at, self.batch_size = BatchSize.of(tuned_at), batch_size
         self.ema = (ema,) if isinstance(ema, str) else tuple(ema)
         self.rule, self.loss, self.interval = rule, loss, check_interval(interval)
         self.by_samples = by_samples
+        self._growth = None if grow is None else dict(grow)
         self.noise_window = 100 if noise is True else int(noise)
         self.run: Run | None = None
         self.changes: list[Changes] = []
@@ -126,6 +133,8 @@ class RunCallback(Callback):
         self._size: BatchSize | None = None
         self._script: dict[tuple[int, str], tuple[Any, str, Any]] = {}  # the Trainer's numbers, as the script has them
         self._noise: NoiseLog | None = None
+        self.grow: _Grow | None = None
+        self._saved: Mapping[str, Any] | None = None
 
     # ---- the life of a fit, in Lightning's order
 
@@ -161,7 +170,27 @@ class RunCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the batch size, before the Trainer asks whether the fit is over."""
+        if self._growth is not None and self._saved is not None:
+            size = BatchSize.of(self._saved["batch_size"])
+            self._accumulate(trainer, _accumulation(trainer, int(size.total), self.batch_size))
         self._follow(trainer, pl_module)
+        if self._growth is not None and self.run is not None:
+            self.grow = _Grow(self.run, trainer, self._accumulate, self._growth)
+            if self._saved is not None:
+                self.grow.load_state_dict(self._saved["grow"])
+
+    def _accumulate(self, trainer: Trainer, number: int) -> None:
+        self._set(trainer, "accumulate_grad_batches", number)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where a batch that grows is; a checkpoint has it."""
+        if self.grow is None or self._size is None:
+            return {}
+        return {"batch_size": self._size.to_json(), "grow": self.grow.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there when the fit begins."""
+        self._saved = state_dict or None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Follow the batch size where an optimizer step begins: a loader or the accumulation may have changed."""
@@ -240,8 +269,16 @@ class RunCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the samples seen."""
+        """Log the samples seen, and let the batch grow where a step ends."""
         self._log_samples(trainer, pl_module)
+        last = batch_idx + 1 == trainer.num_training_batches
+        if self.grow is not None and (last or (batch_idx + 1) % int(trainer.accumulate_grad_batches) == 0):
+            if self.grow.end_step(batch_idx + 1, extract_batch_size(batch)):
+                self._follow(trainer, pl_module)
+            if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+                for logger in trainer.loggers:
+                    step = int(self.run.samples) if self.by_samples and self.run is not None else trainer.global_step
+                    logger.log_metrics(self.grow.values(), step=step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let them be the step of what is logged of the epoch."""
@@ -274,6 +311,8 @@ class RunCallback(Callback):
         self._script = {}
         if self._noise is not None:
             self._noise.remove()
+        if self.grow is not None:
+            self.grow.remove()
         if self.run is not None:
             self.run.detach()
 
@@ -314,6 +353,70 @@ def _averages(trainer: Trainer, module: LightningModule, names: tuple[str, ...])
         yield thing
 
 
+def _accumulation(trainer: Trainer, size: int, given: Any = None) -> int:
+    """Return the batches of the data loader that make so many samples, on the devices of now."""
+    forward = int(global_batch_size(trainer, given).forward)
+    if size % forward:
+        raise ValueError(
+            f"the batch of the checkpoint had grown to {size}, which {forward} samples over all devices cannot make: "
+            f"choose a loader whose batch size x devices divides {size}"
+        )
+    return size // forward
+
+
+class _Grow(Grow):
+    """A `Grow` by accumulation, which begins where Lightning's count of batches divides.
+
+    Args:
+        run: of the fit.
+        trainer: whose accumulation grows.
+        accumulate: sets it until the fit ends.
+        options: of `Grow`.
+    """
+
+    def __init__(
+        self, run: Run, trainer: Trainer, accumulate: Callable[[Trainer, int], None], options: Mapping[str, Any]
+    ) -> None:
+        devices = _devices_measured("grow=", trainer)
+        if trainer.accumulate_grad_batches < 2 and devices == 1:
+            raise ValueError(
+                "grow= needs accumulate_grad_batches >= 2 or DDP to tell noise from gradient: with half the batch size "
+                "in the data loader and accumulate_grad_batches=2 the batch is as it was"
+            )
+        self._trainer, self._accumulate = trainer, accumulate
+        self._forward = int(run.batch_size) // int(trainer.accumulate_grad_batches)
+        self._batches = 0  # of the epoch until now
+        group = torch.distributed.group.WORLD if devices > 1 else None
+        super().__init__(run, process_group=group, **options)
+
+    def end_step(self, batches: int, samples: int) -> bool:
+        """End a step after so many batches of the epoch, the last with so many samples; return whether it has grown."""
+        self._batches = batches
+        whole = batches % int(self._trainer.accumulate_grad_batches) == 0 and samples * self._ranks == self._forward
+        return self.step(whole) is not None
+
+    def can_begin(self, size: int) -> bool:
+        """Return whether Lightning, which counts batches from the beginning of an epoch, can end such a step whole."""
+        left = self._batches % (size // self._forward)
+        return left == 0 or self._batches == self._trainer.num_training_batches
+
+    def went_to(self, size: int) -> None:
+        """Accumulate that much."""
+        self._accumulate(self._trainer, size // self._forward)
+
+
+def _devices_measured(name: str, trainer: Trainer) -> int:
+    """Return the devices whose gradients are seen, or refuse a fit in which they cannot be."""
+    devices = device_count(trainer)
+    if not trainer.lightning_module.automatic_optimization:
+        raise ValueError(f"{name} needs automatic optimization: the parts of a step are its batches")
+    if getattr(trainer.precision_plugin, "scaler", None) is not None:
+        raise ValueError(f"{name} does not work with a GradScaler (precision='16-mixed'); bf16-mixed does")
+    if devices > 1 and not isinstance(trainer.strategy, DDPStrategy):
+        raise ValueError(f"{name} needs one device or DDP, got {type(trainer.strategy).__name__}")
+    return devices
+
+
 class NoiseLog:
     """A `NoiseMeter` fed by the Trainer's own backwards: each batch is a part of its step.
 
@@ -324,13 +427,7 @@ class NoiseLog:
     """
 
     def __init__(self, trainer: Trainer, module: LightningModule, window: int) -> None:
-        devices = device_count(trainer)
-        if not module.automatic_optimization:
-            raise ValueError("noise=True needs automatic optimization: the parts of a step are its batches")
-        if getattr(trainer.precision_plugin, "scaler", None) is not None:
-            raise ValueError("noise=True does not work with a GradScaler (precision='16-mixed'); bf16-mixed does")
-        if devices > 1 and not isinstance(trainer.strategy, DDPStrategy):
-            raise ValueError(f"noise=True needs one device or DDP, got {type(trainer.strategy).__name__}")
+        devices = _devices_measured("noise=True", trainer)
         group = torch.distributed.group.WORLD if devices > 1 else None
         self._meter = NoiseMeter(trainer.optimizers[0], window, process_group=group)
         self._devices, self._parts, self._samples = devices, 0, 1

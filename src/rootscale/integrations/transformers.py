@@ -19,7 +19,7 @@ import math
 import os
 import tempfile
 import warnings as python_warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from functools import partial
@@ -41,6 +41,7 @@ from rootscale.integrations.training_arguments import (
 from rootscale.noise import Noise
 from rootscale.tracking import SAMPLES, above_noise, numbers, step_values
 from rootscale.training.attachment import Attachment
+from rootscale.training.grow import Grow
 from rootscale.training.noise import NoiseMeter
 from rootscale.training.optimizers import Rules
 from rootscale.training.run import Run, Size
@@ -75,9 +76,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         noise_every: measure the noise of the gradient at every so many steps, and log ``noise_scale`` with the loss; 0
             is never. It needs accumulation or several processes. A batch that exceeds it is a warning.
         noise_window: how many of the latest measurements to average over.
+        grow: let the batch grow with the noise that the run shows: the arguments of `rootscale.training.Grow`, as in
+            ``grow={"share": 0.5, "most": 256}``. It grows by accumulation, so that the data loader stays as it is, is
+            saved with every checkpoint, and goes on from there. It needs accumulation or several processes.
 
     Attributes:
         run: made when training begins, and detached when it ends.
+        grow: the `Grow` of this training; its ``reason`` says why the batch has its size.
         changes: the script's numbers and those of a step, when training began; print it.
     """
 
@@ -91,6 +96,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         ema: Any = None,
         noise_every: int = 0,
         noise_window: int = 32,
+        grow: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(trainer, Trainer):
             raise TypeError(
@@ -104,6 +110,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._tuned = BatchSize.of(tuned_at)
         self._options: dict[str, Any] = {"rule": rule, "loss": loss, "ema": ema}
         self.noise_every, self.noise_window = noise_every, noise_window
+        self._growth = None if grow is None else dict(grow)
+        self.grow: _Grow | None = None
+        self._saved_growth: Mapping[str, Any] | None = None
         self.run: Run | None = None
         self.changes: Changes | None = None
         self._values: dict[str, float] = {}  # what the latest step used, where it is to be logged
@@ -124,16 +133,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Return how many steps of now cover so many steps of ``tuned_at``."""
         return math.ceil(Fraction(count) * Fraction(self._tuned.total) / Fraction(self._size.total))
 
-    def _updates(self, size: BatchSize) -> int | None:
-        """Return the optimizer steps in an epoch, as the Trainer counts them; None for a stream."""
-        try:
-            number = len(self._trainer.train_dataset)
-        except TypeError:
-            return None
-        batch = int(size.forward)
-        batches = number // batch if self._trainer.args.dataloader_drop_last else math.ceil(number / batch)
-        return max(1, math.ceil(batches / size.accumulation))
-
     # ---- the Trainer's events
 
     def _train(
@@ -151,13 +150,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make the run of what the Trainer has made and loaded."""
         size, scheduler = self._size, kwargs["lr_scheduler"]
-        updates = self._updates(size)
+        updates = _updates(self._trainer, size)
         if args.max_steps > 0:
             state.max_steps = self._steps(args.max_steps)
             if updates:
                 state.num_train_epochs = math.ceil(state.max_steps / updates)
         else:
-            length = math.ceil(args.num_train_epochs * (self._updates(self._tuned) or 0))
+            length = math.ceil(args.num_train_epochs * (_updates(self._trainer, self._tuned) or 0))
             _stretch(scheduler, args, state.max_steps, length)
         given = scheduler if isinstance(scheduler, LRScheduler) else None  # others are stepped with metrics
         plain = size.plain and not self._tuned.laid_out
@@ -175,6 +174,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         state.stateful_callbacks[_RECORD] = {"args": {}, "attributes": {"batch_size": size.to_json()}}
         if self.noise_every:
             self._noise = NoiseLog(args, kwargs["model"], _bare(kwargs["optimizer"]), self.noise_window)
+        if self._growth is not None:
+            self.grow = _Grow(self.run, self._trainer, self._put, self._growth)
+            if self._saved_growth is not None:
+                self.grow.load_state_dict(self._saved_growth)
 
     def _set_intervals(self, args: Any, state: Any) -> None:
         """Set the Trainer's intervals, which are in steps of now; a share is of the length of the run."""
@@ -207,6 +210,41 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if self.run is not None and (state.global_step + 1) % max(1, state.logging_steps) == 0:
             self._values = self.run.values()
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Count the micro-batches of the epoch anew."""
+        if self.grow is not None:
+            self.grow.begin_epoch()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Let the batch grow, and what counts steps of now follow it."""
+        if self.grow is None or self.run is None:
+            return
+        if self.grow.end_step(whole=self._whole()):
+            state.max_steps = state.global_step + max(0, self._length(args) - self.grow.steps_of_now)
+            self._set_intervals(args, state)
+        state.stateful_callbacks[_RECORD]["attributes"] = {
+            "batch_size": self._size.to_json(),
+            "steps": self.grow.steps_of_now,
+            "grow": self.grow.state_dict(),
+        }
+
+    def _length(self, args: Any) -> int:
+        """Return the steps of a training all of whose steps are of now."""
+        if args.max_steps > 0:
+            return self._steps(args.max_steps)
+        number: int = math.ceil(args.num_train_epochs * (_updates(self._trainer, self._size) or 0))
+        return number
+
+    def _whole(self) -> bool:
+        """Return whether the step that ends had all of its samples: the last micro-batch of an epoch may have fewer."""
+        assert self.grow is not None
+        parts, updates = self._trainer.current_gradient_accumulation_steps, _updates(self._trainer, self._size)
+        full = bool(parts == self._size.accumulation)
+        if updates is None:
+            return full
+        samples = (self.grow.micro_batches + parts) * int(self._size.forward)
+        return full and samples <= len(self._trainer.train_dataset)
+
     def _put(self, **values: Any) -> None:
         for name, value in values.items():
             self._script.setdefault(name, getattr(self._trainer.args, name))
@@ -223,6 +261,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if self._noise is not None:
             self._noise.remove()
             self._noise = None
+        if self.grow is not None:
+            self.grow.remove()
         if self.run is not None:
             self.run.detach()
 
@@ -236,6 +276,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 for name in ("train_samples_per_second", "train_steps_per_second"):
                     logs[name] = logs[name] * (state.max_steps / given if "samples" in name else 1)
             logs.update(numbers(self.run, step_values(self._values)) if "loss" in logs else {SAMPLES: self.run.samples})
+        if self.grow is not None and "loss" in logs:
+            logs.update(self.grow.values())
         noise = self._noise.estimate() if self._noise is not None and "loss" in logs else None
         if noise is not None:
             logs.update(numbers(noise))
@@ -255,19 +297,23 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _at_size_of_now(self, checkpoint: Any) -> Iterator[Any]:
         """Yield a checkpoint whose ``global_step`` counts steps of now: the folder itself, or links to its files."""
         path = self._latest() if checkpoint is True else Path(checkpoint) if checkpoint else None
+        self._saved_growth = None
         if path is None or not (path / "trainer_state.json").is_file():
             yield checkpoint  # none, or one that the Trainer refuses itself
             return
         saved = json.loads((path / "trainer_state.json").read_text())
-        args = self._trainer.args
+        args, record = self._trainer.args, _record(saved)
+        if self._growth is not None and "grow" in record:
+            self._saved_growth = record["grow"]
+            self._put(gradient_accumulation_steps=self._accumulation(BatchSize.of(record["batch_size"])))
         state = {
             **saved,
             "train_batch_size": args.train_batch_size,
             **{name: getattr(args, name) for name in _INTERVALS},
         }
         old, new = self._written_at(saved), self._size
-        if old.total != new.total or old.accumulation != new.accumulation:
-            state["global_step"] = self._position(saved["global_step"], old, new)
+        if old.total != new.total or old.accumulation != new.accumulation or "steps" in record:
+            state["global_step"] = self._position(_steps_done(saved), old, new)
             state["best_global_step"] = None
             self._warn_of_numbers(path, state["global_step"], new)
         if state == saved:
@@ -280,13 +326,23 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             Path(folder, "trainer_state.json").write_text(json.dumps(state))
             yield folder
 
+    def _accumulation(self, saved: BatchSize) -> int:
+        """Return the accumulation that makes the batch to which a saved run had grown, on the devices of now."""
+        forward = int(self._size.forward)
+        if saved.total % forward:
+            raise ValueError(
+                f"the batch of the checkpoint had grown to {show(saved.total)}, which {forward} samples over all "
+                f"devices cannot make: choose per_device_train_batch_size x devices so that it divides {saved.total}"
+            )
+        return int(saved.total) // forward
+
     def _written_at(self, saved: dict[str, Any]) -> BatchSize:
-        record = (saved.get("stateful_callbacks") or {}).get(_RECORD)
-        return BatchSize.of(record["attributes"]["batch_size"]) if record else self._tuned
+        record = _record(saved)
+        return BatchSize.of(record["batch_size"]) if record else self._tuned
 
     def _position(self, done: int, old: BatchSize, new: BatchSize) -> int:
         """Return the steps of now that have seen the samples of a checkpoint, with a warning where none has."""
-        epochs, epochs_now = self._updates(old), self._updates(new)
+        epochs, epochs_now = _updates(self._trainer, old), _updates(self._trainer, new)
         if epochs is None or epochs_now is None:  # a stream is one long epoch
             epoch, within, before = 0, done, 0
         else:
@@ -327,7 +383,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if not file.is_file():
             return None
         saved = json.loads(file.read_text())
-        return float(saved["global_step"] * self._written_at(saved).total)
+        return float(_steps_done(saved) * self._written_at(saved).total)
 
     def _warn_of_numbers(self, path: Path, step: int, size: BatchSize) -> None:
         """Say that checkpoints of two batch sizes are numbered in one folder."""
@@ -345,6 +401,28 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 ScalingWarning,
                 stacklevel=6,
             )
+
+
+def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a callback has written into ``trainer_state.json``; nothing for that of a plain Trainer."""
+    found: dict[str, Any] = (saved.get("stateful_callbacks") or {}).get(_RECORD, {}).get("attributes", {})
+    return found
+
+
+def _steps_done(saved: Mapping[str, Any]) -> int:
+    """Return the steps of a checkpoint, all counted at its batch size: ``global_step`` counts those before a growth."""
+    return int(_record(saved).get("steps", saved["global_step"]))
+
+
+def _updates(trainer: Any, size: BatchSize) -> int | None:
+    """Return the optimizer steps in an epoch, as the Trainer counts them; None for a stream."""
+    try:
+        number = len(trainer.train_dataset)
+    except TypeError:
+        return None
+    batch = int(size.forward)
+    batches = number // batch if trainer.args.dataloader_drop_last else math.ceil(number / batch)
+    return max(1, math.ceil(batches / size.accumulation))
 
 
 def _check_arguments(args: Any) -> None:
@@ -401,6 +479,76 @@ def _same(a: Any, b: Any) -> bool:
     if not isinstance(a, partial) or not isinstance(b, partial):
         return False
     return a.func is b.func and a.args == b.args and a.keywords == b.keywords
+
+
+class _Grow(Grow):
+    """A `Grow` by accumulation, which begins where the Trainer's count of micro-batches divides.
+
+    Args:
+        run: of the training.
+        trainer: whose accumulation grows.
+        put: sets arguments of the Trainer until the training ends.
+        options: of `Grow`.
+
+    Attributes:
+        micro_batches: of this epoch until now.
+    """
+
+    def __init__(self, run: Run, trainer: Any, put: Callable[..., None], options: Mapping[str, Any]) -> None:
+        args = trainer.args
+        size = global_batch_size(args)
+        distributed = size.workers > 1
+        for name, held, why in (
+            ("fsdp", args.fsdp, "no device has a whole gradient"),
+            ("fp16", args.fp16, "its GradScaler changes the lengths of gradients; bf16 does not"),
+            ("group_by_length", _sorts_by_length(args), "the order of the data would depend on the batch size"),
+        ):
+            if held:
+                raise ValueError(f"grow= does not work with {name}={held!r}: {why}")
+        if size.accumulation < 2 and not distributed:
+            raise ValueError(
+                f"grow= needs gradient_accumulation_steps >= 2 or several processes to tell noise from gradient: with "
+                f"per_device_train_batch_size={args.per_device_train_batch_size // 2 or 1} and "
+                "gradient_accumulation_steps=2 the batch is as it was"
+            )
+        self._trainer, self._put = trainer, put
+        steps, updates = int(trainer.state.global_step), _updates(trainer, size)
+        self._epoch: int = steps // updates if updates else 0
+        within = steps - self._epoch * (updates or 0)
+        self.micro_batches: int = within * size.accumulation
+        self._resumed = True  # the first epoch goes on where it was saved
+        super().__init__(run, process_group=torch.distributed.group.WORLD if distributed else None, **options)
+
+    def begin_epoch(self) -> None:
+        """Count micro-batches anew, but for those of an epoch that is resumed."""
+        if not self._resumed:
+            self._epoch, self.micro_batches = self._epoch + 1, 0
+        self._resumed = False
+
+    def end_step(self, whole: bool) -> bool:
+        """End a step; return whether the batch has grown."""
+        self.micro_batches += self._trainer.current_gradient_accumulation_steps
+        return self.step(whole) is not None
+
+    @property
+    def steps_of_now(self) -> int:
+        """The steps that would have been made, had all been as large as the next one."""
+        size = global_batch_size(self._trainer.args)
+        updates: int | None = _updates(self._trainer, size)
+        if updates is None:
+            return round(self.run.samples / float(size.total))
+        return self._epoch * updates + math.ceil(self.micro_batches / size.accumulation)
+
+    def _accumulation(self, size: int) -> int:
+        return size // int(global_batch_size(self._trainer.args).forward)
+
+    def can_begin(self, size: int) -> bool:
+        """Return whether the Trainer, which counts micro-batches from the beginning of an epoch, can end it whole."""
+        return self.micro_batches % self._accumulation(size) == 0
+
+    def went_to(self, size: int) -> None:
+        """Accumulate that much."""
+        self._put(gradient_accumulation_steps=self._accumulation(size))
 
 
 class NoiseLog:

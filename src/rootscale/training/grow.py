@@ -114,7 +114,7 @@ class StepNoise:
                 meter.update()
             self._new = True
 
-    def end(self, factor: float = 1.0) -> bool:
+    def end(self, factor: float = 1.0, whole: bool = True) -> bool:
         """End a step that was counted or measured; return whether it gave a measurement.
 
         A step with fewer backwards than it was to have (the last one of an epoch) is left out.
@@ -122,12 +122,13 @@ class StepNoise:
         Args:
             factor: what the second moments of the optimizers were multiplied by since the first measurement, which is
                 taken out of measurements in their metric.
+            whole: whether the step had all of its samples; it is left out if not.
         """
         self._backwards.detach()
         if self._open is not None:
             self._open.close()
             self._open = None
-        measured = self._new and self._plan is not None and self._count == self._plan[0]
+        measured = whole and self._new and self._plan is not None and self._count == self._plan[0]
         if measured:
             row = [
                 [x * (factor if own else 1.0) for x in meter.latest(preconditioned=own)]
@@ -242,6 +243,7 @@ class Grow:
         self.reason = f"no step was measured yet; one in {self.every} is"
         self.history: list[tuple[float, int, Noise]] = []
         self._steps, self._single = 0, 0
+        self._next: tuple[int, Noise] | None = None  # decided, where a step of that size cannot begin yet
         if self._scheduled is not None:
             self._scheduled.follow(self)
         self._prepare()
@@ -262,22 +264,35 @@ class Grow:
 
     # ---- steps
 
-    def step(self) -> int | None:
+    def step(self, whole: bool = True) -> int | None:
         """End a step; return the new batch size if the batch grows now, or None.
 
         In a `ScheduledRun` it grows with the first batch that has not been handed out.
+
+        Args:
+            whole: whether the step had as many samples as the run's batch; the last of an epoch may have fewer, and
+                tells nothing.
         """
         self._steps += 1
-        measured = self._noise.end(self._factor())
+        measured = self._noise.end(self._factor(), whole)
         size = None
-        if measured:
-            size = self._decide()
-        elif self._noise.parts * self._ranks == 1:
+        if measured and self._next is None:
+            self._decide()
+        elif whole and self._noise.parts * self._ranks == 1:
             self._single += 1
             if self._single == 2:
                 self._cannot()
+        if self._next is not None and self.can_begin(self._next[0]):
+            size, self._next = self._go(*self._next), None
         self._prepare()
         return size
+
+    def can_begin(self, size: int) -> bool:
+        """Return whether the next step can be the first of so many samples; a framework may have to wait for it."""
+        return True
+
+    def went_to(self, size: int) -> None:
+        """Let whoever makes the batches follow to a batch size, after it has changed or was loaded."""
 
     def _prepare(self) -> None:
         """Let the next step be measured, or its backwards counted, if it is time to."""
@@ -311,8 +326,8 @@ class Grow:
 
     # ---- decisions
 
-    def _decide(self) -> int | None:
-        """Return the new batch size if the window of measurements allows one, and go there."""
+    def _decide(self) -> None:
+        """Decide on the next batch size, if the window of measurements allows one, or say why not."""
         now, count = self._now, len(self._noise.rows)
         self.noise = noise = self._noise.estimate()
         new = now * self.factor
@@ -338,11 +353,11 @@ class Grow:
         if self.factor >= longest:
             return self._stay(f"at {show(new)} an average of the optimizer would be too short for its rule")
         try:
-            layout = self._layout(new)
-            self.run.check(layout)
+            self.run.check(self._layout(new))
         except ValueError as error:
             return self._stay(f"{show(new)} is not possible: {error}")
-        return self._go(new, layout, noise)
+        self._next = new, noise
+        return self._stay(f"{show(new)} is decided, and begins with the first step that can have it")
 
     @property
     def _now(self) -> int:
@@ -356,11 +371,10 @@ class Grow:
             return self._scheduled.sampler.layout(size)
         return self.run.layout.at(size) if self.run.layout.laid_out else size
 
-    def _stay(self, reason: str) -> int | None:
+    def _stay(self, reason: str) -> None:
         self.reason = f"batch size {show(self._now)}: {reason}"
-        return None
 
-    def _go(self, size: int, layout: BatchSize | int, noise: Noise) -> int | None:
+    def _go(self, size: int, noise: Noise) -> int | None:
         start = self.run.samples
         if self._scheduled is not None:
             sampler = self._scheduled.sampler
@@ -371,7 +385,8 @@ class Grow:
             sampler.schedule.extend(position, size)
             start = position
         else:
-            self.run.batch_size = layout
+            self.run.batch_size = self._layout(size)
+        self.went_to(size)
         self.history.append((start, size, noise))
         self.reason = (
             f"batch size {show(size)} from sample {show(start)} on: {show(self.share)} of the noise scale, "
@@ -404,9 +419,11 @@ class Grow:
         """Return the window of measurements and the batch size; a `ScheduledRun` saves it with its own."""
         return {
             "steps": self._steps,
+            "parts": self._noise.parts,
             "rows": list(self._noise.rows),
             "history": [(start, size, _plain(noise)) for start, size, noise in self.history],
             "layout": self.run.layout.to_json(),
+            "next": None if self._next is None else (self._next[0], _plain(self._next[1])),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -416,9 +433,12 @@ class Grow:
         self._steps = state_dict["steps"]
         self.history = [(start, size, _noise(values)) for start, size, values in state_dict["history"]]
         self.noise = self._noise.estimate()
+        self._next = None if state_dict["next"] is None else (state_dict["next"][0], _noise(state_dict["next"][1]))
         if self._scheduled is None:
             self.run.batch_size = state_dict["layout"]
+            self.went_to(int(self.run.batch_size))
         self._noise.end()
+        self._noise.parts = state_dict["parts"]
         self._prepare()
 
     def remove(self) -> None:
