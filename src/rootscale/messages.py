@@ -49,7 +49,7 @@ _RULES = {
     "short beta2": "kappa * (1 - beta2) = {value} is outside the theorem's range (eta^2 < 1 / (2 c2), that is kappa < "
     "{limit}); with floors the average stays longer (--averaging floor)",
     "short beta1": "kappa * (1 - beta1) = {value}: the first moment averages over less than two steps, too few to damp "
-    "them; runs with such averages departed far from their trajectory (results/floors); kappa < {limit} would be "
+    "them; measured runs with such averages departed far from their trajectory; kappa < {limit} would be "
     "enough, or floors (--averaging floor)",
     "floored": "1 - kappa * (1 - x), at least {floor}",
     "compared": "for comparison: {why}",

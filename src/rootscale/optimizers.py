@@ -140,7 +140,7 @@ _AVERAGE_WEIGHTS: Mapping[str, str] = MappingProxyType(
 _MOMENTUM: Mapping[str, str] = MappingProxyType({"m": "m", "b": "m_sum"})
 _SQRT = ("sqrt",)
 _NORMALIZED = ("normalized-sqrt", "normalized-half", "normalized-linear")
-_SIGNS = "SDE in docs/theory.md, orders measured"
+_SIGNS = "SDE derived, orders measured"
 _NO_SDE = f"{SCALES}; no SDE is known"
 
 

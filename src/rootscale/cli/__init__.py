@@ -69,7 +69,7 @@ class _Listed:
 def make_parser(*called: str) -> Parser:
     """Return the parser with the arguments of these commands; of the others it knows the names."""
     parser = Parser(
-        prog="rootscale", description="Change the batch size of a run and keep its training dynamics. Without a "
+        prog="rootscale", description="Change the batch size of a run without retuning. Without a "
         "command: what people come for, and the commands for it.",
         epilog="example: rootscale scale --optimizer adamw --lr 3e-4 --batch-size 256 --to 1024 --steps 100000",
     )  # fmt: skip

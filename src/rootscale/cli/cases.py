@@ -15,87 +15,74 @@ class Case:
     Args:
         title: in their words.
         commands: that help; placeholders are in capitals.
-        page: of the documentation, where the rest stands.
         python: what is done in a script instead of a command.
+        topics: names for ``python -m pydoc``, which an installed package answers without its documentation.
     """
 
     title: str
-    commands: tuple[str, ...]
-    page: str
+    commands: tuple[str, ...] = ()
     python: str = ""
+    topics: tuple[str, ...] = ()
 
 
 _SCALE = "rootscale scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95"
 CASES = (
     Case(
-        "more GPUs tomorrow: a run goes on at a larger batch",
+        "more or fewer GPUs tomorrow: the run goes on at another batch size",
         ("rootscale checkpoint last.pt --from 256 --to 1024 -o last_1024.pt",),
-        "docs/cases/more-gpus.md",
-        "rescale_(optimizer, batch_size=(256, 1024), scheduler=scheduler, model=model)",
+        "Run(optimizer, tuned_at=256, batch_size=1024, model=model)",
+        ("rootscale.Run",),
     ),
     Case(
-        "fewer GPUs, or one: the same run at a smaller batch",
-        (f"{_SCALE} --batch-size 512 --to 8 --steps 10000 --snippet torch",),
-        "docs/cases/one-gpu.md",
-    ),
-    Case(
-        "a batch ramp: start small, grow when the noise allows it",
-        ("rootscale largest train.py:train --batch-size 16 --switch-at ckpt/1000.pt ckpt/5000.pt --budget 30m",),
-        "docs/cases/ramp.md",
-        "BatchSchedule([(0, 256), (1_000_000, 1024)])",
-    ),
-    Case(
-        "a large-batch recipe to copy",
+        "a recipe to copy to another batch size",
         (
             f"{_SCALE} --batch-size 4096 --to 512 --steps 50000 --warmup-steps 2000",
             "rootscale convert recipe.yaml --to 512 -o recipe_512.yaml",
         ),
-        "docs/cases/recipe.md",
     ),
     Case(
-        "batches that vary from step to step",
-        (),
-        "docs/cases/varying.md",
-        "rootscale.training.optim.AdamW(..., reference_batch=256).step(samples=n)",
+        "how large may the batch be?",
+        ("rootscale largest train.py:train --batch-size 16 --switch-at ckpt/1000.pt ckpt/5000.pt --budget 30m",),
+        topics=("rootscale.training.NoiseMeter",),
     ),
     Case(
-        "Muon, Lion and other optimizers",
-        ("rootscale rules", "rootscale scale --optimizer muon --lr 0.02 --batch-size 256 --to 1024"),
-        "docs/cases/muon.md",
+        "let the batch grow, or vary from step to step",
+        python="run.batch_size = n, before a step",
+        topics=("rootscale.training.BatchSchedule",),
     ),
     Case(
-        "is it the same? ask your own training, or logs that you have",
+        "is it the same run? ask your own training, or logs that you have",
         (
             "rootscale check train.py:train --batch-size 16 --to 64",
             "rootscale compare base/*.jsonl --to big/*.jsonl --batch-size 16 64 --report compare.html",
             "rootscale demo",
         ),
-        "docs/own-loop.md, docs/compare.md",
     ),
     Case(
-        "research on SDEs",
-        (
-            "rootscale order --optimizer adam --problem cosine",
-            "rootscale simulate --optimizer rmsprop --eta 0.25 --ells 2 4",
-            "rootscale reproduce --list",
-        ),
-        "docs/cases/research.md",
+        "Muon, Lion and other optimizers",
+        ("rootscale rules", "rootscale scale --optimizer muon --lr 0.02 --batch-size 256 --to 1024"),
+    ),
+    Case(
+        "the SDE behind the rule",
+        ("rootscale order --optimizer adam", "rootscale simulate --optimizer rmsprop --eta 0.25 --ells 2 4"),
+        topics=("rootscale.theory",),
     ),
 )
 
 
 def show_cases() -> int:
-    """Print every case with its commands, and what else there is."""
+    """Print every case with its commands, and where the rest stands."""
     from rich.text import Text
 
     console = make_console()
-    console.print(Text("Change the batch size of a run and keep its training dynamics. Which case is yours?"))
+    console.print(Text("Change the batch size of a run without retuning. What do you want to do?"))
     for case in CASES:
         console.print(Text(f"\n{case.title}", style="bold"))
         for command in case.commands:
             console.print(Text(fold_command(command, console.width), style="cyan"), soft_wrap=True)
         if case.python:
-            console.print(Text.assemble("  in Python: ", (case.python, "cyan")))
-        console.print(Text(f"  {case.page}", style="dim"), soft_wrap=True)
+            console.print(Text.assemble("  in Python: ", (case.python, "cyan")), soft_wrap=True)
+        for topic in case.topics:
+            console.print(Text(f"  more: python -m pydoc {topic}", style="dim"), soft_wrap=True)
     console.print(Text("\nAll commands: rootscale --help. Each has an example: rootscale scale --help"))
     return 0

@@ -29,7 +29,7 @@ def add_parsers(subparsers: Any) -> None:
         epilog="examples:\n"
         "rootscale check my_task.py:task --to 16 64 --ell 2 --switch-at 25%\n"
         "rootscale check train.py:train --batch-size 16 --to 64\n"
-        'rootscale check --command "python train.py --batch-size {batch_size} --lr {lr} --seed {seed} --log {log}" '
+        'rootscale check --command "python train.py {batch_size} {lr} {seed} {log}" '
         "--values optimizer=adamw lr=3e-4 --batch-size 16 --to 64",
     )
     check.add_argument(

@@ -24,7 +24,7 @@ def add_parsers(subparsers: Any) -> None:
         description="Print a script for your shell, which then completes commands, options, their words and files. "
         "For zsh and fish, write it where the shell looks: a folder of $fpath as _rootscale, or "
         "~/.config/fish/completions/rootscale.fish. Needs the extra 'completion'.",
-        epilog="example: rootscale completion bash > ~/.local/share/bash-completion/completions/rootscale",
+        epilog="example: rootscale completion zsh > ~/.zfunc/_rootscale",
     )
     parser.add_argument("shell", choices=SHELLS, help="the shell")
     parser.set_defaults(handler=_completion)

@@ -30,8 +30,8 @@ def add_parsers(subparsers: Any) -> None:
         epilog="examples:\n"
         "rootscale largest train.py:train --batch-size 16 --switch-at ckpt/1000.pt ckpt/5000.pt --budget 30m\n"
         "rootscale largest my_task.py:task --switch-at 5% 25% --to 32 64 128\n"
-        'rootscale largest --command "python train.py --batch-size {batch_size} --lr {lr} --seed {seed} --resume '
-        '{checkpoint} --log {log}" --values optimizer=adamw lr=3e-4 --batch-size 16 --switch-at ckpt/5000.pt',
+        'rootscale largest --command "python train.py {batch_size} {lr} {seed} {checkpoint} {log}" '
+        "--values optimizer=adamw lr=3e-4 --batch-size 16 --switch-at ckpt/5000.pt",
     )
     parser.add_argument("task", metavar="TASK", nargs="?", help=TASK_HELP)
     what = parser.add_argument_group("what is tried")
