@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo dist docs docs-serve test test-slow test-integrations lint bench bench-run bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-logs bench-lab bench-language results calculator tutorials clean setup
+.PHONY: demo dist docs docs-serve test test-slow test-integrations lint faults bench bench-run bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-logs bench-lab bench-language results calculator tutorials clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -95,6 +95,10 @@ bench-verdict-digits: $(READY)
 # How long a check of a conv net takes on a CPU, now and as it was measured before.
 bench-check: $(READY)
 	$(BIN)/python benchmarks/check_cost.py
+
+# Kills, signals and full disks, 200 in all, while runs are made; the table goes into docs/promises.md.
+faults: $(READY)
+	$(BIN)/python -W ignore benchmarks/faults.py --write
 
 bench-sde: $(READY)
 	$(INSTALL) --editable ".[bench-sde]"

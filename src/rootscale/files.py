@@ -103,7 +103,7 @@ def remove_temporary(folder: str | os.PathLike[str], all_processes: bool = False
     """
     for path in Path(folder).glob(".*.tmp"):
         owner = re.fullmatch(r"\..+-(\w*)-(\d+)-\w+\.tmp", path.name)
-        dead = owner is not None and owner[1] == _node() and not _alive(int(owner[2]))
+        dead = owner is not None and owner[1] == _node() and not is_alive(int(owner[2]))
         if (all_processes or dead) and path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         elif all_processes or dead:
@@ -114,7 +114,8 @@ def _node() -> str:
     return re.sub(r"\W", "", platform.node())[:32]
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number on this machine."""
     if sys.platform == "win32":  # there is no way to ask
         return True
     try:
@@ -331,7 +332,7 @@ class _Heartbeat:
                 age = os.fstat(now.fileno()).st_mtime - path.stat().st_mtime
             owner = json.loads(path.read_text(encoding="utf-8"))
             here = owner["host"] == platform.node()
-            return age > (_GONE if here and not _alive(int(owner["process"])) else _SILENT)
+            return age > (_GONE if here and not is_alive(int(owner["process"])) else _SILENT)
         except FileNotFoundError:
             return False
         except (ValueError, KeyError, TypeError):

@@ -5,7 +5,9 @@ import importlib
 import json
 import multiprocessing
 import os
+import platform
 import signal
+import subprocess
 import threading
 import time
 from contextlib import contextmanager
@@ -211,3 +213,18 @@ def test_a_killed_worker_of_submitit_is_replaced(tmp_path):
     thread.join()
     assert killed
     equal(found, expected)
+
+
+def test_what_a_killed_process_has_submitted_is_told_to_stop_and_removed_later(tmp_path):
+    """As after a kill: a folder of jobs whose process is not there any more, and one of a process that is."""
+    command = [os.sys.executable, "-S", "-c", "import os; print(os.getpid())"]
+    gone = subprocess.run(command, capture_output=True, text=True, check=True)
+    for name, pid in ((".jobs-gone", int(gone.stdout)), (".jobs-there", os.getppid())):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "driver.json").write_text(json.dumps({"host": platform.node(), "pid": pid}))
+    run(make(), [Variant()], [0], store=tmp_path, execute=OnExecutor(Threads()))
+    assert (tmp_path / ".jobs-gone" / "stop").exists()
+    assert not (tmp_path / ".jobs-there" / "stop").exists()
+    os.utime(tmp_path / ".jobs-gone" / "stop", (0, 0))
+    run(make(), [Variant()], [1], store=tmp_path, execute=OnExecutor(Threads()))
+    assert [path.name for path in tmp_path.glob(".jobs-*")] == [".jobs-there"]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ SETTINGS = Settings(grid=(160, 320, 480), switch_at=160)
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     environment = {"PYTHONPATH": os.pathsep.join(path for path in os.sys.path if path)}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment})
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment})
     yield
     ray.shutdown()
 
@@ -182,4 +183,80 @@ found = sweep(make(), variants, seeds=[0], settings=settings, store=store, execu
 same = all(abs(a.values[n] - found.trajectories[v].values[n]).max() < 1e-9
            for v, a in expected.trajectories.items() for n in a.names)
 print("equal after a node was removed" if same and removed else f"{same} {removed}")
+"""
+
+
+def test_a_driver_that_was_killed_is_started_again(tmp_path):
+    """Ray ends the jobs of a driver that is gone; the next one goes on from their checkpoints."""
+    program, folder = tmp_path / "program.py", tmp_path / "runs"
+    program.write_text(DRIVER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in os.sys.path if path)}
+    address = ray.get_runtime_context().gcs_address
+    command = [os.sys.executable, "-W", "ignore", str(program), address, str(folder)]
+    driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 120
+    while not list(folder.glob("*/*/checkpoint.pt")) and time.monotonic() < limit:
+        time.sleep(0.005)
+    assert driver.poll() is None, "it has ended before it could be killed"
+    driver.kill()
+    driver.wait()
+    finished = {path: path.stat().st_mtime_ns for path in folder.rglob("trajectory.npz")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert "equal" in done.stdout, done.stderr[-3000:]
+    assert finished.items() <= {path: path.stat().st_mtime_ns for path in folder.rglob("trajectory.npz")}.items()
+    assert len(list(folder.glob("*/*/trajectory.npz"))) == len(list(folder.glob("*/*/run.json")))
+
+
+DRIVER = """
+import sys
+import ray
+from problems import make
+from rootscale import Adam, Plan
+from rootscale.integrations.executors import OnRay
+from rootscale.lab import Here, Settings, Store, Variant, sweep
+
+task, variants = make(Plan(Adam(2e-3, 0.98, 0.998), batch_size=4, steps=1500)), [Variant(), Variant(4)]
+settings = Settings(grid=tuple(range(1600, 6001, 400)), switch_at=1600)
+ray.init(address=sys.argv[1], log_to_driver=False)
+found = sweep(task, variants, seeds=[0, 1], settings=settings, store=Store(sys.argv[2], checkpoint_every=0.0),
+              execute=OnRay())
+expected = sweep(task, variants, seeds=[0, 1], settings=settings, execute=Here())
+same = all(abs(a.values[n] - found.trajectories[v].values[n]).max() < 1e-9
+           for v, a in expected.trajectories.items() for n in a.names)
+print("equal" if same else "other")
+"""
+
+
+def test_a_run_has_all_its_gpus_to_itself(tmp_path):
+    """Ray hands out numbers of GPUs whether there are any: three, of which a run takes two, make one run at a time."""
+    program = tmp_path / "program.py"
+    program.write_text(GANG)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in os.sys.path if path)}
+    command = [os.sys.executable, "-W", "ignore", str(program), str(tmp_path / "runs")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    spans = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    assert len(spans) == 4
+    assert all(len(visible.split(",")) == 2 for _, _, visible in spans)
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+GANG = """
+import json, math, os, sys, time
+from pathlib import Path
+import ray
+from rootscale.integrations.executors import OnRay
+from rootscale.lab import Loop, check
+
+def train(batch_size, seed, log):
+    began = time.time()
+    for samples in range(batch_size, 401, batch_size):
+        log(samples=samples, loss=math.exp(-samples / 100) + 1e-3 * math.sin(seed))
+    time.sleep(0.3)
+    (log.folder / "gpus").write_text(json.dumps([began, time.time(), os.environ["CUDA_VISIBLE_DEVICES"]]))
+
+ray.init("local", num_cpus=4, num_gpus=3, include_dashboard=False, log_to_driver=False)
+check(Loop("gang", train, 4), [4], seeds=2, store=sys.argv[1], execute=OnRay(gpus=2))
+for path in Path(sys.argv[1]).rglob("gpus"):
+    print(path.read_text())
 """

@@ -52,6 +52,32 @@ def test_a_full_disk_names_the_run_and_the_same_command_goes_on(words, tmp_path,
     assert not any("damaged" in note for note in Table.load(tmp_path / "kept").made["notes"])
 
 
+TASK = """
+import torch
+from rootscale import Adam, Plan
+from rootscale.lab import Task
+
+x = torch.randn(64, 50, generator=torch.Generator().manual_seed(0))
+line = Task(
+    "line", Plan(Adam(1e-3), batch_size=4, steps=40), lambda: torch.nn.Linear(50, 1),
+    lambda outputs, y: (outputs.squeeze(1) - y) ** 2, (x, x.sum(1)),
+)
+"""
+
+
+def test_a_checkpoint_that_finds_no_room_is_said_to_find_none(tmp_path, capfd):
+    (tmp_path / "task.py").write_text(TASK)
+    words = ["check", f"{tmp_path / 'task.py'}:line", "--to", "16", "--switch-at", "50%", "--seeds", "2"]
+
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, 4_000))
+        os._exit(main([*words, "--workers", "1", "--out", str(tmp_path / "kept")]))
+
+    assert Child.forked(full).wait(60) == 2
+    assert "B = 4 cannot be stored: File too large" in capfd.readouterr().err
+    assert main([*words, "--workers", "1", "--out", str(tmp_path / "kept")]) in (0, 1, 3)
+
+
 @pytest.mark.skipif(sys.platform != "linux" or not Path("/sys").is_dir(), reason="/sys takes no folders")
 def test_a_folder_that_takes_no_files_is_refused_before_any_run(words, tmp_path, capfd):
     assert main([*words()[:-1], "/sys/kept"]) == 2

@@ -133,8 +133,62 @@ def test_a_study_in_pieces_is_judged_as_one_that_was_made_at_once(words, tmp_pat
     assert "4 of 4 runs were there already" in capsys.readouterr().out
     found, expected = Table.load(tmp_path / "kept"), Table.load(tmp_path / "whole")
     assert found.others[0].comparison.to_dict() == expected.others[0].comparison.to_dict()
+    assert main([*pieces, "--only", "4", "--collect"]) == 2
+    assert "--collect makes nothing: leave out --only" in capsys.readouterr().err
+    assert main([*pieces, "--seed", "0", "--fresh"]) == 2
+    assert "--fresh moves all runs away, those of other jobs too" in capsys.readouterr().err
     assert main([*pieces, "--only", "64"]) == 2
-    assert "--only takes batch sizes or labels of arms, got '64'; there are B = 4; B = 16" in capsys.readouterr().err
+    assert (
+        "--only takes batch sizes, labels of arms or parts of labels, got '64'; there are B = 4; B = 16"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_index_of_an_array_of_jobs_is_a_run_seed_by_seed(words, tmp_path, capsys):
+    for index, said in enumerate(("B = 4, seed 0:", "B = 16, seed 0:", "B = 4, seed 1:", "B = 16, seed 1:")):
+        assert main([*words, "--piece", str(index)]) == 0
+        assert said in capsys.readouterr().out
+        assert len(list((tmp_path / "kept").rglob("log.jsonl"))) == index + 1
+    assert main([*words, "--collect"]) == 0
+    assert main([*words, "--piece", "4"]) == 2
+    assert "--piece goes from 0 to 3, for 2 arms with 2 seeds (--seeds), got 4" in capsys.readouterr().err
+    assert main([*words, "--piece", "1", "--seed", "0"]) == 2
+    assert "--piece is one arm and one seed" in capsys.readouterr().err
+
+
+STUDY = """
+from train import train
+from rootscale.lab import Arm, Loop, Study, Variant
+
+loop = Loop("mine", train, 4)
+
+def STUDY(kappas: tuple = (2, 4), several: bool = False):
+    arms = [Arm("as it is", loop), *(Arm(f"times {kappa}", loop, Variant(kappa)) for kappa in kappas)]
+    return [Study(name, arms, seeds=2) for name in ("one", "other")[:1 + several]]
+"""
+
+
+def test_a_study_in_a_file_is_made_in_pieces_too(words, tmp_path, capsys):
+    (tmp_path / "times.py").write_text(STUDY)
+    own = ["study", "times.py", "--out", "pieces", "--workers", "1"]
+    for piece in (
+        ["--piece", "0"],
+        ["--piece", "1"],
+        ["--only", "times 4", "as it is", "--seed", "0"],
+        ["--seed", "1"],
+    ):
+        assert main([*own, *piece]) == 0
+        assert "stored in" in capsys.readouterr().out
+    assert main([*own, "--collect"]) == 0
+    assert "6 of 6 runs were there already" in capsys.readouterr().out
+    assert main([*own[:-4], "--out", "whole", "--workers", "1"]) == 0
+    assert "All 6 runs are new" in capsys.readouterr().out
+    found, expected = Table.load(tmp_path / "pieces" / "one"), Table.load(tmp_path / "whole" / "one")
+    assert [a.comparison.to_dict() for a in found.others] == [b.comparison.to_dict() for b in expected.others]
+    assert main([*own, "--several", "--piece", "0"]) == 2
+    assert "--piece is for one study, and times.py makes 2" in capsys.readouterr().err
+    assert main([*own, "--fresh"]) == 0
+    assert "All 6 runs are new" in capsys.readouterr().out
 
 
 def test_a_run_that_is_not_finished_is_not_judged(words, tmp_path, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.cli.options import add_rule, add_tolerance, duration, seeds, size
+from rootscale.cli.pieces import add_depends, add_pieces
 
 #: Tasks that have a name on the command line.
 TASKS = ("digits", "mnist")
@@ -57,26 +58,9 @@ def add_parsers(subparsers: Any) -> None:
     add_verdict(check.add_argument_group("the verdict"))
     runs = check.add_argument_group("the runs")
     add_runs(runs)
-    _add_pieces(runs)
+    add_pieces(runs)
     runs.add_argument("--report", type=Path, metavar="FILE", help="the HTML report; default: report.html in the folder")
     check.set_defaults(handler=_check)
-
-
-def _add_pieces(run: Any) -> None:
-    """Add which of the runs are made, and whether they are judged."""
-    run.add_argument(
-        "--fresh", action="store_true", help="make all runs anew; those that there are are moved to a folder beside"
-    )
-    run.add_argument(
-        "--only", nargs="+", default=[], metavar="B", help="make the runs of these batch sizes (or arms, by their "
-        "labels) alone, for jobs that share a study; nothing is judged, and exit code 0 says that they are stored",
-    )  # fmt: skip
-    run.add_argument(
-        "--seed", type=int, metavar="N", help="make the runs of this seed alone, such as the index of an array of jobs"
-    )
-    run.add_argument(
-        "--collect", action="store_true", help="make nothing, and judge the runs that are stored, of all seeds"
-    )
 
 
 def add_loop(own: Any) -> None:
@@ -142,10 +126,7 @@ def add_runs(run: Any) -> None:
     run.add_argument("--engine", choices=["processes", "ray"], default="processes", help="where; default: %(default)s")
     run.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster; default: a new one on this machine")
     run.add_argument("--gpus-per-run", type=float, default=0.0, metavar="N", help="on the Ray cluster")
-    run.add_argument(
-        "--depends", nargs="+", default=[], metavar="NAME", help="files, folders and variables of the environment that "
-        "runs depend on: a change of one makes all anew, as a change of the program and of what it imports does",
-    )  # fmt: skip
+    add_depends(run)
     run.add_argument("--epochs", action="store_true", help="sample by epochs, not with replacement")
     run.add_argument(
         "--track", choices=TRACKERS, help="log the runs to a tracker too: event files beside them, or the tracker's "

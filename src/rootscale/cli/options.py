@@ -142,6 +142,7 @@ USES: Mapping[str, Use] = {
     "--fresh": Use(_RUNS, ()),
     "--only": Use(_RUNS, ()),
     "--seed": Use(_RUNS, ()),
+    "--piece": Use(_RUNS, ()),
     "--collect": Use(_RUNS, ()),
     "--report": Use(_ALL, ()),
     "--png": Use(_LOGS, ()),

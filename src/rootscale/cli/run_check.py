@@ -18,11 +18,12 @@ from rootscale.cli.check import TASKS
 from rootscale.cli.console import make_console
 from rootscale.cli.options import refuse_unused
 from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
+from rootscale.cli.pieces import collected, in_pieces, make_pieces, refuse_pieces, store_of
 from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
 from rootscale.cli.watching import duration, observing, stoppable, tracker
 from rootscale.compare import Alignment
-from rootscale.files import command_line, need_folder
-from rootscale.format import few_digits, listed, show
+from rootscale.files import need_folder
+from rootscale.format import few_digits, show
 from rootscale.lab import (
     Forked,
     Judge,
@@ -33,7 +34,6 @@ from rootscale.lab import (
     Store,
     Table,
     Task,
-    UnfinishedError,
     Variant,
     check,
 )
@@ -44,7 +44,7 @@ from rootscale.lab.loop import is_train_function
 from rootscale.lab.recommendation import recommend
 from rootscale.lab.rounds import FIRST, Rounds
 from rootscale.lab.settings import SHARE, Settings
-from rootscale.lab.study import Arm, Study, need_seeds
+from rootscale.lab.study import need_seeds
 from rootscale.lab.task import as_task, load_named
 from rootscale.lab.tasks import digits
 from rootscale.noise import advise, noise_at_start
@@ -81,52 +81,20 @@ def handle_check(args: argparse.Namespace) -> int:
     first = Rounds.of(seeds, args.budget).first
     if args.seed is None:
         need_seeds(first)
-    if args.collect and (args.only or args.seed is not None or args.fresh):
-        raise ValueError("--collect makes nothing: leave out --only, --seed and --fresh")
+    refuse_pieces(args)
+    study = replace(study, seeds=seeds)
     study.refuse(first if args.seed is None else [args.seed])
     if isinstance(task, Task) and args.device.startswith("cpu"):
         _say_cost(estimate_cost(task, variants, study.settings), study.settings, seeds, execute)
-    store = Store(folder, command=command_line("rootscale", sys.argv[1:]), depends=args.depends)
-    if args.fresh:
-        _set_aside(store)
+    store = store_of(folder, args)
     with stoppable(folder / "runs"), observing(console, tracker(args.track)) as observe:
-        if args.only or args.seed is not None:
-            arms, numbers = _pieces(study, args.only), first if args.seed is None else [args.seed]
-            study.make(arms, numbers, store, execute, observe)
-            what = f"{listed([arm.label for arm in arms])}, {'seed' if len(numbers) == 1 else 'seeds'}"
-            console.print(f"{what} {listed(list(map(str, numbers)))}: stored in {folder / 'runs'}", markup=False)
+        if in_pieces(args):
+            make_pieces(study, args, store, execute, observe, console)
             return 0
-        if args.collect:
-            found = _collected(study, store)
-        else:
-            found = replace(study, seeds=seeds).run(store, execute, observe, args.budget)
+        found = collected(study, store) if args.collect else study.run(store, execute, observe, args.budget)
     show_check(found, console)
     write_report(found, args.report or folder / "report.html", console)
     return EXIT[found.verdict if len(found.others) == len(variants) else "undecided"]
-
-
-def _pieces(study: Study, texts: Sequence[str]) -> list[Arm]:
-    """Return the arms that have these batch sizes or labels, the base among them; all of them for nothing."""
-    names = {arm.label: (arm.label, arm.label.removeprefix("B = ")) for arm in study.arms}
-    for text in texts:
-        if not any(text in some for some in names.values()):
-            raise ValueError(f"--only takes batch sizes or labels of arms, got {text!r}; there are {'; '.join(names)}")
-    return [arm for arm in study.arms if not texts or set(names[arm.label]) & set(texts)]
-
-
-def _collected(study: Study, store: Store) -> Table:
-    """Return the table of the runs that are stored."""
-    try:
-        return study.all_stored(store).collect(store)
-    except UnfinishedError as error:
-        raise ValueError(f"nothing can be judged in {store.folder}: {error}") from None
-
-
-def _set_aside(store: Store) -> None:
-    """Move the runs that there are away, and say where they are now."""
-    place = replace(store, folder=store.folder / "runs").set_aside()
-    if place is not None:
-        print(f"note: the runs that were there are in {place} now", file=sys.stderr, flush=True)
 
 
 def handle_demo(args: argparse.Namespace) -> int:

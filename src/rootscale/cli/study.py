@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rootscale.cli.options import seeds
 from rootscale.cli.parser import Parser
+from rootscale.cli.pieces import add_depends, add_pieces, collected, in_pieces, make_pieces, refuse_pieces, store_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rootscale.lab import Observer, Store, Study, Table
     from rootscale.lab.execute import Execute
 
@@ -45,13 +43,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=float, metavar="M",
         help="stop after that time, with checkpoints, and judge what is finished; 0 runs nothing",
     )  # fmt: skip
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="TEXT",
-        help="make only the arms whose label contains one of these texts, and judge all that are finished",
-    )
+    add_pieces(parser)
+    add_depends(parser)
     parser.add_argument("--smoke", action="store_true", help="a short try of all of it, which says nothing")
     parser.add_argument("--device", help="of torch; default: the study's")
     parser.add_argument("--data", metavar="FOLDER", help="that holds the data; default: ROOTSCALE_DATA")
@@ -75,8 +68,17 @@ def _study(args: argparse.Namespace) -> int:
     parser.set_defaults(**{name: value for name, value in vars(args).items() if name not in ("file", "options")})
     asked = parser.parse_args(args.options)
     given = {name: value for name, value in vars(asked).items() if value is not None}
+    refuse_pieces(asked)
     small = asked.smoke and "smoke" not in file.parameters
-    verdicts = [_run(study, asked, small) for study in file.studies(**given)]
+    studies = file.studies(**given)
+    if asked.piece is not None and len(studies) > 1:
+        raise ValueError(
+            f"--piece is for one study, and {file.path} makes {len(studies)}: choose one by its options, or give "
+            "--only and --seed"
+        )
+    verdicts = [_run(study, asked, small) for study in studies]
+    if in_pieces(asked):
+        return 0
     return EXIT["different" if "different" in verdicts else "same" if set(verdicts) == {"same"} else "undecided"]
 
 
@@ -86,9 +88,8 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
     from rootscale.cli.run_check import show_check
     from rootscale.cli.verdicts import write_report
     from rootscale.cli.watching import observing, stoppable
-    from rootscale.files import command_line
-    from rootscale.lab import Store, Table
-    from rootscale.lab.execute import default_executor
+    from rootscale.lab import Deadline, Table
+    from rootscale.lab.execute import default_executor, limited
 
     study = study.with_options(seeds=asked.seeds, device=asked.device, small=small)
     folder = asked.out / study.name if asked.out else Path("build/smoke" if asked.smoke else "runs") / study.name
@@ -99,17 +100,19 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
     if stored is not None and stored.exists():
         study = study.completing(Table.load(stored))
         console.print(f"runs in {stored} are not made again", markup=False)
-    labels = [arm.label for arm in study.arms if not asked.only or any(text in arm.label for text in asked.only)]
-    if not labels:
-        every = "; ".join(arm.label for arm in study.arms)
-        raise ValueError(f"--only takes parts of the labels of arms, got {' '.join(asked.only)}; there are {every}")
     with stoppable(folder / "runs"), observing(console) as observe:
-        store = Store(folder, command=command_line("rootscale", sys.argv[1:]))
+        store = store_of(folder, asked)
         execute = default_executor(study.settings.setup.device, asked.workers, asked.together)
-        if study.seeds == "auto" or (asked.minutes is None and not asked.only):
+        if in_pieces(asked):
+            within = None if asked.minutes is None else 60 * asked.minutes
+            make_pieces(study, asked, store, limited(execute, Deadline.after(within)), observe, console)
+            return "undecided"
+        if asked.collect:
+            table = collected(study, store)
+        elif study.seeds == "auto" or asked.minutes is None:
             table = study.run(store, execute, observe, None if asked.minutes is None else 60 * asked.minutes)
         else:
-            table = _partly(study, labels, store, execute, observe, asked.minutes)
+            table = _partly(study, store, execute, observe, asked.minutes)
     if table.others:
         show_check(table, console)
     write_report(table, folder / "report.html", console)
@@ -122,16 +125,13 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
     return table.verdict
 
 
-def _partly(
-    study: Study, labels: Sequence[str], store: Store, execute: Execute, observe: Observer, minutes: float | None
-) -> Table:
-    """Make some arms until a deadline; return the table of what is finished."""
+def _partly(study: Study, store: Store, execute: Execute, observe: Observer, minutes: float) -> Table:
+    """Make runs until a deadline; return the table of what is finished."""
     from rootscale.lab import Deadline, UnfinishedError
     from rootscale.lab.rounds import Rounds
 
-    within, arms = Deadline.after(None if minutes is None else 60 * minutes), study.arms
     with contextlib.suppress(UnfinishedError):
         if minutes != 0:
-            asked = [arm for arm in arms if arm.label in labels]
-            study.make(asked, Rounds.of(study.seeds).first, store, execute, observe, within)
+            within = Deadline.after(60 * minutes)
+            study.make(study.arms, Rounds.of(study.seeds).first, store, execute, observe, within)
     return study.collect(store)

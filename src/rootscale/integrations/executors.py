@@ -9,7 +9,8 @@ cluster. All of them need one folder that every machine sees, that of the store.
     FOLDER/.jobs-TOKEN/stop         written by this process: workers write their checkpoints and end
     FOLDER/.jobs-TOKEN/alive        touched by this process; workers end when that stops
 
-Finished runs are in the store and never made twice, so that a sweep may be moved between executors at any time.
+Finished runs are in the store and never made twice, so that a sweep may be moved between executors at any time. Where
+the submitting process was killed, the next one on its machine tells the workers that are left to stop.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rootscale.files import LOADED, whole, write_json
+from rootscale.files import LOADED, is_alive, whole, write_json
 from rootscale.lab.execute import TOGETHER
 from rootscale.lab.stopping import Deadline, Job, OnProgress, Stop, UnfinishedError, held_interrupts
 
@@ -284,14 +285,29 @@ class _RayFuture:
 def _shipped(jobs: Sequence[Job], folder: Path) -> Iterator[Path]:
     """Write jobs to a folder of their own within the shared one, which is removed at the end."""
     folder.mkdir(parents=True, exist_ok=True)
+    _stop_left(folder)
     place = Path(tempfile.mkdtemp(prefix=".jobs-", dir=folder))
     place.chmod(0o700)  # what is unpickled there must not come from others
     try:
+        write_json(place / "driver.json", {"host": platform.node(), "pid": os.getpid()})
         with whole(place / "jobs.pkl") as temporary, temporary.open("wb") as file:
             _pickler()(file).dump(list(jobs))
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _stop_left(folder: Path) -> None:
+    """Stop the jobs of processes of this machine that are gone; remove their folders when nobody looks there."""
+    for place in folder.glob(".jobs-*"):
+        with suppress(OSError, ValueError, KeyError):
+            driver = json.loads((place / "driver.json").read_text(encoding="utf-8"))
+            if driver["host"] != platform.node() or is_alive(int(driver["pid"])):
+                continue
+            if not (place / "stop").exists():
+                (place / "stop").touch()
+            elif time.time() - (place / "stop").stat().st_mtime > _ORPHANED + _GRACE:
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def _pickler() -> Any:

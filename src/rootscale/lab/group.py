@@ -160,8 +160,7 @@ def write_facts(place: Path, wanted: Wanted, facts: Mapping[str, Any]) -> None:
 
 def write_checkpoint(place: Path, run: Trial) -> None:
     """Write everything that is needed to resume a run."""
-    with whole(place / "checkpoint.pt") as temporary:
-        torch.save(run.state_dict(), temporary)
+    _save(run.state_dict(), place / "checkpoint.pt")
 
 
 def write_result(place: Path, wanted: Wanted, run: Trial, facts: Mapping[str, Any], keep_models: bool) -> None:
@@ -183,8 +182,18 @@ def _write_models(place: Path, run: Trial) -> None:
     models = [
         dict(run.learner.replica(r).cpu().state_dict()) if lost is None else None for r, lost in enumerate(run.diverged)
     ]
-    with whole(place / "model.pt") as temporary:
-        torch.save(models, temporary)
+    _save(models, place / "model.pt")
+
+
+def _save(value: Any, path: Path) -> None:
+    """Write a file of torch whole; of a full disk torch says the place in the file where it got stuck, and not why."""
+    with whole(path) as temporary, temporary.open("wb") as file:
+        try:
+            torch.save(value, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def _write_csv(path: Path, trajectory: Trajectory) -> None:
