@@ -18,7 +18,8 @@ PIECES, JUDGE, _ = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DO
 SMALLER = {
     "--to 64 256 1024": "--to 64",
     "--seeds 16": "--seeds 2",
-    "[4, 16, 64], seeds=16": "[4], seeds=2",
+    "[4, 16, 64]": "[4]",
+    "seeds=16": "seeds=2",
     "seeds=4": "seeds=2",
     "gpus_per_node=1, ": "",
     'cluster="slurm"': 'cluster="local"',
@@ -81,7 +82,7 @@ def test_a_program_of_the_page_ends_in_a_verdict(folder, text):
         pytest.importorskip({"dask": "distributed"}.get(library, library))
     file = folder / text.split()[1]
     file.write_text(smaller(text, folder))
-    assert len(text.splitlines()) <= 16
+    assert len(text.splitlines()) <= 20
     done = subprocess.run([sys.executable, "-W", "ignore", file], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] in ("same", "different", "undecided")
