@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from rootscale.lab import Arm, Observer, Store, Study, Table
     from rootscale.lab.execute import Execute
 
-__all__ = [
-    "add_depends", "add_pieces", "collected", "in_pieces", "make_pieces", "refuse_pieces", "store_of",
-]  # fmt: skip
-
 
 def add_pieces(run: Any) -> None:
     """Add which of the runs are made, and whether they are judged."""
