@@ -53,7 +53,7 @@ def study(epochs: float = 500, data: str = "", device: str = "cpu", smoke: bool 
     scale, arms = cifar10.SMOKE if smoke else 1, []
     for name, factors in CHANGED.items():
         task = cifar10.task(
-            "vgg16", "rmsprop", 4 if smoke else epochs, kind="house", data=data, smoke=smoke, factors=factors
+            "vgg16", "rmsprop", 16 if smoke else epochs, kind="house", data=data, smoke=smoke, factors=factors
         )
         settings = cifar10.settings(
             task, [cifar10.BASE // scale, LARGEST // scale], 50, device=device, bfloat16=name != "fp32"

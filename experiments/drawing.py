@@ -1,10 +1,10 @@
-"""The figures of studies, in three kinds: curves over the samples, dots for each row, and a sweep of a number."""
+"""The figures of studies: curves over the samples, dots for each row, a sweep of a number, a table in colours, bars."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from rootscale.lab import Result, Table
 from rootscale.report.plotting import LineEnd, few_ticks, label_ends, need_matplotlib, plain_axes, save_figure, symbols
 from rootscale.report.styles import style_of
 
-__all__ = ["Figure", "curves", "dots", "save", "sweep"]
+__all__ = ["Bar", "Cell", "Figure", "bars", "curves", "dots", "heat", "save", "sweep"]
 
 #: Of matplotlib, which is an extra.
 Figure = Any
@@ -115,6 +115,81 @@ def sweep(points: Iterable[tuple[str, float, float, float]], xlabel: str, ylabel
     axis.set_xscale("log")
     axis.set(xlabel=xlabel, ylabel=ylabel)
     axis.legend(frameon=False)
+    return figure
+
+
+class Cell(NamedTuple):
+    """A gap as a share of a range, infinite where the runs diverged, and whether the verdict is that it is the same."""
+
+    gap: float
+    same: bool
+
+
+#: The colour of what is the same, and those of gaps from a share of the range on.
+SAME, GAPS = "#a9ddcf", ((0.0, "#fdf3d7"), (0.1, "#f6d58a"), (0.2, "#eda65d"), (0.5, "#d96a35"), (1.0, "#a93a14"))
+
+
+def heat(rows: Mapping[str, Mapping[str, Cell]], columns: Sequence[str], title: str, note: str) -> Figure:
+    """Return a table whose colours say how far off each cell is.
+
+    Args:
+        rows: by the name of a row and that of a column.
+        columns: in their order.
+        title, note: above and below.
+    """
+    height = 1.6 + 0.26 * len(rows)
+    figure, axis = _new(height, title)
+    for y, (label, row) in enumerate(rows.items()):
+        axis.text(-0.1, y, symbols(label), ha="right", va="center", fontsize=8.5)
+        for x, column in enumerate(columns):
+            if column in row:
+                _colour(axis, x, y, row[column])
+    for x, column in enumerate(columns):
+        axis.text(x + 0.5, -0.75, symbols(column).replace(", ", ",\n"), ha="center", va="bottom", fontsize=8.5)
+    axis.text(-0.1, len(rows) - 0.2, note, ha="left", va="top", fontsize=8, color="0.4", wrap=True)
+    axis.set(xlim=(-0.1, len(columns)), ylim=(len(rows), -1))
+    axis.axis("off")
+    return figure
+
+
+def _colour(axis: Any, x: int, y: int, cell: Cell) -> None:
+    """Draw a cell of the table."""
+    size = abs(cell.gap)
+    colour = SAME if cell.same else [colour for least, colour in GAPS if size >= least][-1]
+    axis.barh(y, 0.94, left=x + 0.03, height=0.9, color=colour)
+    text = "> 1,000" if size > 10 else f"{100 * cell.gap:.{1 if size < 0.095 else 0}f}".replace("-", "\N{MINUS SIGN}")
+    dark = not cell.same and size >= 0.5
+    weight = "bold" if cell.same else "normal"
+    axis.text(x + 0.5, y, text, ha="center", va="center", fontsize=8.5, color="w" if dark else "k", fontweight=weight)
+
+
+class Bar(NamedTuple):
+    """A bar: its label, its length, what stands beside it, and its colour, by what it stands for."""
+
+    label: str
+    length: float
+    note: str
+    kind: str
+
+
+#: Colours of verdicts, of a base, and of what was not judged.
+KINDS = {"base": "#8a9099", "same": "#009e73", "undecided": "#d98e00", "different": "#d55e00", "not judged": "#7d9cc0"}
+
+
+def bars(rows: Sequence[Bar], xlabel: str, title: str) -> Figure:
+    """Return horizontal bars with their lengths, notes beside them, and a legend of their kinds."""
+    figure, axis = _new(1.4 + 0.5 * len(rows), title)
+    longest = max(row.length for row in rows)
+    for y, row in enumerate(rows):
+        axis.barh(y, row.length, height=0.68, color=KINDS[row.kind])
+        axis.text(row.length - 0.01 * longest, y, f"{row.length:.0f} s", ha="right", va="center", color="w")
+        axis.text(row.length + 0.012 * longest, y, symbols(row.note), ha="left", va="center", fontsize=8.5)
+    axis.set_yticks(range(len(rows)), [symbols(row.label) for row in rows], fontsize=9)
+    axis.set(xlim=(0, 1.7 * longest), xlabel=xlabel)
+    axis.invert_yaxis()
+    used = [kind for kind in KINDS if any(row.kind == kind for row in rows)]
+    handles = [need_matplotlib().patches.Patch(color=KINDS[kind]) for kind in used]
+    figure.legend(handles, used, loc="outside lower right", ncols=len(used), fontsize=8, frameon=False)
     return figure
 
 

@@ -34,6 +34,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from drawing import Cell, Figure, heat
 from language_models import enwik8_gpt
 from results import Claim, rows, stored
 from small_nets import conv_task
@@ -62,6 +63,11 @@ FORMS: Mapping[str, str] = MappingProxyType(
         "nothing": "none",
     }
 )
+#: The columns of the figure.
+DRAWN = (
+    "floors .9, .9", "floors .8, .9", "floor by kappa, .9", "paper", "power", "betas kept", "learning rate only",
+    "nothing",
+)  # fmt: skip
 #: The forms that are compared at every kappa, where the others would be dear.
 FEW = ("floors .8, .9", "paper", "power", "betas kept", "learning rate only", "nothing")
 _NINE = ("floors .8, .9", "floors .9, .9", "floor by kappa, .9")
@@ -188,6 +194,29 @@ def claims(results: Path) -> list[Claim]:
     whole = "Default betas, all switches to at most 16 times the batch: which form is the same as the kept batch"
     every = rows(__file__, {name_of(*cell): claim_of(*cell) for cell in cells()}, results)
     return [Claim(whole, "; ".join(texts), "4 to 16", "", __file__), *every]
+
+
+def figures(results: Path) -> dict[str, Figure]:
+    """Return the largest gaps of all forms, for each net, betas and batch size."""
+    shown: dict[str, dict[str, Cell]] = {}
+    seeds = set()
+    for cell in cells():
+        table = None if cell[2] else stored(results, name_of(*cell))
+        for arm in () if table is None else table.others:
+            comparison = arm.comparison
+            if arm.factors["form"] in DRAWN and comparison is not None:
+                worst, seen = comparison.worst, arm.trajectory.replicas
+                gap = float("inf") if worst is None or any(comparison.diverged) else worst.judged.gap
+                row = f"{PROBLEMS[cell[0]].title}, beta2 = .{cell[1]}, {arm.factors['kappa']} times"
+                shown.setdefault(row, {})[arm.factors["form"]] = Cell(gap, arm.verdict == "same")
+                seeds.add(seen)
+    if not shown:
+        return {}
+    note = (
+        "Largest gap to the run that keeps its batch size, in % of its curve's range; minus: a lower loss. Green: the\n"
+        f"verdict is same. Empty: not run, or the same run as another. n = {', '.join(map(str, sorted(seeds)))}."
+    )
+    return {"floors": heat(shown, DRAWN, "Where betas may stop: gaps by form of the betas and batch size", note)}
 
 
 STUDY = studies

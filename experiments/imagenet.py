@@ -55,9 +55,7 @@ def plan(samples: int, epochs: float, eps: float = 1e-8, size: int = BASE) -> Pl
     """Return the paper's run, whose values hold at a batch size; shorter runs keep the shares of the schedule."""
     steps = steps_of(samples, epochs, size)
     adam = Adam(eta=3e-4, beta1=0.999, beta2=0.999, eps=eps, weight_decay=1e-4)
-    return Plan(
-        adam, BatchSize(size), steps=steps, schedule=staircase(steps, WARMUP, DECAYS), batchnorm_momentum=0.1
-    )
+    return Plan(adam, BatchSize(size), steps=steps, schedule=staircase(steps, WARMUP, DECAYS), batchnorm_momentum=0.1)
 
 
 def _tiny(folder: str | None, part: str) -> Tensors:

@@ -1,4 +1,4 @@
-"""ImageNet from a folder of JPEG files, decoded when they are asked for, and Tiny-ImageNet-20, which fits into memory."""
+"""ImageNet from a folder of JPEG files, decoded when they are read, and Tiny-ImageNet-20, which fits into memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rootscale.lab.data import (
-    IMAGE_SUFFIXES, Bytes, Images, Layout, Part, classes_in, data_folder, decode, labels_in, locate, read,
+    IMAGE_SUFFIXES,
+    Bytes,
+    Images,
+    Layout,
+    Part,
+    classes_in,
+    data_folder,
+    decode,
+    labels_in,
+    locate,
+    read,
 )  # fmt: skip
 
 __all__ = ["IMAGENET", "TINY", "Crop", "Folder", "imagenet", "tiny"]

@@ -25,8 +25,9 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-from results import Claim, rows
-from sooner import KEEPS, LOSS_ONLY, TOTAL, TRIED_LONG, gpt, settings, tuning, with_seconds
+from drawing import Figure
+from results import Claim, rows, stored
+from sooner import KEEPS, LOSS_ONLY, TOTAL, TRIED_LONG, gpt, settings, timed, tuning, with_seconds
 
 from rootscale import AdamW
 from rootscale.lab import Arm, Study, Task, Variant
@@ -73,6 +74,12 @@ def studies(tune: bool = False, data: str = "", smoke: bool = False) -> list[Stu
     if not tune:
         return [one_gpu(data, smoke)]
     return [tuning("one-gpu-lr", CLAIMS["one-gpu-lr"], {512: TRIED_LONG[512]}, TOTAL, data, smoke)]
+
+
+def figures(results: Path) -> dict[str, Figure]:
+    """Return the figure of the README."""
+    table = stored(results, "one-gpu")
+    return {} if table is None else {"one-gpu": timed(table, "A recipe for a batch of 512, on a GPU that holds 8")}
 
 
 def claims(results: Path) -> list[Claim]:

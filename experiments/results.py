@@ -3,18 +3,20 @@
     python experiments/results.py --pages build/results
 
 Each study of the files beside this one has its data in ``results/NAME.npz``; everything here is made from these alone.
-A file that says more of its data than the judge does defines ``claims(results)``, its own rows; ``figures(results)``
-gives figures by name; ``GROUP`` names the table of its rows.
+A file that says more of its data than the judge does defines ``claims(results)``, its own rows, and ``page(results)``,
+its own tables; ``figures(results)`` gives figures by name; ``GROUP`` names the table of its rows. All of it is the same
+every time: on a clean clone nothing changes.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,19 +26,19 @@ from rootscale.lab import Result, Table
 from rootscale.lab.study_file import StudyFile
 from rootscale.tolerance import Absolute
 
-__all__ = ["Claim", "build", "claim_of", "claims_of", "ends", "files", "outcome", "rows", "stored"]
+__all__ = ["Claim", "build", "claim_of", "claims_of", "ends", "files", "outcome", "page_of", "rows", "stored", "tables"]
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- studies: begin -->", "<!-- studies: end -->"
-#: Figures that pages of the repository show; the others are built beside the pages.
-TRACKED = ("cifar10-switch", "sooner", "one-gpu")
+#: Figures that pages of the repository show, and that are stored beside the data; the others are built with the pages.
+TRACKED = ("cifar10-switch", "floors", "one-gpu", "sooner")
 #: The tables, by ``GROUP`` of a file.
 GROUPS: Mapping[str, str] = {
     "paper": "The paper's claims",
     "beyond": "Beyond the paper",
 }
 #: Of a table with more arms only counts are shown, with the nearest and the farthest.
-FEW = 8
+FEW = 4
 VERDICTS = ("same", "undecided", "different", "not judged")
 
 
@@ -58,12 +60,26 @@ class Claim(NamedTuple):
     command: str
 
     @property
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        return bool(self.outcome) and "not run" not in self.outcome
+
+    @property
+    def made_by(self) -> str:
+        """The command, with a link to the file."""
+        text = self.command.strip("`")
+        if " " not in text:
+            path = HERE / f"{Path(text).stem}.py"
+            program = "rootscale study" if "\nSTUDY" in path.read_text(encoding="utf-8") else "python"
+            text = f"{program} experiments/{path.name}"
+        (file,) = re.findall(r"experiments/\w+\.py", text)
+        return f"[`{text}`](../{file})"
+
+    @property
     def row(self) -> str:
         """The row in Markdown."""
-        bare = " " not in self.command
-        made = f"`rootscale study experiments/{Path(self.command).stem}.py`" if bare else f"`{self.command.strip('`')}`"
         data = f"[{self.data}]({self.data})" if self.data else ""
-        return f"| {self.claim} | {self.outcome or '*not run*'} | {self.n} | {data} | {made} |"
+        return f"| {self.claim} | {self.outcome} | {self.n} | {data} | {self.made_by} |"
 
 
 # -- one study ---------------------------------------------------------------------------------------------------------
@@ -80,6 +96,8 @@ def claim_of(claim: str, table: Table | None, name: str, command: str) -> Claim:
     """Return the row of a study: its outcome by its judge."""
     if table is None:
         return Claim(claim, "", "", "", command)
+    if not table.others:
+        return Claim(claim, lone(table), str(table.base.trajectory.replicas), f"{name}.npz", command)
     numbers = sorted({arm.trajectory.replicas for arm in (table.base, *table.others)})
     n = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     missing = [text for text in table.made.get("missing", ()) if text]
@@ -107,6 +125,17 @@ def outcome(table: Table) -> str:
         ends = ordered if len(ordered) < 3 else [ordered[0], ordered[-1]]
         parts.append(f"**{verdict}**: {len(arms)}, {' to '.join(f'{arm.label} ({_gap(arm)})' for arm in ends)}")
     return "<br>".join(parts)
+
+
+def lone(table: Table) -> str:
+    """Return what an arm is that nothing can be compared with yet: its accuracy or loss at the end."""
+    runs = table.base.trajectory
+    name = next(iter(table.judge.decide_by or runs.names))
+    last = runs.values[name][:, -1] * (100 if name.endswith("accuracy") else 1)
+    error = None if len(last) < 2 else float(last.std(ddof=1)) / len(last) ** 0.5
+    unit = " %" if name.endswith("accuracy") else ""
+    digits = 1 if unit else 4
+    return f"**its base is missing**: {table.base.label}, {name} {plus_minus(float(last.mean()), error, digits)}{unit}"
 
 
 def _size(arm: Result) -> float:
@@ -167,42 +196,88 @@ def claims_of(path: Path, module: ModuleType, results: Path) -> list[Claim]:
 
 
 def tables(results: Path) -> str:
-    """Return the tables of all claims in Markdown."""
+    """Return the tables of all claims in Markdown; what was not run stands below, by command."""
     found: dict[str, list[Claim]] = {group: [] for group in GROUPS}
     for path, module in files():
         found[getattr(module, "GROUP", "beyond")] += claims_of(path, module, results)
     parts = []
     for group, title in GROUPS.items():
-        lines = [f"## {title}", "", "| claim | outcome | n | data | command |", "|---|---|---|---|---|"]
-        parts.append("\n".join([*lines, *(claim.row for claim in found[group])]))
+        lines = [f"## {title}", "", "| claim | outcome | n | data | made by |", "|---|---|---|---|---|"]
+        parts.append("\n".join([*lines, *(claim.row for claim in found[group] if claim.done)]))
+        waiting: dict[str, list[str]] = {}
+        for claim in found[group]:
+            if not claim.done:
+                waiting.setdefault(claim.made_by, []).append(claim.claim)
+        if waiting:
+            items = (f"- {made_by}: {'; '.join(claims)}" for made_by, claims in waiting.items())
+            parts.append("\n".join(["Not run yet:", "", *items]))
     return "\n\n".join(parts) + "\n"
 
 
+def page_of(table: Table, name: str) -> str:
+    """Return the page of a study in Markdown: its figure, and a row for each arm and judged function."""
+    made = table.made
+    how = ", ".join(str(made[key]) for key in ("hardware", "date") if key in made)
+    lines = [
+        f"# {name}", "", f"{str(made.get('claim', table.task)).rstrip('.')}.", "",
+        f"![{name}]({name}.png)", ""
+        "| arm | n | diverged | function | largest gap, of the base's range | at the end | verdict |", "|---" * 7 + "|",
+    ]  # fmt: skip
+    lines.append(f"| {table.base.label} | {table.base.trajectory.replicas} | {_lost(table.base)} | | base | | |")
+    for arm in table.others:
+        comparison = arm.comparison
+        gaps = () if comparison is None else comparison.decisive
+        for gap in gaps or (None,):
+            cells = [arm.label, str(arm.trajectory.replicas), _lost(arm)]
+            if gap is None or not np.isfinite(gap.largest.gap):
+                cells += ["" if gap is None else gap.name, "", "", arm.verdict or ""]
+            else:
+                size, end = gap.largest, percent(float(gap.gap[-1]), _known(float(gap.se[-1])))
+                cells += [gap.name, percent(size.gap, _known(size.se)), end, gap.verdict or "not judged"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Made by `{made.get('command', '')}`{': ' if how else ''}{how}.", ""])
+
+
+def _lost(arm: Result) -> str:
+    return str(int(arm.trajectory.diverged[-1]))
+
+
+def _known(error: float) -> float | None:
+    return error if np.isfinite(error) else None
+
+
 def build(results: Path, pages: Path | None = None) -> None:
-    """Write the tables of claims; the pages and figures too, if a folder is given for them."""
+    """Write the tables of claims and the stored figures; all pages and figures too, if a folder is given for them."""
+    from drawing import curves, save
+
     readme = results / "README.md"
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2] if begin else ""
-    text = f"{before}{BEGIN}\n{tables(results)}{END}{after}"
-    with whole(readme) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    if pages is None:
-        return
-    from drawing import curves, save
-
-    from rootscale.report import write_page
-
-    pages.mkdir(parents=True, exist_ok=True)
-    drawn = {}
-    for path in sorted(results.glob("*.npz")):
-        table = _table(path)
-        if table is not None and table.others:
-            write_page(table, pages / f"{path.stem}.html")
-            drawn[path.stem] = curves(table)
-    for _, module in files():
+    _write(readme, f"{before}{BEGIN}\n{tables(results)}{END}{after}")
+    drawn: dict[str, Any] = {}
+    if pages is not None:
+        pages.mkdir(parents=True, exist_ok=True)
+        for path in sorted(results.glob("*.npz")):
+            table = _table(path)
+            if table is not None and table.others:
+                _write(pages / f"{path.stem}.md", page_of(table, path.stem))
+                drawn[path.stem] = curves(table)
+    for path, module in files():
         drawn |= getattr(module, "figures", lambda results: {})(results)
+        own = getattr(module, "page", None)
+        if own is not None and pages is not None:
+            title = (module.__doc__ or path.stem).splitlines()[0]
+            _write(pages / f"{path.stem.replace('_', '-')}-tables.md", f"# {title}\n\n{own(results)}")
     for name, figure in drawn.items():
-        save(figure, pages / f"{name}.png")
+        if name in TRACKED:
+            save(figure, results / f"{name}.png")
+        if pages is not None:
+            save(figure, pages / f"{name}.png")
+
+
+def _write(path: Path, text: str) -> None:
+    with whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _table(path: Path) -> Table | None:

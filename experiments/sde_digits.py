@@ -39,7 +39,17 @@ from rootscale import Adam
 from rootscale.lab import Judge, Result, Table
 from rootscale.lab.provenance import environment
 from rootscale.theory import (
-    FORMS, AdamState, Chain, NetworkOracle, Paths, SaveAt, rescaled, run_chain, sde, solve, svag_chain,
+    FORMS,
+    AdamState,
+    Chain,
+    NetworkOracle,
+    Paths,
+    SaveAt,
+    rescaled,
+    run_chain,
+    sde,
+    solve,
+    svag_chain,
 )  # fmt: skip
 from rootscale.trajectory import Trajectory
 
@@ -82,11 +92,11 @@ def digits() -> tuple[Tensor, Tensor]:
     return torch.tensor(x[order] / 16, dtype=torch.float32), torch.tensor(y[order])
 
 
-def network() -> NetworkOracle:
+def network(batch_size: int = BATCH) -> NetworkOracle:
     """Return the oracle of the MLP 64-32-10 on digits."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    return NetworkOracle(module, partial(F.cross_entropy, reduction="none"), digits(), BATCH)
+    return NetworkOracle(module, partial(F.cross_entropy, reduction="none"), digits(), batch_size)
 
 
 def functions(oracle: NetworkOracle) -> dict[str, Callable[[AdamState], Tensor]]:

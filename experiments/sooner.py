@@ -30,17 +30,19 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from drawing import Bar, Figure, bars
 from language_models import enwik8_gpt, spaced
-from results import Claim, rows
+from results import Claim, rows, stored
 
 from rootscale import AdamW, BatchSize, Plan, Schedule
+from rootscale.format import plus_minus
 from rootscale.lab import Arm, Judge, Result, Settings, Study, Table, Task, Variant
 from rootscale.noise import noise_of
 from rootscale.tolerance import Absolute
 from rootscale.training import BatchSchedule
 from rootscale.trajectory import Trajectory
 
-__all__ = ["LOSS_ONLY", "RATES", "Way", "grown", "tuning", "ways", "with_seconds"]
+__all__ = ["LOSS_ONLY", "RATES", "Way", "grown", "timed", "tuning", "ways", "with_seconds"]
 
 #: Sequences of a run, and of the shorter runs by which the learning rate of small batches is tuned.
 TOTAL, SHORT = 262_144, 49_152
@@ -227,6 +229,31 @@ def with_seconds(row: Claim, results: Path) -> Claim:
 
 def _share(way: Way, base: Way) -> str:
     return f" ({way.seconds / base.seconds:.2f})" if way.seconds and base.seconds else ""
+
+
+def timed(table: Table, title: str) -> Figure:
+    """Return the seconds of all arms, with the difference of the loss at the end and the steps."""
+    rows = []
+    for way in ways(table):
+        comparison, steps = way.arm.comparison, f"{way.steps:,} steps"
+        last = way.arm.trajectory.values["test loss"][:, -1]
+        if comparison is None:
+            error = float(last.std(ddof=1)) / len(last) ** 0.5 if len(last) > 1 else None
+            note, kind = f"loss {plus_minus(float(last.mean()), error, 3)}, {steps}", "base"
+        else:
+            gap = comparison.gaps["test loss"]
+            end, se = float(gap.gap[-1]) * gap.range, float(gap.se[-1]) * gap.range
+            note = f"loss {plus_minus(end, se if np.isfinite(se) else None, 3, '+')}, {steps}"
+            kind = way.arm.verdict or "not judged"
+        if way.seconds is not None:
+            rows.append(Bar(way.arm.label, way.seconds, note, kind))
+    return bars(rows, "seconds of training, alone on one H200", title)
+
+
+def figures(results: Path) -> dict[str, Figure]:
+    """Return the figure of the README."""
+    table = stored(results, "sooner")
+    return {} if table is None else {"sooner": timed(table, "The same model, sooner (GPT, 33.6 M tokens)")}
 
 
 def claims(results: Path) -> list[Claim]:

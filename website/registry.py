@@ -12,8 +12,8 @@ from rootscale.optimizers import FAMILIES, Family
 
 __all__ = ["PAGES", "renewed", "summary", "table", "toy_gap"]
 
-#: What was measured of each family on toy problems, by ``benchmarks/optimizer_toys.py``.
-TOYS = places.ROOT / "results" / "optimizers" / "toys.json"
+#: What was measured of each family on toy problems, by ``experiments/optimizer_toys.py``.
+TOYS = places.ROOT / "results" / "optimizer-toys.json"
 KAPPAS = (4, 16)
 START, END = "<!-- the registry, written by website/registry.py -->\n", "<!-- end -->"
 

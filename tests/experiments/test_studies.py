@@ -1,9 +1,9 @@
 """The experiments: what their files would run is what is stored, and what is said of them is made of that."""
 
-import sys
 from pathlib import Path
 
 import pytest
+import results
 
 from rootscale.cli import main
 from rootscale.lab import Table
@@ -11,10 +11,6 @@ from rootscale.lab.study_file import StudyFile
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-sys.path.insert(0, str(ROOT / "experiments"))
-
-import results  # noqa: E402
-
 #: Files whose studies are made without any data; those of language models need their text.
 FILES = (
     "ablations", "cifar10_ablations", "cifar10_factors", "cifar10_scaling", "cifar10_svag", "cifar10_switch",

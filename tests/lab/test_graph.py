@@ -93,12 +93,11 @@ def test_a_resumed_run_goes_on_as_it_was():
 
 def language(dropout):
     pytest.importorskip("transformers")
-    from rootscale.paper.language.gpt_task import gpt
-    from rootscale.paper.language.recipes import Pretraining
-    from rootscale.paper.text.tokens import chain, from_text
+    from language_models import Training, gpt
+    from text import chain, from_text
 
     made = from_text(chain(30, 40_000), name="chain")
-    training = Pretraining("", 16, 1, eta=3e-3, reference=16)
+    training = Training("", 16, 1, eta=3e-3, reference=16)
     return gpt(made, model="gpt-tiny", length=16, dropout=dropout, training=training)
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import MultiStepLR
 
 from rootscale import Adam, Plan, Schedule
-from rootscale.paper.experiments.replicas import LOSS, Run, largest_gap
+from digits_replicas import LOSS, Run, largest_gap
 from rootscale.training import BatchSchedule, ScheduledRun, ScheduledSampler
 from rootscale.trajectory import Trajectory
 

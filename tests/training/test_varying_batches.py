@@ -54,7 +54,7 @@ class Digits:
     base, warm, samples = 4, 12_000, 30_000
 
     def __init__(self, make, replicas, seed=0):
-        from rootscale.paper.experiments.replicas import Net, data
+        from digits_replicas import Net, data
 
         torch.manual_seed(seed)
         self.net, (self.x, self.y) = Net(replicas, None), data()

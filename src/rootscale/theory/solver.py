@@ -216,7 +216,7 @@ def batch_gap(
     in ``u``: the larger batch has ``kappa / sigma^2 (grad f)^2`` where the smaller one has ``(grad f)^2 / sigma^2``.
     This solves the SDE with both (`AdamSDE.signal`) on the same Brownian paths. In 16 of 16 measured gaps, on digits
     and on the cosine problem at 0.5 to 3.5 noise scales, the prediction was 0.86 to 1.02 of the measured
-    (results/theory/beyond-noise.md). Steps near their edge of stability have errors of their own.
+    (experiments/beyond_noise.py). Steps near their edge of stability have errors of their own.
 
     >>> import torch
     >>> from rootscale.hparams import Adam

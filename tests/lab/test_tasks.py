@@ -1,4 +1,3 @@
-import copy
 import sys
 from fractions import Fraction
 
@@ -6,12 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from rootscale import SGD, Adam, AdamW, Plan, RMSprop
+from rootscale import Adam, AdamW, Plan, RMSprop
+from rootscale.lab import data, tasks
+from rootscale.lab.data import CropFlip, Normalise
 from rootscale.lab.task import Task, load_task
-from rootscale.paper import data, models, tasks
-from rootscale.paper.recipes import OPTIMIZERS, paper_plan
-from rootscale.paper.transforms import CropFlip, Normalise
-from rootscale.training import optim
 
 
 def obvious_crop_flip(x, uniforms, padding, fill):
@@ -29,6 +26,7 @@ def obvious_crop_flip(x, uniforms, padding, fill):
     return out
 
 
+STATISTICS = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 FILL = (-1.5, 0.25, 3.0)
 
 
@@ -71,7 +69,7 @@ def test_crop_and_flip_leaves_its_input_alone_and_gives_channels_last():
 
 def test_preparing_and_augmenting_never_wait_for_the_device():
     x = torch.empty(4, 3, 8, 8, dtype=torch.uint8, device="meta")  # has no values: whoever asks for one fails
-    out = CropFlip(2, FILL)(Normalise(*tasks.CIFAR10_STATISTICS)(x), torch.empty(4, 3, device="meta"))
+    out = CropFlip(2, FILL)(Normalise(*STATISTICS)(x), torch.empty(4, 3, device="meta"))
     assert out.shape == (4, 3, 8, 8)
 
 
@@ -101,7 +99,7 @@ def test_normalised_images_have_mean_0_and_deviation_1():
 
 
 def test_the_border_is_exactly_what_black_becomes():
-    normalise = Normalise(*tasks.CIFAR10_STATISTICS)
+    normalise = Normalise(*STATISTICS)
     black = normalise(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
     corner = CropFlip(2, normalise.black)(black + 1, torch.zeros(1, 3))
     assert torch.equal(corner, black)
@@ -172,15 +170,6 @@ def test_digits_has_the_design_plan_and_is_learned():
     assert last > 0.75
 
 
-def test_digits_trains_on_the_images_of_the_experiments():
-    from rootscale.paper.experiments import replicas
-
-    task = tasks.digits()
-    inputs, targets = replicas.data()
-    assert torch.equal(task.train.inputs, inputs)
-    assert torch.equal(task.train.targets, targets)
-
-
 def test_digits_has_its_options():
     task = tasks.digits(batchnorm=True)
     adam = Adam(eta=1e-3, beta1=0.98, beta2=0.998)
@@ -211,127 +200,6 @@ def test_mnist_is_made_from_its_files(tmp_path):
     assert task.draws == 0
 
 
-def test_the_paper_plan_is_that_of_its_appendix():
-    plan = paper_plan("rmsprop")
-    assert plan.optimizer == RMSprop(eta=1e-3, beta=0.999, eps=1e-8, weight_decay=1e-4)
-    assert plan.batch_size.total == 256
-    assert plan.steps == 97_500
-    assert plan.schedule.warmup == 1950
-    epoch = 195
-    for epochs, rate in [(0, 1e-6), (5, 1e-3 * 1e-3 * 1e3**0.5), (9, 1e-6 * 1e3**0.9), (10, 1e-3), (399, 1e-3)]:
-        assert plan.learning_rate(epochs * epoch) == pytest.approx(rate, rel=1e-12)
-    assert plan.learning_rate(400 * epoch) == pytest.approx(1e-4)
-    assert plan.learning_rate(450 * epoch) == pytest.approx(1e-5)
-    plan = paper_plan("adam", eps=1e-30)
-    assert plan.optimizer == Adam(eta=1e-3, beta1=0.999, beta2=0.999, eps=1e-30, weight_decay=1e-4)
-    assert plan.learning_rate(299 * epoch) == 1e-3
-    assert plan.learning_rate(300 * epoch) == plan.learning_rate(499 * epoch) == pytest.approx(1e-4)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_paper_plan_exists_at_every_batch_size_of_the_paper(optimizer):
-    plan = paper_plan(optimizer)
-    for size in (1024, 4096, 16384):
-        big = plan.at(size)
-        assert big.samples == plan.samples
-        assert big.optimizer.eta == pytest.approx(1e-3 * (size / 256) ** 0.5)
-        for share in (0.01, 0.5, 0.61, 0.85, 0.95):
-            rates = [p.learning_rate(share * float(p.total_steps)) / p.optimizer.eta for p in (plan, big)]
-            assert rates[0] == pytest.approx(rates[1], rel=1e-9)
-        assert big.batchnorm_momentum == pytest.approx(1 - 0.9 ** (size / 256))
-    assert paper_plan(optimizer, batchnorm_momentum=None).at(1024).batchnorm_momentum is None
-
-
-def test_short_runs_keep_the_shares_of_the_schedule():
-    plan = paper_plan("rmsprop", epochs=7)
-    assert plan.steps == 7 * 195
-    assert plan.schedule.warmup == Fraction(7 * 195, 50)
-    assert plan.schedule.milestones == (Fraction(7 * 195 * 4, 5), Fraction(7 * 195 * 9, 10))
-
-
-def smoke(**options):
-    return tasks.cifar10(images=data.patterns(train=300, test=20), epochs=2, **options)
-
-
-@pytest.mark.parametrize("model", ["vgg16", "resnet56"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_cifar10_task_has_the_paper_model_and_plan(model, optimizer):
-    task = smoke(model=model, optimizer=optimizer, eps=1e-30)
-    assert task.plan == paper_plan(optimizer, samples=300, epochs=2, eps=1e-30)
-    net = task.model()
-    assert type(net) is type(models.MODELS[model]())
-    assert sum(p.numel() for p in net.parameters()) == sum(p.numel() for p in models.MODELS[model]().parameters())
-    assert [name for name, p in net.named_parameters() if not p.requires_grad] == ["last.weight", "last.bias"]
-    assert task.augment == CropFlip(4, task.prepare.black)
-    assert task.draws == 3
-    assert task.name == f"images-{model}-{optimizer}"
-
-
-def test_the_cifar10_task_reads_cifar10(monkeypatch):
-    monkeypatch.setattr(data, "cifar10", lambda folder: data.patterns(train=300, test=20, seed=len(folder)))
-    task = tasks.cifar10("1234", model="conv", epochs=3)
-    assert task.name == "cifar10-conv-adam"
-    assert torch.equal(task.train.inputs, data.patterns(train=300, test=20, seed=4).train.inputs)
-    assert task.prepare == Normalise(*tasks.CIFAR10_STATISTICS)
-
-
-def test_batchnorm_has_the_momentum_of_the_plan_or_torch_default():
-    def momenta(task):
-        return {m.momentum for m in task.model().modules() if isinstance(m, nn.BatchNorm2d)}
-
-    for given, momentum in ((0.03, 0.03), (None, 0.1)):
-        plan = paper_plan(samples=300, epochs=2, batchnorm_momentum=given)
-        assert momenta(tasks.image_task("smoke", data.patterns(train=300, test=20), plan, "vgg16")) == {momentum}
-        assert plan.batchnorm_momentum == given
-
-
-def test_the_cifar10_task_trains_with_everything_on():
-    task = smoke(model="conv", recipe="house+v_k")
-    torch.manual_seed(0)
-    frozen = task.model().last.weight.clone()
-    copies = []
-    made = copy.copy(task.model)
-
-    def model():
-        copies.append(made())
-        return copies[-1]
-
-    object.__setattr__(task, "model", model)
-    train(task, steps=2)
-    assert torch.equal(copies[0].last.weight, frozen)
-    assert all(p.isfinite().all() for p in copies[0].parameters())
-
-
-def test_unknown_names_are_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"optimizer must be one of adam, rmsprop, got 'sgd'"):
-        smoke(optimizer="sgd")
-    with pytest.raises(ValueError, match=r"model must be one of conv, vgg16, resnet56, resnet50, or .* got 'vgg'"):
-        smoke(model="vgg")
-
-
-def test_own_models_are_taken_as_they_are():
-    task = smoke(model=lambda: models.mlp((3 * 32 * 32, 5, 10)))
-    assert len(list(task.model().parameters())) == 4
-    assert task.name == "images-own-adam"
-
-
-def test_the_paper_form_has_the_hyperparameters_of_the_record():
-    p = nn.Parameter(torch.zeros(3))
-    adam = tasks.paper_form([p], Adam(1e-3, 0.8, 0.9, 1e-5, weight_decay=0.1))
-    assert type(adam) is optim.Adam
-    expected = dict(lr=1e-3, betas=(0.8, 0.9), eps=1e-5, weight_decay=0.1, decoupled_weight_decay=False)
-    assert adam.param_groups[0].items() >= expected.items()
-    adamw = tasks.paper_form([{"params": [p]}], AdamW(1e-3, weight_decay=0.2))
-    assert adamw.param_groups[0]["decoupled_weight_decay"]
-    rmsprop = tasks.paper_form(iter([p]), RMSprop(1e-2, 0.9, 1e-4, weight_decay=0.3))
-    assert type(rmsprop) is optim.RMSprop
-    expected = dict(lr=1e-2, alpha=0.9, eps=1e-4, weight_decay=0.3, capturable=False)
-    assert rmsprop.param_groups[0].items() >= expected.items()
-    for record in (SGD(0.1), Adam(1e-3, eps_root=1e-8)):
-        with pytest.raises(ValueError, match=r"exists of adam, adamw and rmsprop, without eps_root; got"):
-            tasks.paper_form([p], record)
-
-
 def test_a_folder_of_images_makes_a_task(tmp_path):
     from PIL import Image
 
@@ -340,16 +208,16 @@ def test_a_folder_of_images_makes_a_task(tmp_path):
             (tmp_path / "colours" / part / name).mkdir(parents=True)
             for i in range(3):
                 Image.new("RGB", (16, 20 + i), name).save(tmp_path / "colours" / part / name / f"{i}.png")
-    task = tasks.from_folder(tmp_path / "colours", size=16, model="conv", epochs=10)
+    task = tasks.image_folder(tmp_path / "colours", size=16, epochs=10)
     assert task.name == "colours"
-    assert task.plan.total_steps == 10  # six images: a step an epoch is the least
+    assert task.plan.samples == 10 * 6
     assert task.model()(task.prepare(task.train.inputs)).shape == (6, 2)
     assert task.augment.padding == 2
     plan = Plan(Adam(eta=1e-3), batch_size=2, steps=30)
-    assert tasks.from_folder(tmp_path / "colours", size=16, plan=plan).plan == plan
+    assert tasks.image_folder(tmp_path / "colours", size=16, plan=plan).plan == plan
 
 
 def test_the_command_line_finds_ready_made_tasks():
-    task = load_task("rootscale.paper.tasks:digits")
+    task = load_task("rootscale.lab.tasks:digits")
     assert isinstance(task, Task)
     assert task.name == "digits"

@@ -8,7 +8,7 @@ import pytest
 
 from rootscale import ScalingWarning
 from rootscale.paper.experiments.digits_switch import PLAIN, WITH_BATCHNORM, WITH_EMA
-from rootscale.paper.experiments.replicas import Run, curve, largest_gap
+from digits_replicas import Run, curve, largest_gap
 
 # The check on digits in tests/lab/test_check.py shows the same in less time, for the plain problem.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")]

@@ -2,26 +2,27 @@ import importlib.util
 import sys
 import types
 
+import nets
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from rootscale.paper import models
+from rootscale.lab import tasks
 from rootscale.training import rescale_
 
 #: Every model that needs no other package, with the shape of an image.
 CASES = {
-    "mlp": (lambda: models.mlp((12, 5, 7, 3)), (12,)),
-    "mlp with BatchNorm": (lambda: models.mlp((12, 5, 3), momentum=0.02), (12,)),
-    "conv": (lambda: models.convnet(width=3), (3, 16, 16)),
-    "conv with BatchNorm": (lambda: models.convnet(width=3, channels=1, momentum=0.1), (1, 28, 28)),
+    "mlp": (lambda: tasks.mlp((12, 5, 7, 3)), (12,)),
+    "mlp with BatchNorm": (lambda: tasks.mlp((12, 5, 3), momentum=0.02), (12,)),
+    "conv": (lambda: tasks.convnet(width=3), (3, 16, 16)),
+    "conv with BatchNorm": (lambda: tasks.convnet(width=3, channels=1, momentum=0.1), (1, 28, 28)),
     "conv with grouped BatchNorm": (
-        lambda: models.group_batchnorm(models.convnet(width=3, momentum=0.1), 1),
+        lambda: nets.group_batchnorm(tasks.convnet(width=3, momentum=0.1), 1),
         (3, 16, 16),
     ),
-    "vgg16": (models.vgg16, (3, 32, 32)),
-    "resnet56": (models.resnet56, (3, 32, 32)),
+    "vgg16": (nets.vgg16, (3, 32, 32)),
+    "resnet56": (nets.resnet56, (3, 32, 32)),
 }
 IMAGES = {name: case for name, case in CASES.items() if len(case[1]) == 3}
 
@@ -82,7 +83,7 @@ def test_channels_last_changes_nothing_but_the_layout(name):
 
 
 def test_resnet56_has_the_published_size_and_depth():
-    model = models.resnet56()
+    model = nets.resnet56()
     convolutions = 3 * 16 + 16 * 16 * 18 + 16 * 32 + 32 * 32 * 17 + 32 * 64 + 64 * 64 * 17
     norms = 2 * (16 * 19 + 32 * 18 + 64 * 18)
     # 0.85 million in He et al., table 6
@@ -93,7 +94,7 @@ def test_resnet56_has_the_published_size_and_depth():
 
 
 def test_resnet56_shrinks_the_image_twice_and_its_shortcut_has_no_parameters():
-    block = models._Block(2, 4, 0.1).eval()
+    block = nets._Block(2, 4, 0.1).eval()
     for parameter in block.parameters():
         nn.init.zeros_(parameter)
     x = torch.arange(1.0, 2 * 4 * 4 + 1).view(1, 2, 4, 4)
@@ -101,11 +102,11 @@ def test_resnet56_shrinks_the_image_twice_and_its_shortcut_has_no_parameters():
     assert out.shape == (1, 4, 2, 2)
     assert torch.equal(out[0, 1:3], x[0, :, ::2, ::2])
     assert not out[0, [0, 3]].any()
-    assert models.resnet56().features(inputs((3, 32, 32))).shape == (2, 64, 8, 8)
+    assert nets.resnet56().features(inputs((3, 32, 32))).shape == (2, 64, 8, 8)
 
 
 def test_vgg16_has_13_convolutions_and_one_linear_layer():
-    model = models.vgg16()
+    model = nets.vgg16()
     assert sum(isinstance(m, nn.Conv2d) for m in model.modules()) == 13
     assert sum(isinstance(m, nn.BatchNorm2d) for m in model.modules()) == 13
     assert sum(isinstance(m, nn.Linear) for m in model.modules()) == 1
@@ -114,7 +115,7 @@ def test_vgg16_has_13_convolutions_and_one_linear_layer():
     assert model.features(inputs((3, 32, 32))).shape == (2, 512, 1, 1)
 
 
-@pytest.mark.parametrize("make", [models.vgg16, models.resnet56, models.convnet])
+@pytest.mark.parametrize("make", [nets.vgg16, nets.resnet56, tasks.convnet])
 def test_a_frozen_last_layer_gets_no_gradient_and_the_rest_does(make):
     model = make(classes=4, freeze_last=True)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
@@ -132,7 +133,7 @@ def test_layers_before_batchnorm_have_no_bias_and_the_momentum_is_the_given_one(
     norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     assert norms
     assert {m.momentum for m in norms} == {0.02 if name.startswith("mlp") else 0.1}
-    assert models.vgg16(momentum=0.3).features[1].momentum == 0.3
+    assert nets.vgg16(momentum=0.3).features[1].momentum == 0.3
     weighted = [m for m in modules if isinstance(m, nn.Conv2d | nn.Linear)]
     assert all(m.bias is None for m in weighted[:-1])
     assert weighted[-1].bias is not None
@@ -145,16 +146,16 @@ def test_nothing_is_done_in_place(name):
 
 def test_an_mlp_needs_two_sizes():
     with pytest.raises(ValueError, match=r"sizes must have at least inputs and outputs, got \(3,\)"):
-        models.mlp((3,))
+        tasks.mlp((3,))
 
 
 def test_without_a_library_resnet50_says_what_to_install(monkeypatch):
-    for name in models.RESNET50:
+    for name in nets.RESNET50:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ValueError, match=r"resnet50 needs torchvision or timm, .* pip install torchvision"):
-        models.resnet50()
+        nets.resnet50()
     with pytest.raises(ValueError, match=r"resnet50 takes images of 3 channels, got 1"):
-        models.resnet50(channels=1)
+        nets.resnet50(channels=1)
 
 
 class Library(nn.Module):
@@ -165,28 +166,28 @@ class Library(nn.Module):
         self.bn1, self.relu, self.fc = nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.Linear(3, classes)
 
 
-@pytest.mark.parametrize("name", models.RESNET50)
+@pytest.mark.parametrize("name", nets.RESNET50)
 def test_resnet50_of_a_library_is_made_to_fit(monkeypatch, name):
     library = types.SimpleNamespace(
         models=types.SimpleNamespace(resnet50=lambda weights, num_classes: Library(num_classes)),
         create_model=lambda name, pretrained, num_classes: Library(num_classes),
     )
-    for other in models.RESNET50:
+    for other in nets.RESNET50:
         monkeypatch.setitem(sys.modules, other, library if other == name else None)
-    model = models.resnet50(classes=7, momentum=0.4, freeze_last=True)
+    model = nets.resnet50(classes=7, momentum=0.4, freeze_last=True)
     assert model.fc.out_features == 7
     assert not model.fc.weight.requires_grad
     assert model.bn1.momentum == 0.4
     assert not model.relu.inplace
 
 
-@pytest.mark.skipif(not any(map(importlib.util.find_spec, models.RESNET50)), reason="no library with ResNet-50")
+@pytest.mark.skipif(not any(map(importlib.util.find_spec, nets.RESNET50)), reason="no library with ResNet-50")
 def test_resnet50_has_the_published_size():
-    assert count(models.resnet50()) == 25_557_032
+    assert count(nets.resnet50()) == 25_557_032
 
 
 def grouped(group=4, features=3):
-    layer = models.GroupedBatchNorm2d(features, group, momentum=0.3).double()
+    layer = nets.GroupedBatchNorm2d(features, group, momentum=0.3).double()
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([1.0, 0.5, 2.0]))
         layer.bias.copy_(torch.tensor([0.0, 1.0, -1.0]))
@@ -237,9 +238,9 @@ def test_grouped_batchnorm_runs_in_bfloat16_with_statistics_in_float32():
 
 
 def test_grouping_replaces_every_layer_and_the_rule_converts_its_momentum():
-    model = models.group_batchnorm(models.convnet(width=3, momentum=0.1), 16)
+    model = nets.group_batchnorm(tasks.convnet(width=3, momentum=0.1), 16)
     layers = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert [type(layer) for layer in layers] == [models.GroupedBatchNorm2d] * 3
+    assert [type(layer) for layer in layers] == [nets.GroupedBatchNorm2d] * 3
     assert {layer.group for layer in layers} == {16}
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.99, 0.999))
     rescale_(optimizer, 4, model=model)

@@ -38,7 +38,7 @@ steps of seed 2, 1,024 steps, kappa = 4, 8, 16, seeds 40 to 44. If it holds, the
 
 Cost. About ten minutes on one core. Each problem is stored when it ends, and the page is made of all that are stored.
 
-    python benchmarks/beyond_noise.py --out results/theory
+    python experiments/beyond_noise.py
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ import argparse
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from results import Claim
+from sde_digits import ADAM, common_start, network
 from torch import Tensor
 
+from rootscale.files import write_json
 from rootscale.hparams import Adam
-from rootscale.lab.provenance import processor
-from rootscale.paper.experiments.sde_digits import ADAM, common_start, network_oracle
 from rootscale.theory import (
     FORMS,
     NGOS,
@@ -80,6 +81,8 @@ from rootscale.theory.equations import AdamSDE, RMSpropSDE
 from rootscale.trajectory import Trajectory
 
 Array = NDArray[np.float64]
+GROUP = "beyond"
+NAME = "beyond-noise"
 POINTS = 16
 SURE, FACTOR = 3.0, 2.0
 
@@ -264,7 +267,7 @@ def on_digits(
     optimizer: Adam, batch_size: int, before: int, seed: int, after: int, substep: int, seeds: tuple[int, ...],
     kappas: tuple[int, ...],
 ) -> Problem:  # fmt: skip
-    oracle = network_oracle("cpu", batch_size)
+    oracle = network(batch_size)
     chain = Chain(optimizer, oracle, FORMS["torch"])
     equation = sde(optimizer, oracle)
     assert isinstance(equation, AdamSDE)
@@ -294,15 +297,14 @@ PROBLEMS = FIRST | SECOND
 PREDICTIONS = ("equation", "time")
 
 
-def page(first: list[Cell], second: list[Cell]) -> Iterator[str]:
+def tables(first: list[Cell], second: list[Cell]) -> Iterator[str]:
     """The tables, and what they say of the hypotheses."""
     yield "# Beyond the noise scale: two predictions\n"
     yield (
-        f"`python benchmarks/beyond_noise.py --out results/theory`; {processor()}, torch {torch.__version__}. "
         "Claim, hypotheses, seeds and protocol are in the script, written before the runs. Gaps are those of the mean "
         "loss, kappa B less B, at equal samples: at the time of the largest measured gap, and at the end; ± one "
         f"standard error. *x* is prediction over measurement, shown where the measured gap is at least {SURE:g} "
-        "standard errors. All times are in beyond-noise.json.\n"
+        "standard errors. All times are in results/beyond-noise.json.\n"
     )
     yield "## First hypothesis\n"
     yield from table(first)
@@ -367,40 +369,62 @@ def afterwards_lines(found: dict[str, list[Cell]], own: dict[str, dict[str, list
                     yield f"| {cell.problem} | {cell.kappa} | {when} | {' | '.join(f'{x:.2f}' for x in ratios)} |"
 
 
+def read(path: Path) -> tuple[dict[str, list[Cell]], dict[str, dict[str, list[float]]]]:
+    """Return what is stored: the cells of each problem, and what was looked at afterwards."""
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = {name: [Cell(**row) for row in stored[name]] for name in PROBLEMS if name in stored}
+    return found, {name: stored[f"{name} afterwards"] for name in found if f"{name} afterwards" in stored}
+
+
+def chosen(found: dict[str, list[Cell]], names: Iterable[str]) -> list[Cell]:
+    """Return the cells of some problems."""
+    return [cell for name in names for cell in found.get(name, [])]
+
+
+def claims(results: Path) -> list[Claim]:
+    """Return the rows of the table of claims: each prediction of the first hypothesis, and the second hypothesis."""
+    found, _ = read(results / f"{NAME}.json")
+    first, second = chosen(found, FIRST), chosen(found, SECOND)
+    beyond = [cell for cell in first if cell.beyond]
+    near = [cell for cell in second if cell.kappa >= cell.noise_scale / 4]
+    asked = (
+        ("the SDE with its squared gradient", "equation", beyond),
+        ("a run that is slowed down", "time", beyond),
+        ("and for Adam alone the SDE with its squared gradient", "equation", near),
+    )
+    rows = []
+    for title, name, cells in asked:
+        words = f"**{verdict(name, cells).removeprefix('is ')}**{tally('', name, cells)}" if cells else ""
+        claim = f"Beyond the noise scale {title} predicts the gap within a factor of two"
+        rows.append(Claim(claim, words, "64 to 20,000 paths" if cells else "", f"{NAME}.json", __file__))
+    return rows
+
+
+def page(results: Path) -> str:
+    """Return all tables in Markdown."""
+    found, own = read(results / f"{NAME}.json")
+    return "\n".join([*tables(chosen(found, FIRST), chosen(found, SECOND)), *afterwards_lines(found, own), ""])
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write beyond-noise.json and beyond-noise.md")
+    """Make what is asked for, and print everything that is stored."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", default=Path("results"), help="of beyond-noise.json")
     parser.add_argument(
-        "--only",
-        nargs="*",
-        choices=PROBLEMS,
-        default=list(PROBLEMS),
-        help="which runs; without names only the page is written",
+        "--only", nargs="*", choices=PROBLEMS, default=list(PROBLEMS), help="which runs; without names nothing is run"
     )
     parser.add_argument("--afterwards", action="store_true", help="solve the equation with the steps of the chains")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    file = None if arguments.out is None else arguments.out / "beyond-noise.json"
-    stored: dict[str, Any] = {}
-    if file is not None and file.exists():
-        stored = json.loads(file.read_text(encoding="utf-8"))
+    file = arguments.out / f"{NAME}.json"
     for name in arguments.only:
         problem = PROBLEMS[name]()
         key = f"{name} afterwards" if arguments.afterwards else name
         made = own_steps(problem) if arguments.afterwards else [asdict(cell) for cell in cells(problem)]
         print(key, "done", flush=True)
-        if file is not None and file.exists():  # another process may have stored a problem meanwhile
-            stored = json.loads(file.read_text(encoding="utf-8"))
-        stored[key] = made
-        if file is not None:
-            file.write_text(json.dumps(stored) + "\n", encoding="utf-8")
-    found = {name: [Cell(**row) for row in stored[name]] for name in PROBLEMS if name in stored}
-    own = {name: stored[f"{name} afterwards"] for name in found if f"{name} afterwards" in stored}
-    first, second = ([cell for name in names for cell in found.get(name, [])] for names in (FIRST, SECOND))
-    lines = [*page(first, second), *afterwards_lines(found, own), ""]
-    print("\n".join(lines))
-    if file is not None:
-        file.with_suffix(".md").write_text("\n".join(lines), encoding="utf-8")
+        stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}  # others may store beside this
+        write_json(file, {**stored, key: made})
+    print(page(arguments.out))
 
 
 if __name__ == "__main__":

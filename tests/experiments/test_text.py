@@ -3,11 +3,9 @@ import lzma
 
 import numpy as np
 import pytest
+import text
 import torch
-
-from rootscale.paper import text
-from rootscale.paper.text.corpora import corpus
-from rootscale.paper.text.tokens import from_text, tokenise
+from text import corpus, from_text, tokenise
 
 PARTS = {"train": "a b <unk> a\nc a\n", "valid": "b b\n", "test": "c d\n"}
 
@@ -88,27 +86,57 @@ def test_a_bpe_gives_the_text_back_and_is_read_again_from_its_file(tmp_path):
     assert torch.equal(again.joined(), first.joined())
 
 
-def test_text_is_cut_up_once_and_other_text_makes_other_files(tmp_path, monkeypatch):
-    write(tmp_path / "wikitext-2", "{}.txt")
-    monkeypatch.setenv(text.CACHE, str(tmp_path / "kept"))
-    first = tokenise(corpus(tmp_path))
-    made = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
-    assert len(made) == 4
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """The folder of the user's caches, which is not that of the data."""
+    monkeypatch.delenv("ROOTSCALE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    return tmp_path / "caches" / "rootscale"
+
+
+def test_text_is_cut_up_once_and_other_text_makes_other_files(tmp_path, monkeypatch, own_cache):
+    write(tmp_path / "data" / "wikitext-2", "{}.txt")
+    first = tokenise(corpus(tmp_path / "data"))
+    (made,) = own_cache.iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(text.tokens, "_keep", lambda *args: pytest.fail("it should be read, not made again"))
-        assert torch.equal(tokenise(corpus(tmp_path)).joined(), first.joined())
-    (tmp_path / "wikitext-2" / "train.txt").write_text("other words\n")
-    other = tokenise(corpus(tmp_path))
+        patch.setattr(text.Vocabulary, "of", lambda *args: pytest.fail("it should be read, not made again"))
+        assert torch.equal(tokenise(corpus(tmp_path / "data")).joined(), first.joined())
+    (tmp_path / "data" / "wikitext-2" / "train.txt").write_text("other words\n")
+    other = tokenise(corpus(tmp_path / "data"))
     assert other.parts["train"].shape == (3,)
-    assert {path.name for path in (tmp_path / "kept").iterdir()} > set(made)
+    assert {path.name for path in own_cache.iterdir()} > {made.name}
 
 
-def test_without_another_place_the_numbers_lie_beside_the_data(tmp_path, monkeypatch):
-    monkeypatch.delenv(text.CACHE, raising=False)
+def test_another_folder_of_caches_may_be_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOTSCALE_CACHE", str(tmp_path / "elsewhere"))
     write(tmp_path / "wikitext-2", "{}.txt")
     tokenise(corpus(tmp_path))
-    assert len(list((tmp_path / "wikitext-2" / "rootscale-cache").glob("*.npy"))) == 3
-    assert corpus(tmp_path).files == [tmp_path / "wikitext-2" / f"{part}.txt" for part in PARTS]
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+
+
+def test_nothing_is_written_into_the_folder_of_the_data_which_may_be_read_only(tmp_path, own_cache):
+    data = tmp_path / "data"
+    write(data / "wikitext-2", "{}.txt")
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+    data.joinpath("wikitext-2").chmod(0o555)
+    data.chmod(0o555)
+    try:
+        tokens = tokenise(corpus(data))
+    finally:
+        data.chmod(0o755)
+        data.joinpath("wikitext-2").chmod(0o755)
+    assert len(tokens) == 14
+    assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
+    assert list(own_cache.iterdir())
+
+
+def test_a_folder_of_caches_that_cannot_be_written_is_said_and_the_text_is_read(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("ROOTSCALE_CACHE", str(tmp_path / "file"))
+    write(tmp_path / "wikitext-2", "{}.txt")
+    assert len(tokenise(corpus(tmp_path))) == 14
+    assert "are not stored" in caplog.text
+    assert "ROOTSCALE_CACHE" in caplog.text
 
 
 def test_an_interrupted_reading_leaves_nothing_that_looks_finished(tmp_path):
@@ -120,7 +148,7 @@ def test_an_interrupted_reading_leaves_nothing_that_looks_finished(tmp_path):
     (tmp_path / "wikitext-2" / "test.txt.xz").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(ValueError, match=r"test\.txt\.xz cannot be read or is truncated"):
         tokenise(corpus(tmp_path), cache=tmp_path / "cache")
-    assert not list((tmp_path / "cache").iterdir())
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_generated_text_is_the_same_every_time_and_can_be_foretold():

@@ -4,12 +4,14 @@ import lzma
 import pickle
 import sys
 
+import cifar10
+import imagenet_data
 import numpy as np
 import pytest
 import torch
 
 from rootscale.cli import main
-from rootscale.paper import data
+from rootscale.lab import data
 
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
 
@@ -60,12 +62,6 @@ def write_pickles(folder, write=python2):
         (folder / name).write_bytes(write(content))
 
 
-def write_binary(folder):
-    for name, (images, labels) in zip([*BATCHES, "test_batch"], batches(), strict=True):
-        rows = np.concatenate([labels[:, None], images.reshape(len(images), -1)], 1)
-        (folder / f"{name}.bin").write_bytes(rows.tobytes())
-
-
 def write_packed(folder):
     """The inverse of what the reader does, one step after the other."""
     held = batches()
@@ -83,10 +79,8 @@ def write_packed(folder):
 CIFAR_FORMS = [
     ("cifar-10-batches-py", write_pickles),
     ("cifar10/cifar-10-batches-py", lambda folder: write_pickles(folder, python3)),
-    ("cifar-10-batches-bin", write_binary),
     ("cifar10", write_packed),
     (".", write_packed),
-    (".", write_binary),
     (".", write_pickles),
 ]
 
@@ -100,7 +94,7 @@ def written(tmp_path, below, write):
 @pytest.mark.parametrize(("below", "write"), CIFAR_FORMS)
 def test_every_form_of_cifar10_gives_the_same_tensors(tmp_path, below, write):
     written(tmp_path, below, write)
-    images = data.cifar10(tmp_path, rows=4)
+    images = cifar10.images(tmp_path, rows=4)
     expected = batches()
     assert images.train.inputs.dtype == torch.uint8
     assert images.train.targets.dtype == torch.int64
@@ -115,25 +109,25 @@ def test_every_form_of_cifar10_gives_the_same_tensors(tmp_path, below, write):
 def test_the_folder_may_come_from_the_environment_and_an_argument_goes_first(tmp_path, monkeypatch):
     written(tmp_path, "here/cifar10", write_packed)
     monkeypatch.setenv(data.VARIABLE, str(tmp_path / "here"))
-    assert len(data.cifar10(rows=None).train) == 20
+    assert len(cifar10.images(rows=None).train) == 20
     with pytest.raises(ValueError, match=r"there is no folder .*elsewhere to read CIFAR-10"):
-        data.cifar10(tmp_path / "elsewhere")
+        cifar10.images(tmp_path / "elsewhere")
     monkeypatch.setenv(data.VARIABLE, str(tmp_path / "elsewhere"))
     with pytest.raises(ValueError, match=r"no folder .*elsewhere \(from ROOTSCALE_DATA\)"):
-        data.cifar10()
+        cifar10.images()
 
 
 def test_without_a_folder_the_variable_and_the_option_are_named(capsys):
     with pytest.raises(ValueError, match=r"no folder to read CIFAR-10 from: set .* ROOTSCALE_DATA .* as --data"):
-        data.cifar10()
+        cifar10.images()
     assert main(["check", "mnist", "--to", "64"]) == 2  # the command has no option for it
     assert "no folder to read MNIST from: set the environment variable ROOTSCALE_DATA" in capsys.readouterr().err
 
 
 def test_where_nothing_is_found_every_layout_and_its_folders_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"CIFAR-10 is not in .*ROOTSCALE_DATA") as error:
-        data.cifar10(tmp_path)
-    for text in ("data_batch_1 ... test_batch in cifar-10-batches-py", "data_batch_1.bin", "train1.xz ... test_labels"):
+        cifar10.images(tmp_path)
+    for text in ("data_batch_1 ... test_batch in cifar-10-batches-py", "train1.xz ... test_labels"):
         assert text in str(error.value)
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte ... .* or with .gz, .xz in MNIST/raw, mnist"):
         data.mnist(tmp_path)
@@ -146,7 +140,7 @@ def test_missing_files_are_named(tmp_path):
     with pytest.raises(
         ValueError, match=r"not complete:\n.*cifar10 has train1.xz.* but not train4.xz, test_labels.npy"
     ):
-        data.cifar10(tmp_path)
+        cifar10.images(tmp_path)
 
 
 def cut(path, size):
@@ -156,7 +150,6 @@ def cut(path, size):
 @pytest.mark.parametrize(
     ("write", "name", "size", "message"),
     [
-        (write_binary, "data_batch_2.bin", 3 * 3073, "data_batch_2.bin must have 4 x 3,073 = 12,292 bytes, got 9,219"),
         (write_packed, "train3.xz", 100, "train3.xz cannot be read or is truncated"),
         (write_packed, "train_labels.npy", 130, "train_labels.npy is truncated or no .npy file"),
         (write_pickles, "data_batch_5", 500, "data_batch_5 is truncated or no batch of CIFAR-10"),
@@ -167,34 +160,34 @@ def test_a_truncated_file_is_named(tmp_path, write, name, size, message):
     write(tmp_path)
     cut(tmp_path / name, size)
     with pytest.raises(ValueError, match=message):
-        data.cifar10(tmp_path, rows=4)
+        cifar10.images(tmp_path, rows=4)
 
 
 def test_by_default_a_file_of_cifar10_must_have_10_000_images(tmp_path):
-    write_binary(tmp_path)
-    with pytest.raises(ValueError, match=r"must have 10,000 x 3,073 = 30,730,000 bytes, got 12,292"):
-        data.cifar10(tmp_path)
-    cut(tmp_path / "data_batch_1.bin", 3073 + 1)
-    with pytest.raises(ValueError, match=r"must have a multiple of 3,073 bytes .*, got 3,074 bytes"):
-        data.cifar10(tmp_path, rows=None)
+    write_packed(tmp_path)
+    with pytest.raises(ValueError, match=r"train1.xz must have 10,000 x 3,072 = 30,720,000 bytes, got 12,288"):
+        cifar10.images(tmp_path)
+    (tmp_path / "train1.xz").write_bytes(lzma.compress(bytes(3072 + 1)))
+    with pytest.raises(ValueError, match=r"must have a multiple of 3,072 bytes .*, got 3,073 bytes"):
+        cifar10.images(tmp_path, rows=None)
 
 
 def test_wrong_contents_are_named(tmp_path):
     folder = written(tmp_path, "packed", write_packed)
     np.save(folder / "test_labels.npy", np.arange(3, dtype=np.uint8))
     with pytest.raises(ValueError, match=r"test_labels.npy: there must be 4 labels, got an array of shape \(3,\)"):
-        data.cifar10(folder, rows=4)
+        cifar10.images(folder, rows=4)
     np.save(folder / "test_labels.npy", np.array([0, 1, 2, 10]))
     with pytest.raises(ValueError, match=r"test_labels.npy: labels must be whole numbers from 0 to 9, got 0 to 10"):
-        data.cifar10(folder, rows=4)
+        cifar10.images(folder, rows=4)
     folder = written(tmp_path, "pickles", write_pickles)
     for labels in (["cat"] * 4, [0.5] * 4):
         (folder / "data_batch_1").write_bytes(python2({"data": np.zeros((4, 3072), np.uint8), "labels": labels}))
         with pytest.raises(ValueError, match=r"data_batch_1: labels must be whole numbers from 0 to 9, got values of "):
-            data.cifar10(folder, rows=4)
+            cifar10.images(folder, rows=4)
     (folder / "data_batch_1").write_bytes(python2({"data": np.zeros((4, 100), np.uint8), "labels": [0] * 4}))
     with pytest.raises(ValueError, match=r"data_batch_1 must have uint8 data of shape \(4, 3072\).*got .* \(4, 100\)"):
-        data.cifar10(folder, rows=4)
+        cifar10.images(folder, rows=4)
 
 
 def test_a_pickle_cannot_call_anything(tmp_path):
@@ -204,7 +197,7 @@ def test_a_pickle_cannot_call_anything(tmp_path):
     with pytest.raises(
         ValueError, match=r"data_batch_1 .* it would call os.mkdir, where only numpy arrays are expected"
     ):
-        data.cifar10(tmp_path, rows=4)
+        cifar10.images(tmp_path, rows=4)
     assert not target.exists()
 
 
@@ -339,7 +332,7 @@ def write_tiny(folder, sizes=((64, 64),) * 3):
 
 def test_tiny_imagenet_20_is_read_from_its_jpeg_files(tmp_path):
     write_tiny(tmp_path / "tiny-imagenet-20")
-    images = data.tiny_imagenet20(tmp_path)
+    images = imagenet_data.tiny(tmp_path)
     assert images.classes == ("tabby cat", "reel")
     assert images.train.inputs.shape == images.test.inputs.shape == (3, 3, 64, 64)
     assert images.train.targets.tolist() == [1, 0, 1]
@@ -350,23 +343,23 @@ def test_tiny_imagenet_20_is_read_from_its_jpeg_files(tmp_path):
 def test_wrong_files_of_tiny_imagenet_20_are_named(tmp_path):
     write_tiny(tmp_path, ((64, 64), (32, 64), (64, 64)))
     with pytest.raises(ValueError, match=r"image 1 of .*train.npz must be 64 x 64, got 32 x 64"):
-        data.tiny_imagenet20(tmp_path)
+        imagenet_data.tiny(tmp_path)
     write_tiny(tmp_path)
     (tmp_path / "classes.txt").write_text("0\tn01\ttabby cat\n")
     with pytest.raises(ValueError, match=r"train.npz: labels must be whole numbers from 0 to 0, got 0 to 1"):
-        data.tiny_imagenet20(tmp_path)
+        imagenet_data.tiny(tmp_path)
     write_tiny(tmp_path)
     with np.load(tmp_path / "val.npz") as file:
         held = dict(file)
     np.savez(tmp_path / "val.npz", **{**held, "offsets": held["offsets"][:-1]})
     with pytest.raises(ValueError, match=r"val.npz must have 4 offsets .* got 3 that end at"):
-        data.tiny_imagenet20(tmp_path)
+        imagenet_data.tiny(tmp_path)
     cut(tmp_path / "val.npz", 300)
     with pytest.raises(ValueError, match=r"val.npz is truncated or has no jpeg, offsets and labels"):
-        data.tiny_imagenet20(tmp_path)
+        imagenet_data.tiny(tmp_path)
     (tmp_path / "val.npz").unlink()
     with pytest.raises(ValueError, match=r"not complete:\n.* has train.npz, classes.txt but not val.npz"):
-        data.tiny_imagenet20(tmp_path)
+        imagenet_data.tiny(tmp_path)
 
 
 def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
@@ -376,3 +369,39 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ValueError, match=r"need Pillow, .* pip install 'rootscale\[lab\]'"):
         data.image_folder(tmp_path)
+
+
+def test_images_of_imagenet_are_decoded_when_they_are_read(tmp_path):
+    for part in ("train", "val"):
+        for name, colour in COLOURS.items():
+            (tmp_path / part / name).mkdir(parents=True)
+            for i in range(2):
+                (tmp_path / part / name / f"{i}.JPEG").write_bytes(picture(colour, (40 + i, 30), "JPEG"))
+    train, test = (imagenet_data.imagenet(tmp_path, part, 16) for part in ("train", "val"))
+    assert (len(train), len(test)) == (4, 4)
+    x, y = train[torch.tensor([[3, 0], [1, 2]])]
+    assert (x.shape, x.dtype) == ((2, 2, 3, 16, 16), torch.uint8)
+    assert y.tolist() == [[1, 0], [0, 1]]
+    expected = torch.tensor([COLOURS[("blue", "red")[label]] for label in y.flatten()])
+    assert (x.float().mean((-2, -1)).flatten(0, 1) - expected).abs().max() <= 2
+    (tmp_path / "val").rename(tmp_path / "test")
+    with pytest.raises(ValueError, match=r"must have the folders train and val, each with a folder for each class"):
+        imagenet_data.imagenet(tmp_path, "train")
+
+
+def test_a_crop_is_a_part_of_the_image_with_the_shape_that_the_uniforms_say():
+    """A picture of its own coordinates shows which part was taken."""
+    size = 64
+    along = (torch.arange(size) + 0.5) / size
+    x = torch.stack([along.expand(size, size), along[:, None].expand(size, size)])[None].repeat(500, 1, 1, 1)
+    u = torch.rand(500, 5, generator=torch.Generator().manual_seed(0))
+    columns, rows = imagenet_data.Crop()(x, u).unbind(1)
+    inner = size - 2  # the outermost points may lie beyond the middle of the first pixel, where nothing is known
+    width = (columns[:, 32, -2] - columns[:, 32, 1]) * size / (inner - 1)
+    height = (rows[:, -2, 32] - rows[:, 1, 32]) * size / (inner - 1)
+    assert torch.equal(width < 0, u[:, 4] < 0.5), "mirrored"
+    whole = (width.abs() < 0.97) & (height < 0.97)
+    area, ratio = width.abs() * height, width.abs() / height
+    torch.testing.assert_close(area[whole], (0.08 + 0.92 * u[:, 0])[whole], rtol=0.03, atol=0.01)
+    torch.testing.assert_close(ratio[whole].log(), ((2 * u[:, 1] - 1) * np.log(4 / 3))[whole], rtol=0, atol=0.05)
+    assert (columns.min() >= 0, columns.max() <= 1, rows.min() >= 0, rows.max() <= 1) == (True,) * 4

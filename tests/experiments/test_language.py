@@ -6,20 +6,26 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from glue_data import GLUE, Point, Score, encode_texts, fine_tuning, read_glue
+from language_models import (
+    GPTS,
+    Training,
+    encoder_net,
+    gpt,
+    gpt_net,
+    hash_uniforms,
+    hide,
+    micro_batch,
+    recipe_plan,
+    roberta,
+    roberta_net,
+    token_loss,
+)  # fmt: skip
+from text import Tokens, Vocabulary, Windows, chain, from_text, windows
 
 from rootscale.lab import Here, Measure, Settings, Setup, Store, Trial, Variant, sweep
 from rootscale.lab.fingerprint import Fingerprints, differences
 from rootscale.lab.task import Tensors
-from rootscale.paper.language.glue_data import GLUE, Point, encode_texts, encoded_glue, read_glue
-from rootscale.paper.language.glue_scores import Score
-from rootscale.paper.language.glue_task import glue
-from rootscale.paper.language.gpt_task import GPTS, gpt, gpt_net, token_loss
-from rootscale.paper.language.masking import hash_uniforms, hide
-from rootscale.paper.language.recipes import Pretraining, micro_batch, recipe_plan
-from rootscale.paper.language.roberta_task import encoder_net, roberta, roberta_net
-from rootscale.paper.language.text_windows import Windows, windows
-from rootscale.paper.text.tokens import Tokens, chain, from_text
-from rootscale.paper.text.vocabularies import Vocabulary
 
 pytest.importorskip("transformers")
 
@@ -44,9 +50,9 @@ def tiny(words, **changes):
 
 def made(make, words, options, training, changes):
     """A task with some of its options, or of its training, changed."""
-    training = {**training, **{name: value for name, value in changes.items() if hasattr(Pretraining, name)}}
-    options = {**options, **{name: value for name, value in changes.items() if not hasattr(Pretraining, name)}}
-    return make(words, **options, training=Pretraining(**training))
+    training = {**training, **{name: value for name, value in changes.items() if hasattr(Training, name)}}
+    options = {**options, **{name: value for name, value in changes.items() if not hasattr(Training, name)}}
+    return make(words, **options, training=Training(**training))
 
 
 # -- data ------------------------------------------------------------------------------------------------------------
@@ -392,25 +398,26 @@ def test_sentences_are_cut_up_as_the_text_of_the_vocabulary():
 def test_inputs_are_as_long_as_the_longest_text_needs(sentences):
     vocabulary = from_text(chain(10, 1500, 0.95)).vocabulary
     options = {"point": Point(16, 1e-2, 1), "model": "roberta-tiny", "positions": 128}
-    task = glue("CoLA", sentences, vocabulary, **options)
+    task = fine_tuning("CoLA", sentences, vocabulary, **options)
     assert task.train.inputs.shape == (256, 8), "six tokens, in multiples of 8"
-    write_glue(sentences, "CoLA", [["s", "1", "", " ".join(["w1"] * 40)]], "dev")
-    encoded_glue.cache_clear()
-    task = glue("CoLA", sentences, vocabulary, **options)
+    other = sentences / "longer"
+    for split in ("train", "dev"):
+        write_glue(other, "CoLA", [["s", "1", "", " ".join(["w1"] * 40)]], split)
+    task = fine_tuning("CoLA", other, vocabulary, **options)
     assert (task.train.inputs.shape[1], task.test.inputs.shape[1]) == (48, 48)
     assert task.model().encoder.net.config.max_position_embeddings == 128
     assert task.model()(task.test.inputs).shape == (1, 2)
     short = {**options, "positions": 20}
-    assert glue("CoLA", sentences, vocabulary, **short).test.inputs.shape[1] == 20
+    assert fine_tuning("CoLA", other, vocabulary, **short).test.inputs.shape[1] == 20
     with pytest.raises(ValueError, match="positions must be at least 8, got 7"):
-        glue("CoLA", sentences, vocabulary, **{**options, "positions": 7})
+        fine_tuning("CoLA", sentences, vocabulary, **{**options, "positions": 7})
 
 
 def test_a_file_that_holds_no_models_is_refused(sentences, tmp_path):
     torch.save({"a": torch.zeros(1)}, tmp_path / "a.pt")
     vocabulary = from_text(chain(10, 1500, 0.95)).vocabulary
     with pytest.raises(ValueError, match=r"a.pt must hold a list of models.*with one at 0"):
-        glue("CoLA", sentences, vocabulary, point=Point(16, 1e-2, 1), pretrained=(tmp_path / "a.pt", 0))
+        fine_tuning("CoLA", sentences, vocabulary, point=Point(16, 1e-2, 1), models={0: (tmp_path / "a.pt", 0)})
 
 
 def test_the_grid_is_that_of_the_papers_table():
@@ -467,13 +474,16 @@ def test_fine_tuning_starts_from_the_pretrained_encoder_and_learns(sentences, tm
         store=Store(tmp_path / "runs", keep_models=True),
     ).models  # fmt: skip
     options = {"point": Point(16, 1e-2, 8), "model": "roberta-tiny", "positions": 18}
-    task = glue("CoLA", sentences, vocabulary, pretrained=pretrained[Variant(2), 4], **options)
-    held = torch.load(pretrained[Variant(2), 4][0], weights_only=True)[0]
-    for name, value in task.model().encoder.state_dict().items():
-        assert torch.equal(value, held[f"encoder.{name}"])
+    models = {seed: pretrained[Variant(2), seed] for seed in (3, 4)}
+    task = fine_tuning("CoLA", sentences, vocabulary, models=models, **options)
+    for seed, (path, place) in models.items():
+        stored = torch.load(path, weights_only=True)[place]
+        torch.manual_seed(seed)
+        for name, value in task.model().encoder.state_dict().items():
+            assert torch.equal(value, stored[f"encoder.{name}"])
     others = [
-        glue("CoLA", sentences, vocabulary, **options),
-        glue("CoLA", sentences, vocabulary, pretrained=pretrained[Variant(2), 3], **options),
+        fine_tuning("CoLA", sentences, vocabulary, **options),
+        fine_tuning("CoLA", sentences, vocabulary, models={3: models[3]}, **options),
     ]
     assert len({task.name, *(other.name for other in others)}) == 3, "the sweep must not mix them up"
     adam, steps = task.plan.optimizer, task.plan.steps
@@ -481,6 +491,6 @@ def test_fine_tuning_starts_from_the_pretrained_encoder_and_learns(sentences, tm
     assert (steps, task.plan.schedule.warmup) == (128, Fraction(768, 100))
     total = int(task.plan.samples)
     found = Trial(
-        task, Variant(), [0], Settings(grid=(0, total), measure=Measure(noise=False), setup=Setup(replacement=False))
+        task, Variant(), [4], Settings(grid=(0, total), measure=Measure(noise=False), setup=Setup(replacement=False))
     ).finish()
     assert found.values["Matthews correlation"][0, -1] > 0.8

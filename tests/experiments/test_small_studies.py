@@ -2,24 +2,20 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import momentum_default
 import pytest
+import saturating_rate
+import small_nets
+import stability
 import torch
 
 from rootscale.lab import Settings, Trial, Variant
 from rootscale.lab.study_file import StudyFile
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "experiments"))
-
-import momentum_default  # noqa: E402
-import saturating_rate  # noqa: E402
-import small_nets  # noqa: E402
-import stability  # noqa: E402
-
+ROOT = Path(__file__).parents[2]
 #: Files whose studies need nothing that is stored.
 FILES = (
     "ablations", "bias_correction", "far_from_scratch", "noise_dominates", "previous_moment", "stages", "svag_warm",
