@@ -115,11 +115,10 @@ bench-lab: $(READY)
 	$(BIN)/python benchmarks/lab.py --device $(DEVICE)
 
 bench-language: $(READY)
-	$(BIN)/python benchmarks/language.py --device $(DEVICE)
+	PYTHONPATH=experiments $(BIN)/python benchmarks/language.py --device $(DEVICE)
 
-# Every figure and table of results/ from the stored data.
+# The table of all claims and the figures in results/ from the stored data; a page of each study in build/results.
 results: $(READY)
-	$(BIN)/python -m rootscale.paper.results --pages build/results
 	$(BIN)/python experiments/results.py --pages build/results
 
 # The data of docs/calculator from the tables of the package.

@@ -1,6 +1,6 @@
 """The lab against ``transformers.Trainer`` on the same GPT and batch, in the same run: tokens a second.
 
-    python benchmarks/language.py --device cuda
+    PYTHONPATH=experiments python benchmarks/language.py --device cuda
 
 The net is the paper's GPT (12 layers, width 768, sequences of 128, dropout .1), randomly initialised, with AdamW. Both
 train in bfloat16 with the attention of ``scaled_dot_product_attention``. The Trainer is plain: its DataLoader with
@@ -20,17 +20,15 @@ from typing import Any
 import torch
 import transformers
 from lab import rate, stepper
+from language_models import Training, gpt
 from rich.console import Console
 from rich.table import Table
+from text import Tokens, Vocabulary
 from torch import Tensor
 from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from rootscale.lab import Setup, Task
 from rootscale.lab.learner import make_learner
-from rootscale.paper.language.gpt_task import gpt
-from rootscale.paper.language.recipes import Pretraining
-from rootscale.paper.text.tokens import Tokens
-from rootscale.paper.text.vocabularies import Vocabulary
 
 #: Bytes, or about as many words as WikiText-2 has.
 VOCABULARIES = {"bytes": 256, "words": 33_280}
@@ -116,7 +114,7 @@ def main() -> None:
     found: dict[str, float] = {}
     for name in args.texts:
         for batch in args.batch_sizes:
-            task = gpt(text(VOCABULARIES[name], length), model=model, length=length, training=Pretraining("", batch, 1))
+            task = gpt(text(VOCABULARIES[name], length), model=model, length=length, training=Training("", batch, 1))
             ways: dict[str, Callable[[], float]] = {
                 "Trainer": partial(trainer_rate, task, batch, args.device, args.seconds, False),
                 "the lab": lab_rate(task, batch, args.device, args.seconds),

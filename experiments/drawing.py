@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,8 +146,8 @@ def heat(rows: Mapping[str, Mapping[str, Cell]], columns: Sequence[str], title: 
             if column in row:
                 _colour(axis, x, y, row[column])
     for x, column in enumerate(columns):
-        axis.text(x + 0.5, -0.75, symbols(column).replace(", ", ",\n"), ha="center", va="bottom", fontsize=8.5)
-    axis.text(-0.1, len(rows) - 0.2, note, ha="left", va="top", fontsize=8, color="0.4", wrap=True)
+        axis.text(x + 0.5, -0.75, textwrap.fill(symbols(column), 10), ha="center", va="bottom", fontsize=8.5)
+    axis.text(-4, len(rows) - 0.2, note, ha="left", va="top", fontsize=8, color="0.4")
     axis.set(xlim=(-0.1, len(columns)), ylim=(len(rows), -1))
     axis.axis("off")
     return figure
@@ -187,6 +188,7 @@ def bars(rows: Sequence[Bar], xlabel: str, title: str) -> Figure:
     axis.set_yticks(range(len(rows)), [symbols(row.label) for row in rows], fontsize=9)
     axis.set(xlim=(0, 1.7 * longest), xlabel=xlabel)
     axis.invert_yaxis()
+    axis.grid(visible=False)
     used = [kind for kind in KINDS if any(row.kind == kind for row in rows)]
     handles = [need_matplotlib().patches.Patch(color=KINDS[kind]) for kind in used]
     figure.legend(handles, used, loc="outside lower right", ncols=len(used), fontsize=8, frameon=False)

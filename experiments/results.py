@@ -118,12 +118,12 @@ def outcome(table: Table) -> str:
     parts = []
     for verdict in (verdict for verdict in VERDICTS if verdict in groups):
         arms = groups[verdict]
-        if len(table.others) <= FEW:
+        if len(table.others) <= FEW or len(arms) < 3:
             parts.append(f"**{verdict}**: {'; '.join(f'{arm.label} ({_gap(arm)})' for arm in arms)}")
             continue
         ordered = sorted(arms, key=_size)
-        ends = ordered if len(ordered) < 3 else [ordered[0], ordered[-1]]
-        parts.append(f"**{verdict}**: {len(arms)}, {' to '.join(f'{arm.label} ({_gap(arm)})' for arm in ends)}")
+        ends = (f"{arm.label} ({_gap(arm)})" for arm in (ordered[0], ordered[-1]))
+        parts.append(f"**{verdict}**: {len(arms)} arms, from {' to '.join(ends)}")
     return "<br>".join(parts)
 
 

@@ -19,16 +19,13 @@ ROOMS = (
     "lab",
     "report",
     "integrations",
-    "paper",
     "cli",
 )
 #: Rooms on one floor know nothing of each other.
-APART = {("integrations", "report"), ("report", "integrations"), ("paper", "integrations"), ("integrations", "paper")}
+APART = {("integrations", "report"), ("report", "integrations")}
 #: What comes with rootscale, by the lowest room that may import it.
 REQUIRED = {"numpy": "idea", "torch": "training", "rich": "cli"}
-#: Modules that are programs: they have a command line of their own, and print.
-PROGRAMS = ("paper/experiments/", "paper/results.py")
-OPTIONAL_ROOMS = ("compare", "configs", "report", "integrations", "paper", "cli")
+OPTIONAL_ROOMS = ("compare", "configs", "report", "integrations", "cli")
 STANDARD = set(__import__("sys").stdlib_module_names)
 
 
@@ -76,10 +73,6 @@ def relative(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
-def is_program(path: Path) -> bool:
-    return relative(path).startswith(PROGRAMS)
-
-
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_arrows_point_one_way(path):
     room = room_of(module_name(path))
@@ -90,11 +83,6 @@ def test_arrows_point_one_way(path):
         allowed = ROOMS.index(other) <= ROOMS.index(room) and (room, other) not in APART
         allowed |= (relative(path), name) == ("__init__.py", "rootscale.training.run")  # imported when it is asked for
         assert allowed, f"{relative(path)}:{line}: {room} may not import {name}, which is in {other}"
-
-
-def test_only_the_command_line_imports_the_papers_content():
-    users = {room_of(module_name(path)) for path in FILES for name, _ in imports(path) if room_of(name) == "paper"}
-    assert users == {"paper", "cli"}
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -114,7 +102,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_only_some_rooms_depend_on_optional_libraries(path):
-    room = "cli" if is_program(path) else room_of(module_name(path))
+    room = room_of(module_name(path))
     for name, line in imports(path):
         top = name.partition(".")[0]
         if top in STANDARD or top in ("rootscale", "__future__"):
@@ -130,7 +118,7 @@ def test_only_some_rooms_depend_on_optional_libraries(path):
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_only_the_command_line_prints(path):
-    if room_of(module_name(path)) == "cli" or is_program(path):
+    if room_of(module_name(path)) == "cli":
         return
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"

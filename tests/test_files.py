@@ -81,5 +81,5 @@ with whole(sys.argv[1]):
     ("program", "told"), [("/here/bin/rootscale", "rootscale"), ("/here/rootscale/__main__.py", "python -m rootscale")]
 )
 def test_the_command_of_this_process_can_be_typed_elsewhere(monkeypatch, program, told):
-    monkeypatch.setattr(sys, "argv", [program, "reproduce", "gpt-switch", "--out", "/here", "--seeds", "2"])
-    assert this_command() == f"{told} reproduce gpt-switch --seeds 2"
+    monkeypatch.setattr(sys, "argv", [program, "study", "gpt-switch", "--out", "/here", "--seeds", "2"])
+    assert this_command() == f"{told} study gpt-switch --seeds 2"

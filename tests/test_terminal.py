@@ -20,7 +20,7 @@ from rootscale.units import TABLE
 
 ROOT = Path(__file__).parents[1]
 SCALE = "scale --optimizer adamw --lr 3e-4 --batch-size 256 --to 1024 --steps 100000 --rule linear".split()
-TABLES = [SCALE, ["units"], ["rules"], ["reproduce", "--list"], []]
+TABLES = [SCALE, ["units"], ["rules"], []]
 
 
 @pytest.fixture(autouse=True)
@@ -95,9 +95,9 @@ def test_rules_as_json_are_the_tables(capsys):
     assert {row["key"] for row in linear["rows"]} == set(RULES["linear"].units)
 
 
-def test_the_experiments_as_json(capsys):
-    assert main(["reproduce", "--list", "--json"]) == 0
-    assert "cifar10-vgg16-adam" in json.loads(capsys.readouterr().out)
+def test_a_command_that_is_gone_names_what_takes_its_place(capsys):
+    assert main(["reproduce", "cifar10-switch", "--device", "cuda"]) == 2
+    assert "rootscale study experiments/FILE.py" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", TABLES, ids=lambda words: " ".join(words[:2]) or "cases")

@@ -1,18 +1,19 @@
 """Real data, real training: a switch of batch size in mid-run keeps the loss curve, and half-measures do not.
 
-The problems are those of rootscale.paper.experiments.digits_switch, whose outcome over five seeds is in
-results/digits-switch.json.
+The problems are those of experiments/digits_switch.py, here in a live loop.
 """
 
 import pytest
 
 from rootscale import ScalingWarning
-from rootscale.paper.experiments.digits_switch import PLAIN, WITH_BATCHNORM, WITH_EMA
 from digits_replicas import Run, curve, largest_gap
 
 # The check on digits in tests/lab/test_check.py shows the same in less time, for the plain problem.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")]
 
+PLAIN = {"batch": 4}
+WITH_BATCHNORM = {"batch": 32, "lr": 1e-3, "betas": (0.98, 0.998), "batchnorm": 0.02}
+WITH_EMA = {"batch": 4, "ema": 0.999}
 #: Samples before the switch, and by batch size after it: enough for what is left out to show, fewer than in the
 #: experiment.
 WARM = {4: 8_000, 32: 12_000}

@@ -49,10 +49,16 @@ COMMANDS: Mapping[str, Command] = {
     "convert": Command("convert", "a configuration file of another tool at another batch size"),
     "checkpoint": Command("checkpoint", "a checkpoint on disk at another batch size"),
     "study": Command("study", "run a study that a Python file defines: arms, compared with a base"),
-    "reproduce": Command("reproduce", "run an experiment of the paper again"),
     "order": Command("theory", "measure how fast an optimizer approaches its SDE: weak errors and their order"),
     "simulate": Command("theory", "run an optimizer, SVAG and the SDE over continuous time"),
     "completion": Command("completion", "a script that lets your shell complete commands, options and files"),
+}
+
+
+#: Commands that there were, and what takes their place.
+GONE: Mapping[str, str] = {
+    "reproduce": "experiments are files, one for each claim: run `rootscale study experiments/FILE.py`; "
+    "results/README.md lists them",
 }
 
 
@@ -95,6 +101,9 @@ def _show_cases(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; users' mistakes end in one line on stderr and exit code 2."""
     words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] and words[0] in GONE:
+        print(f"rootscale {words[0]}: error: {GONE[words[0]]}", file=sys.stderr)
+        return 2
     args = make_parser(*(word for word in words[:1] if word in COMMANDS)).parse_args(words)
     args.words = words  # for commands that look at what was given, or record it
     try:

@@ -19,7 +19,7 @@ def add_parsers(subparsers: Any) -> None:
         epilog="example: rootscale report runs/digits -o report.html --pdf figures",
     )
     report.add_argument(
-        "runs", type=Path, metavar="RUNS", help="the folder of a check, or of a result of `rootscale reproduce`"
+        "runs", type=Path, metavar="RUNS", help="the folder of a check or a study, or its table in a file (.npz)"
     )
     report.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: %(default)s"
