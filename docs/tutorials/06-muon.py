@@ -199,7 +199,7 @@ assert noise.scale.value < 320
 # length at every batch size, and to go as far in a fourth of the steps the learning rate has to grow by 4: that is `a =
 # 1`. Later in a run, and in large models, the noise scale is far larger. Over a GPT and a small net, four and sixteen
 # times the batch, `a = 1/2` was the nearest on the whole, and `a = 1` threw the GPT's loss
-# ([measurements](../../results/momentum/README.md)).
+# ([measurements](../../experiments/momentum.py)).
 #
 # ## What to remember
 #
@@ -216,4 +216,4 @@ assert noise.scale.value < 320
 #
 # - [Which optimizer, which rule, how sure](../optimizers.md): the table of all families
 # - [Derive the units of your own optimizer](07-own-optimizer.md) by the same counting
-# - [Muon and Lion in training](../../results/momentum/README.md): the runs on a GPT and on digits
+# - [Muon and Lion in training](../../experiments/momentum.py): the runs on a GPT and on digits

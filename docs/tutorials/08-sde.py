@@ -181,5 +181,5 @@ assert far["Adam, B = 32, kept"].gap > 0.15 > 4 * far["Adam, B = 32, kept"].se
 # ## Where to go next
 #
 # - [Theory](../theory.md): oracles, chains, SDEs, weak errors and their order
-# - [results/theory](../../results/theory/README.md): the same with 32 replicas of a larger net, and with controls
+# - [the study on digits](../../experiments/sde_digits.py): the same with 32 replicas of a larger net, and with controls
 # - [Limitations](../how-far.md#what-the-rule-does-not-cover): where the equation stops being a description

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from digits_replicas import LOSS, Run, largest_gap
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import MultiStepLR
 
 from rootscale import Adam, Plan, Schedule
-from digits_replicas import LOSS, Run, largest_gap
 from rootscale.training import BatchSchedule, ScheduledRun, ScheduledSampler
 from rootscale.trajectory import Trajectory
 

@@ -4,9 +4,9 @@ The problems are those of experiments/digits_switch.py, here in a live loop.
 """
 
 import pytest
+from digits_replicas import Run, curve, largest_gap
 
 from rootscale import ScalingWarning
-from digits_replicas import Run, curve, largest_gap
 
 # The check on digits in tests/lab/test_check.py shows the same in less time, for the plain problem.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")]
