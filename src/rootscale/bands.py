@@ -36,6 +36,8 @@ from rootscale.stats import student_log_tail, student_of_log_tail
 #: Times on either side over which a squared standard error is averaged, as a share of all times.
 WINDOW = 0.1
 _MOST = 10_000  # seeds: more than these are no advice
+#: Runs that are rotated at a time.
+BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -141,33 +143,46 @@ def critical_values(
 
 @dataclass(frozen=True)
 class _Rotation:
-    """Random directions ``[draws, R]`` in which a sample's deviations are turned, and their lengths ``[draws, T]``."""
-
-    sample: Sample
-    directions: Array
-    lengths: Array
-
-    @classmethod
-    def drawn(cls, sample: Sample, draws: Draws) -> _Rotation:
-        z = draws.rng.standard_normal((draws.count, sample.runs))
-        return cls(sample, z, np.sqrt(z**2 @ sample.alive))
-
-
-def _statistics(rotations: Sequence[_Rotation], i: int, keep: Mask) -> Array:
-    """Return the squares of ``gap* / s*`` of a test function, ``[draws, times]``.
+    """Means of a sample after random rotations of its deviations.
 
     Under a rotation of n deviations ``a`` their mean is ``w a / sqrt(n)``, with w uniform on the unit sphere, and their
     sum of squares stays: nothing but w needs to be drawn.
+
+    Args:
+        along: ``[draws, F, T]``, the deviations along the random directions.
+        squares: ``[F, T]``, the sums of their squares.
+        count: ``[T]``, how many runs are left.
     """
+
+    along: Array
+    squares: Array
+    count: Array
+
+    @classmethod
+    def drawn(cls, sample: Sample, draws: Draws) -> _Rotation:
+        functions, times = sample.deviations.shape[1:]
+        along, lengths = np.zeros((draws.count, functions * times)), np.zeros((draws.count, times))
+        for first in range(0, sample.runs, BLOCK):  # so that thousands of runs take no more memory than a few
+            part = slice(first, first + BLOCK)
+            alive = sample.alive[part]
+            z = draws.rng.standard_normal((draws.count, len(alive)))
+            along += z @ sample.deviations[part].reshape(len(alive), -1)
+            lengths += z**2 @ alive
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # Deviations from a mean of n are short by sqrt(1 - 1/n).
+            more = np.sqrt(sample.count / (sample.count - 1))
+            found = along.reshape(-1, functions, times) * (more / np.sqrt(lengths))[:, None, :]
+            return cls(found, (sample.deviations**2).sum(0) * more**2, sample.count)
+
+
+def _statistics(rotations: Sequence[_Rotation], i: int, keep: Mask) -> Array:
+    """Return the squares of ``gap* / s*`` of a test function, ``[draws, times]``."""
     mean: Array | float = 0.0
     variance: Array | float = 0.0
     for rotation in rotations:
-        n = rotation.sample.count[keep]
-        # Deviations from a mean of n are short by sqrt(1 - 1/n).
-        deviations = rotation.sample.deviations[:, i, keep] * np.sqrt(n / (n - 1))
-        along = rotation.directions @ deviations / rotation.lengths[:, keep]
+        n, along = rotation.count[keep], rotation.along[:, i, keep]
         mean = mean + along / np.sqrt(n)
-        variance = variance + ((deviations**2).sum(0) - along**2) / (n * (n - 1))
+        variance = variance + (rotation.squares[i, keep] - along**2) / (n * (n - 1))
     squares = np.square(mean)
     pooled = np.asarray(variance) @ _window(keep)
     found: Array = squares / np.maximum(pooled, 1e-12 * squares)

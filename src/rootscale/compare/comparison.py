@@ -171,19 +171,23 @@ def logged(labels: Sequence[str], given: Sequence[Sequence[Log]], asked: Asked) 
 def _once(logs: Sequence[Log]) -> list[Log]:
     """Return the runs without copies of others: a copy would count as another seed."""
     found: list[Log] = []
+    beginnings: dict[Any, list[Log]] = {}  # which tell nearly all runs apart, without reading all of them
     for log in logs:
-        if not any(_is_copy(log, one) for one in found):
+        start = frozenset((name, series.values[:_GLANCE].tobytes()) for name, series in log.columns.items())
+        alike = beginnings.setdefault((log.seed, start), [])
+        if not any(_is_copy(log, one) for one in alike):
+            alike.append(log)
             found.append(log)
     return found
 
 
 def _is_copy(log: Log, other: Log) -> bool:
-    """Return whether two logs hold the same values; runs of two seeds may be equal, where nothing is random."""
-    if log.seed != other.seed or log.columns.keys() != other.columns.keys():
-        return False
+    """Return whether two logs of one seed and the same columns hold the same values.
+
+    Runs of two seeds may be equal, where nothing is random.
+    """
     pairs = [(series.values, other.columns[name].values) for name, series in log.columns.items()]
-    starts = [(a[:_GLANCE], b[:_GLANCE]) for a, b in pairs]  # tells nearly all runs apart, without reading all of them
-    return all(np.array_equal(a, b, equal_nan=True) for a, b in (*starts, *pairs))
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
 def _copies(label: str, given: Sequence[Log], kept: Sequence[Log]) -> list[str]:

@@ -7,6 +7,8 @@ metrics and the functions of the task. Hashes are compared exactly, and numbers 
 again after an upgrade of torch and on another machine.
 
 It costs about two training steps of `SAMPLES` samples for each seed, always on the CPU, and one pass over the data.
+Seeds of one program were made by the same code: of a stored group the first seed that is wanted is computed anew, so
+that what a large store costs grows with its programs and not with its seeds.
 """
 
 from __future__ import annotations
@@ -89,11 +91,14 @@ class Fingerprints:
             return {**self._loops[key], "seeds": known}
         if key not in self._data:
             self._data[key] = {"train data": data_hash(task.train), "test data": data_hash(task.test)}
-        for seed in seeds:
-            if (key, seed) not in self._seeds:
-                with blaming(f"the task {task.name!r}, tried on {SAMPLES} of its samples,"):
-                    self._seeds[key, seed] = seed_numbers(task, seed)
-        return {**self._data[key], "seeds": {str(seed): self._seeds[key, seed] for seed in seeds}}
+        return {**self._data[key], "seeds": _Computed(seeds, lambda seed: self._of_seed(task, seed))}
+
+    def _of_seed(self, task: Task, seed: int) -> Numbers:
+        key = id(task), seed
+        if key not in self._seeds:
+            with blaming(f"the task {task.name!r}, tried on {SAMPLES} of its samples,"):
+                self._seeds[key] = seed_numbers(task, seed)
+        return self._seeds[key]
 
     def _dependency(self, name: str) -> str:
         """Return a hash of a file, a folder or a variable of the environment."""
@@ -117,8 +122,31 @@ class Fingerprints:
         return self._files[path]
 
 
+class _Computed(Mapping[str, Numbers]):
+    """The numbers of seeds, each computed when it is asked for."""
+
+    def __init__(self, seeds: Iterable[int], compute: Callable[[int], Numbers]) -> None:
+        self._seeds, self._compute = {str(seed): seed for seed in seeds}, compute
+
+    def __getitem__(self, seed: str) -> Numbers:
+        return self._compute(self._seeds[seed])
+
+    def __contains__(self, seed: object) -> bool:
+        return seed in self._seeds
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._seeds)
+
+    def __len__(self) -> int:
+        return len(self._seeds)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Take the numbers along, and not the task."""
+        return dict, (dict(self),)
+
+
 def differences(now: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two fingerprints, on the seeds that both have; nothing where they agree.
+    """Return what differs between two fingerprints, on the first seed that both have; nothing where they agree.
 
     >>> one = {"train data": "ab", "test data": "", "seeds": {"0": {"loss": [1.0, 2.0]}}}
     >>> differences(one, {**one, "seeds": {"0": {"loss": [1.0, 2.5]}, "1": {"loss": [3.0, 1.0]}}})
@@ -129,13 +157,13 @@ def differences(now: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
         new, old = now.get(kind, {}), stored.get(kind, {})
         found |= {f"{what}{name}": None for name in (*new, *old) if new.get(name) != old.get(name)}
     ours, theirs = now.get("seeds", {}), stored.get("seeds", {})
-    for seed in theirs:
-        if seed in ours:
-            names = dict.fromkeys([*ours[seed], *theirs[seed]])
-            for name in names:
-                tolerance = GRADIENT_TOLERANCE if name == "gradient" else TOLERANCE
-                if not _close(ours[seed].get(name, ()), theirs[seed].get(name, ()), tolerance):
-                    found[name] = None
+    seed = next((seed for seed in theirs if seed in ours), None)
+    if seed is not None:
+        new, old = ours[seed], theirs[seed]
+        for name in dict.fromkeys([*new, *old]):
+            tolerance = GRADIENT_TOLERANCE if name == "gradient" else TOLERANCE
+            if not _close(new.get(name, ()), old.get(name, ()), tolerance):
+                found[name] = None
     return list(found)
 
 

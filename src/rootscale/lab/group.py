@@ -154,7 +154,9 @@ class Group:
 
 def write_facts(place: Path, wanted: Wanted, facts: Mapping[str, Any]) -> None:
     """Write what a group is and what makes it."""
-    record = {**wanted.spec.to_dict(), "seeds": list(wanted.seeds), **facts, "fingerprint": wanted.fingerprint}
+    numbers = {"seeds": dict(wanted.fingerprint["seeds"])} if wanted.fingerprint else {}
+    fingerprint = {**wanted.fingerprint, **numbers}
+    record = {**wanted.spec.to_dict(), "seeds": list(wanted.seeds), **facts, "fingerprint": fingerprint}
     write_json(place / "run.json", record)
 
 

@@ -4,24 +4,25 @@
     FOLDER/<what>-<digest>/seeds-0-15/trajectory.npz    its test functions, when it is finished (a `Trajectory`)
     FOLDER/<what>-<digest>/seeds-0-15/trajectory.csv    the same, a row for each seed and time, for pandas
     FOLDER/<what>-<digest>/seeds-0-15/checkpoint.pt     while it is not; a warm start keeps its last one
-    FOLDER/<what>-<digest>/seeds-0-15/model.pt          where models are kept: a state dict for each seed, or None
+    FOLDER/<what>-<digest>/seeds-0-15/model.pt          with `Store.keep_models`: a state dict for each seed, or None
+    FOLDER/<what>-<digest>/groups.jsonl                 which seeds each of these folders holds, a line for each
 
 The digest is that of plan, variant and settings. Below it, every group of seeds that was trained in one program has a
-folder of its own, and each seed is looked up in whatever group it is. A group is used only where its fingerprint
-(`rootscale.lab.fingerprint`) is that of the present task; otherwise it stays as it is, and a new one is made beside it.
+folder of its own, and each seed is looked up in whatever group it is. What a folder holds stands in its run.json; the
+list of groups only spares reading those without the seeds that are asked for, and a folder that is not listed is read.
+A group is used only where its fingerprint (`rootscale.lab.fingerprint`) is that of the present task; otherwise it stays
+as it is, and a new one is made beside it.
 Several processes may work in one folder: a group is made by the one that holds the lock in it (`rootscale.files`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between looks at a run that another process makes, and between two lines about it.
 _WAIT, _REPORT = 0.1, 60.0
+#: The list of the groups of a shelf.
+_LIST = "groups.jsonl"
 
 
 class BusyError(RuntimeError):
@@ -73,9 +76,14 @@ class Store:
     opened: float = field(default_factory=time.time, compare=False, repr=False)
     _known: dict[Path, tuple[int, Group]] = field(default_factory=dict, compare=False, repr=False)
     _found: dict[tuple[Path, int], float] = field(default_factory=dict, compare=False, repr=False)
+    _listed: dict[Path, tuple[int, dict[str, list[int]]]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder).absolute())  # a run may change where it is
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what was read behind: a job on another machine reads what it needs."""
+        return {**self.__dict__, "_known": {}, "_found": {}, "_listed": {}}
 
     @property
     def made_by(self) -> str:
@@ -93,10 +101,28 @@ class Store:
         """Return all groups of a spec, whatever task made them; or those that may hold some of these seeds."""
         shelf = self.folder / spec.name
         try:
-            names = sorted(entry.name for entry in os.scandir(shelf) if seeds is None or _may_hold(entry.name, seeds))
+            names = sorted(entry.name for entry in os.scandir(shelf))
         except (FileNotFoundError, NotADirectoryError):
             return []
+        if seeds is not None:
+            wanted, contents = set(seeds), self._contents(shelf)
+            names = [name for name in names if name not in contents or not wanted.isdisjoint(contents[name])]
         return [group for name in names if (group := self._group(shelf / name / "run.json")) is not None]
+
+    def _contents(self, shelf: Path) -> dict[str, list[int]]:
+        """Return the seeds of the groups that are listed, by folder; only what was added since is read."""
+        read, contents = self._listed.get(shelf, (0, {}))
+        with suppress(FileNotFoundError), (shelf / _LIST).open("rb") as file:
+            file.seek(read)
+            for line in file:
+                if not line.endswith(b"\n"):  # a process was ended while it wrote: the folder itself is read
+                    break
+                read += len(line)
+                with suppress(ValueError, KeyError, TypeError):
+                    entry = json.loads(line)
+                    contents[entry["folder"]] = entry["seeds"]
+        self._listed[shelf] = read, contents
+        return contents
 
     def _group(self, path: Path) -> Group | None:
         """Return the group that a file describes, which is read anew where it was written since; None without one."""
@@ -262,30 +288,15 @@ def as_store(store: Store | str | Path | None) -> Store | None:
     return store if store is None or isinstance(store, Store) else Store(Path(store))
 
 
-def _may_hold(name: str, seeds: Collection[int]) -> bool:
-    """Return whether the folder of a group, by its name, may hold some of the seeds.
-
-    >>> _may_hold("seeds-0-15", {7}), _may_hold("seeds-3-version-2", {7}), _may_hold("seeds-2-9-0a1b2c", {7})
-    (True, False, True)
-    """
-    match = re.match(r"seeds-(-?\d+)(?:-(-?\d+))?(?:-[0-9a-f]{6})?(?:-version-\d+)?$", name)
-    if match is None:
-        return not name.startswith(".")
-    first, last = int(match[1]), int(match[2] or match[1])
-    if first == last:
-        return first in seeds
-    return first > last or any(first <= seed <= last for seed in seeds)
-
-
 def _new_place(shelf: Path, seeds: Sequence[int]) -> Path:
-    """Return a folder that no group has; to be called by who holds the shelf's lock."""
+    """Return a folder that no group has, and list it; to be called by who holds the shelf's lock."""
     text = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]}-{seeds[-1]}"
-    if list(seeds) != list(range(seeds[0], seeds[0] + len(seeds))):
-        text += f"-{hashlib.sha256(repr(list(seeds)).encode()).hexdigest()[:6]}"
     number = 1
     while True:
         place = shelf / (f"seeds-{text}" + (f"-version-{number}" if number > 1 else ""))
         if not (place / "run.json").exists():
             place.mkdir(parents=True, exist_ok=True)
+            with (shelf / _LIST).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"folder": place.name, "seeds": list(seeds)}) + "\n")
             return place
         number += 1

@@ -328,8 +328,10 @@ class Study:
         if isinstance(self.base.run, Task):
             found = [self._trajectory(arm, seeds, runs) for arm in arms]
             return [found[0], *(on_the_clock(found[0], one) for one in found[1:])], None
-        read = logged([arm.label for arm in arms], [self.logs(arm, seeds, runs) for arm in arms], self)
-        return list(read.trajectories), read
+        logs = [self.logs(arm, seeds, runs) for arm in arms]
+        read = logged([arm.label for arm in arms], logs, self)
+        base, *others = read.trajectories
+        return [with_noise(base, logs[0]) if self.base.subject is not None else base, *others], read
 
     def _warm(self, labels: Sequence[str], seeds: Sequence[int], runs: Store) -> Trajectory | None:
         """Return the runs up to the switch, where there is one."""
@@ -358,8 +360,6 @@ class Study:
             spec = self.specs[arm.label]
             assert isinstance(spec, LoopSpec)
             guards = spec.warnings(runs, seeds)
-            if base:
-                trajectory = with_noise(trajectory, self.logs(arm, seeds, runs))
         if subject is None or subject.plan is None:
             kind = "base" if base else "log"
             return Result(arm.label, kind, None, None, trajectory, None, tuple(guards), (), arm.fields)
