@@ -440,7 +440,7 @@ def test_a_comparison_is_saved_and_read_as_a_check(tmp_path):
     if pytest.importorskip("plotly"):
         page = render_page(again)
         assert "read from logs, aligned on samples" in page
-        assert "leaves the tolerance for the first time at" in page
+        assert "separate after" in page
 
 
 def test_a_comparison_is_a_table_in_notebooks_and_as_a_frame(monkeypatch):

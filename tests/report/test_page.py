@@ -70,7 +70,7 @@ def headings(parsed):
 def test_the_verdict_comes_first_in_plain_sentences(plain):
     start = plain.text[plain.text.index("digits: MLP 64-32-10", 20) :]
     assert start.startswith(
-        "digits: MLP 64-32-10 Same as B = 4, within 5 % of its range (train loss and test loss):B = 16SVAG ell = 2"
+        "digits: MLP 64-32-10 Same as B = 4, within 5 % of its range (train loss and test loss):B = 16"
         "Different from B = 4, by more than 5 % of its range (train loss and test loss):"
         "B = 64, linear, by up to 20.7 % (train loss)"
         "Undecided whether the same as B = 4 within 5 % of its range (train loss and test loss):"
@@ -338,12 +338,22 @@ def test_the_noise_scale_leaves_the_figure_where_no_gradient_was_seen(plain):
     assert high >= max(middles) * 0.99999
 
 
+def test_svag_tests_the_theory_and_decides_nothing_about_a_change_of_the_batch_size():
+    check = make_check()
+    same, _, different, svag = check.others
+    off = replace(svag, comparison=different.comparison)
+    assert off.verdict == "different"
+    assert replace(check, others=(same, off)).verdict == "same"
+    assert not any("SVAG" in text for text in texts(replace(check, others=(same, off))))
+    assert replace(check, others=(off,)).verdict == "different", "where nothing else was asked"
+
+
 def test_several_arms_share_a_sentence():
     check = make_check()
     same, undecided, different, svag = check.others
     again = (replace(undecided, label="B = 128"), replace(different, label="hyperparameters, not the state"))
     assert texts(replace(check, others=(same, undecided, different, svag, *again))) == [
-        "Same as B = 4, within 5 % of its range (train loss and test loss): B = 16; SVAG ell = 2",
+        "Same as B = 4, within 5 % of its range (train loss and test loss): B = 16",
         "Different from B = 4, by more than 5 % of its range (train loss and test loss): B = 64, linear: by up to "
         "20.7 % (train loss); hyperparameters, not the state: by up to 20.7 % (train loss)",
         "Undecided whether the same as B = 4 within 5 % of its range (train loss and test loss): B = 64: about 41 "

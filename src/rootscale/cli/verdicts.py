@@ -20,11 +20,11 @@ _STYLE = {"same": "green", "different": "red", "undecided": "yellow"}
 def print_verdicts(found: Table, console: Console) -> None:
     """Print the verdict on each arm as a table, and what its words mean."""
     table = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    open_ones = any(arm.verdict == "undecided" for arm in found.others)
+    open_ones = any(arm.verdict == "undecided" for arm in found.changed)
     more = ["seeds needed"] if open_ones else []
     for column in ("", "verdict", "n", "largest gap, with its band", "absolute", *more):
         table.add_column(column, overflow="fold")
-    for arm in found.others:
+    for arm in found.changed:
         assert arm.comparison is not None
         verdict = arm.comparison.verdict or "not judged"
         worst = arm.comparison.worst
@@ -33,7 +33,7 @@ def print_verdicts(found: Table, console: Console) -> None:
         banded = np.isfinite(worst.judged.low)
         gap = str(worst.judged) if banded else percent(worst.judged.gap, worst.judged.se, sign="+")
         row = (
-            escape(arm.label) + (" [dim](tests the theory)[/]" if arm.kind == "svag" else ""),
+            escape(arm.label),
             f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
             str(min(arm.comparison.seeds)),
             f"{gap} of the {escape(worst.name)}'s range",

@@ -118,9 +118,14 @@ class Table:
 
     @property
     def verdict(self) -> Verdict:
-        """Different if any arm is, same if all are."""
-        verdicts = {arm.verdict for arm in self.others}
+        """Different if any of `changed` is, same if all are."""
+        verdicts = {arm.verdict for arm in self.changed}
         return "different" if "different" in verdicts else "same" if verdicts == {"same"} else "undecided"
+
+    @property
+    def changed(self) -> tuple[Result, ...]:
+        """The arms that answer what was asked: those of SVAG test the theory, and count where there are no others."""
+        return tuple(arm for arm in self.others if arm.kind != "svag") or self.others
 
     def __getitem__(self, label: str) -> Result:
         """Return the arm of that label."""
@@ -326,7 +331,7 @@ def place(time: float, trajectory: Trajectory) -> str:
 
 
 def parts(arm: Result) -> str:
-    """Return where a run parts from the base for the first time; nothing where it is not seen to."""
+    """Return from where on a run is seen to differ from the base; nothing where it is not."""
     if arm.comparison is None or arm.verdict != "different":
         return ""
     places = {gap.name: gap.parts_at(arm.comparison.limit(gap)) for gap in arm.comparison.decisive}
@@ -334,7 +339,7 @@ def parts(arm: Result) -> str:
     if not known:  # the runs that diverged made the difference
         return ""
     at, name = min(known)
-    return f"the whole band of {name} leaves the tolerance for the first time at {place(at, arm.trajectory)}"
+    return f"the curves of {name} separate after {place(at, arm.trajectory)}"
 
 
 def settles(arm: Result) -> str:

@@ -7,8 +7,8 @@ metrics and the functions of the task. Hashes are compared exactly, and numbers 
 again after an upgrade of torch and on another machine.
 
 It costs about two training steps of `SAMPLES` samples for each seed, always on the CPU, and one pass over the data.
-Seeds of one program were made by the same code: of a stored group the first seed that is wanted is computed anew, so
-that what a large store costs grows with its programs and not with its seeds.
+Seeds that were trained in one program were made by the same code: the store looks at the first of them that is wanted,
+so that opening it costs what its programs do, and not what its seeds do.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class _Computed(Mapping[str, Numbers]):
 
 
 def differences(now: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two fingerprints, on the first seed that both have; nothing where they agree.
+    """Return what differs between two fingerprints, on the seeds that both have; nothing where they agree.
 
     >>> one = {"train data": "ab", "test data": "", "seeds": {"0": {"loss": [1.0, 2.0]}}}
     >>> differences(one, {**one, "seeds": {"0": {"loss": [1.0, 2.5]}, "1": {"loss": [3.0, 1.0]}}})
@@ -157,13 +157,13 @@ def differences(now: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
         new, old = now.get(kind, {}), stored.get(kind, {})
         found |= {f"{what}{name}": None for name in (*new, *old) if new.get(name) != old.get(name)}
     ours, theirs = now.get("seeds", {}), stored.get("seeds", {})
-    seed = next((seed for seed in theirs if seed in ours), None)
-    if seed is not None:
-        new, old = ours[seed], theirs[seed]
-        for name in dict.fromkeys([*new, *old]):
-            tolerance = GRADIENT_TOLERANCE if name == "gradient" else TOLERANCE
-            if not _close(new.get(name, ()), old.get(name, ()), tolerance):
-                found[name] = None
+    for seed in theirs:
+        if seed in ours:
+            names = dict.fromkeys([*ours[seed], *theirs[seed]])
+            for name in names:
+                tolerance = GRADIENT_TOLERANCE if name == "gradient" else TOLERANCE
+                if not _close(ours[seed].get(name, ()), theirs[seed].get(name, ()), tolerance):
+                    found[name] = None
     return list(found)
 
 

@@ -143,7 +143,7 @@ class Store:
         return [
             group
             for group in self.groups(wanted.spec, seeds)
-            if not seeds.isdisjoint(group.seeds) and not differences(wanted.fingerprint, group.fingerprint)
+            if not seeds.isdisjoint(group.seeds) and not _changed(wanted, group)
         ]
 
     def locate(self, wanted: Wanted) -> dict[int, tuple[Group, int]]:
@@ -170,7 +170,7 @@ class Store:
         seeds = set(wanted.seeds)
         for group in self.groups(wanted.spec, seeds):
             if not seeds.isdisjoint(group.seeds):
-                found |= dict.fromkeys(differences(wanted.fingerprint, group.fingerprint))
+                found |= dict.fromkeys(_changed(wanted, group))
         return list(found) if found and not self.matching(wanted) else []
 
     def reuse(self) -> dict[str, Any]:
@@ -286,6 +286,16 @@ class Store:
 def as_store(store: Store | str | Path | None) -> Store | None:
     """Return a store from what people give: a folder, or a `Store` itself."""
     return store if store is None or isinstance(store, Store) else Store(Path(store))
+
+
+def _changed(wanted: Wanted, group: Group) -> list[str]:
+    """Return what the present task computes differently from the one that made a group, which has a seed of it."""
+    if not wanted.fingerprint:
+        return []
+    first = str(next(seed for seed in group.seeds if seed in wanted.seeds))
+    numbers = wanted.fingerprint["seeds"]
+    now = {**wanted.fingerprint, "seeds": {first: numbers[first]} if first in numbers else {}}
+    return differences(now, group.fingerprint)
 
 
 def _new_place(shelf: Path, seeds: Sequence[int]) -> Path:

@@ -11,6 +11,11 @@ from rootscale.report import words
 from rootscale.report.html import Html, badge, fill, swatch, table
 from rootscale.verdict import Comparison
 
+_SVAG = (
+    "a simulation, at the batch size of the base, of the equation that the rule is derived from. It tests that theory, "
+    "and no change of the batch size."
+)
+
 
 def card(i: int, arm: Result, check: Table) -> Html:
     verdict = words.judged(arm)
@@ -21,7 +26,8 @@ def card(i: int, arm: Result, check: Table) -> Html:
     # Causes are likelier than what a guard feared; all guards stand with the plan.
     notes += [("warning", "Guard", text) for text in arm.guards if not arm.causes]
     notes += [("note", "Note", text) for text in remarks]
-    notes += [("note", "Parting", text) for text in [parts(arm)] if text]
+    notes += [("note", "What this is", _SVAG)] if arm.kind == "svag" else []
+    notes += [("note", "Separation", text) for text in [parts(arm)] if text]
     notes += [("note", "Later", text) for text in [settles(arm)] if text]
     if arm.comparison is not None and verdict == "undecided":
         notes.insert(0, ("seeds", "To decide", words.decide(arm.comparison)))

@@ -47,8 +47,8 @@ def numbers_table(i: int, name: str, check: Table) -> Html:
         without = "base" if number == 0 else "not compared"
         rows.append(
             fill(
-                '<tr><th scope="row">$swatch$label</th><td class="n">$start</td><td class="n">$end</td>'
-                '<td class="n">$gap</td><td>$badge</td></tr>',
+                '<tr><th scope="row">$swatch$label</th><td class="n" data-label="start">$start</td>'
+                '<td class="n" data-label="end">$end</td><td class="n" data-label="gap">$gap</td><td>$badge</td></tr>',
                 swatch=swatch(number),
                 label=arm.label,
                 start=words.with_error(float(mean[0]), float(se[0])),
@@ -59,7 +59,7 @@ def numbers_table(i: int, name: str, check: Table) -> Html:
         )
     columns = ("run", "at the start", "at the end (± 2 se)", "largest gap (band)", "verdict")
     role = " (the verdict rests on it)" if name in words.deciding(check) and first_comparison(check) else ""
-    rendered = table(columns, rows, f"{name}, in numbers{role}")
+    rendered = table(columns, rows, f"{name}, in numbers{role}", "stacked")
     return fill('<div data-function="$i">$table</div>', i=i, table=rendered)
 
 
@@ -154,8 +154,9 @@ def made_section(check: Table) -> list[Html]:
         parts.append(fill("<dl>$items</dl>", items=items))
     rows = [
         fill(
-            '<tr><th scope="row">$swatch$label</th><td class="n">$size</td><td class="n">$steps</td>'
-            '<td class="n">$runs</td><td>$seeds</td></tr>',
+            '<tr><th scope="row">$swatch$label</th><td class="n" data-label="batch size">$size</td>'
+            '<td class="n" data-label="steps of the plan">$steps</td><td class="n" data-label="runs">$runs</td>'
+            '<td data-label="seeds">$seeds</td></tr>',
             swatch=swatch(i),
             label=arm.label,
             size="–" if arm.plan is None else f"{arm.plan.batch_size}" + " (nominal)" * (arm.kind == "svag"),
@@ -165,7 +166,7 @@ def made_section(check: Table) -> list[Html]:
         )
         for i, arm in enumerate((check.base, *check.others))
     ]
-    return [*parts, table(("run", "batch size", "steps of the plan", "runs", "seeds"), rows, "The runs")]
+    return [*parts, table(("run", "batch size", "steps of the plan", "runs", "seeds"), rows, "The runs", "stacked")]
 
 
 def _many(value: Any) -> list[Any]:

@@ -129,10 +129,12 @@ class Sentence:
 
 
 def sentences(check: Table) -> list[Sentence]:
-    """Return a sentence for each verdict that was given, in the order of `VERDICTS`."""
+    """Return a sentence for each verdict on a change, in the order of `VERDICTS`."""
     groups: dict[str, list[tuple[int, Result]]] = {}
+    asked = [arm.label for arm in check.changed]
     for i, arm in enumerate(check.others, 1):
-        groups.setdefault(judged(arm), []).append((i, arm))
+        if arm.label in asked:
+            groups.setdefault(judged(arm), []).append((i, arm))
     return [_sentence(check, verdict, groups[verdict]) for verdict in VERDICTS if verdict in groups]
 
 
