@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo dist docs docs-serve test test-slow test-integrations lint faults bench bench-run bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-logs bench-lab bench-language results calculator tutorials clean setup
+.PHONY: demo dist docs docs-serve test test-slow test-integrations lint faults bench bench-run bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-logs bench-store bench-lab bench-language results calculator tutorials clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -111,6 +111,9 @@ bench-logs: $(READY)
 
 # The lab against a plain loop and against transformers.Trainer; DEVICE=cuda measures a GPU.
 DEVICE ?= cpu
+bench-store: $(READY)
+	$(BIN)/python benchmarks/store.py
+
 bench-lab: $(READY)
 	$(BIN)/python benchmarks/lab.py --device $(DEVICE)
 

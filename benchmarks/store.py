@@ -25,13 +25,13 @@ from pathlib import Path
 import torch
 
 from rootscale import Adam, BatchSize, Plan
-from rootscale.lab import Arm, Here, Judge, Loop, Settings, Store, Study, Task, Variant, grid
+from rootscale.lab import Arm, Here, Judge, Loop, RunLog, Settings, Store, Study, Task, Variant, grid
 from rootscale.lab.observe import Observer, silent
 
 STEPS, ROWS = 32, 100
 
 
-def train(batch_size: int, seed: int, log) -> None:
+def train(batch_size: int, seed: int, log: RunLog) -> None:
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(ROWS, generator=generator) * 0.1 / math.sqrt(batch_size)
     for step in range(1, 1 + ROWS):
