@@ -52,6 +52,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
+from rootscale.compare import Alignment
 from rootscale.lab import Arm, Loop, Study
 from rootscale.lab.loop import parsed_source
 from rootscale.tolerance import Absolute
@@ -62,7 +63,7 @@ GROUP = "beyond"
 #: Points at which a run is evaluated.
 POINTS = 16
 MOST = 16
-LOSS = "validation loss"
+LOSS, UPDATES, SECONDS = "validation loss", "updates", "training seconds"
 
 
 # -- nets and data -----------------------------------------------------------------------------------------------------
@@ -298,9 +299,10 @@ class Training:
         run = ScheduledRun(sampler, optimizers, scheduler=schedulers, model=model, rule=way.rule, tuned_at=start)
         grow = Grow(run, most=net.size * MOST) if schedule is None else None
         updates, seconds, logged, begun = 0, 0.0, 0, self.now()
+        draws = torch.Generator().manual_seed(seed)
         for places in run.batches(sampler):
             i = torch.tensor(places)
-            self.loss(model, x[i], y[i], seed + run.seen).mul(run.weight).backward()  # type: ignore[no-untyped-call]
+            self.loss(model, x[i], y[i], draws).mul(run.weight).backward()  # type: ignore[no-untyped-call]
             if run.complete:
                 for optimizer in optimizers:
                     optimizer.step()
@@ -310,7 +312,7 @@ class Training:
                 updates += 1
             if run.complete and run.seen * POINTS // net.samples > logged:
                 seconds, logged = seconds + self.now() - begun, run.seen * POINTS // net.samples
-                row = {LOSS: evaluate(), "updates": updates, "training seconds": seconds, "size": run.batch_size}
+                row = {LOSS: evaluate(), UPDATES: updates, SECONDS: seconds, "size": run.batch_size}
                 scale = {} if grow is None or grow.noise is None else {"noise_scale": grow.noise.scale.value}
                 log(samples=min(run.seen, net.samples), **row, **{k: v for k, v in scale.items() if math.isfinite(v)})
                 begun = self.now()
@@ -336,21 +338,22 @@ class Training:
         def evaluate() -> float:
             model.eval()
             parts = zip(torch.split(test_x, 128), torch.split(test_y, 128), strict=True)
-            draws = range(1 if self.net.shape else 4)  # of shifts and noise
-            losses = [self.loss(model, a, b, -1 - k) for a, b in parts for k in draws]
+            source = torch.Generator().manual_seed(0)
+            draws = range(1 if self.net.shape else 4)  # of shifts and noise, which are always the same
+            losses = [self.loss(model, a, b, source) for a, b in parts for _ in draws]
             model.train()
             return float(torch.stack(losses).mean())
 
         return x, y, evaluate
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
-        """Return the mean loss; images are shifted and blurred with noise by a seed, in training and for validation."""
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, source: torch.Generator) -> Tensor:
+        """Return the mean loss; each image is shifted and blurred with noise, in training and for validation."""
         if self.net.shape:
             x, y = x.to(self.device).long(), y.to(self.device).long()
             return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-        source = torch.Generator().manual_seed(seed)
-        shift = torch.randint(3, (2,), generator=source).tolist()
-        x = F.pad(x, (1, 1, 1, 1), value=-1.0)[:, :, shift[0] : shift[0] + 8, shift[1] : shift[1] + 8]
+        down, right = torch.randint(3, (2, len(x)), generator=source)
+        shifted = F.pad(x, (1, 1, 1, 1), value=-1.0).unfold(2, 8, 1).unfold(3, 8, 1)
+        x = shifted[torch.arange(len(x)), :, down, right]
         x = x + 0.7 * torch.randn(x.shape, generator=source)
         return F.cross_entropy(model(x.to(self.device)), y.to(self.device))
 
@@ -371,10 +374,11 @@ def study(net: str = "", device: str = "cpu", data: str = "", smoke: bool = Fals
             loop = Loop(f"growth-{name}-{i}", Training(chosen, way, device, data, smoke), batch_size=chosen.size)
             arms.append(Arm(way.label, loop, factors={"way": way.label, "net": name}))
         judge = Judge(tolerance=Absolute(chosen.margin), over="end", decide_by=(LOSS,), looks="once")
+        logged = Alignment((LOSS, UPDATES, SECONDS), window=0.0)
         claim = f"{TITLES[name]}: the batch grows from 8 to 128 with the noise measured online, as good within "
         claim += f"{chosen.margin:g}"
         seeds = 2 if smoke else 4 if name == "gpt-6" else 8
-        yield Study(f"growth-{name}", arms, claim, seeds, judge=judge)
+        yield Study(f"growth-{name}", arms, claim, seeds, judge=judge, alignment=logged)
 
 
 TITLES = {"gpt": "GPT of 2 layers", "muon": "GPT of 2 layers, Muon", "convnet": "conv net", "gpt-6": "GPT of 6 layers"}
