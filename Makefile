@@ -126,7 +126,7 @@ results: $(READY)
 
 # The data of docs/calculator from the tables of the package.
 calculator: $(READY)
-	$(BIN)/python -m rootscale.tables docs/calculator/table.js
+	$(BIN)/python website/calculator_tables.py
 
 # The tutorials whose scripts have changed, run and written anew; ALL=--all for all of them, some minutes.
 tutorials: $(READY)

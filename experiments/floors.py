@@ -41,9 +41,34 @@ from small_nets import conv_task
 from switches import Switch, constant
 
 from rootscale import Adam, AdamW
+from rootscale.averagings import AVERAGINGS, add_averaging
 from rootscale.format import show
 from rootscale.lab import Study, Task
 from rootscale.lab.tasks import digits
+from rootscale.units import Form, Number, floored
+
+
+def steady(beta: Number, kappa: Number) -> Number:
+    """Return the paper's weight down to ``(kappa - .9) / (kappa + .9)``, which keeps the bound of stability in share.
+
+    Adam's momentum is stable while ``eta h < 2 (1 + beta1) / (1 - beta1)``, and the rule multiplies ``eta h`` by kappa.
+
+    >>> round(steady(0.9, 16), 3), round(steady(0.9, 64), 3), steady(0.98, 4)
+    (0.893, 0.972, 0.9199999999999999)
+    """
+    least = max(0.0, (float(kappa) - 0.9) / (float(kappa) + 0.9))
+    return beta and max(1 - float(kappa) * (1 - float(beta)), least)
+
+
+#: The rule whose floor for beta1 follows kappa.
+STEADY = "floor:kappa,0.9"
+if STEADY not in AVERAGINGS:
+    add_averaging(
+        STEADY,
+        "1 - kappa (1 - beta) down to floors of (kappa - .9) / (kappa + .9) and 0.9",
+        Form("1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)", steady, floor=0.9),
+        floored(0.9),
+    )
 
 BETAS: Mapping[str, tuple[float, float]] = MappingProxyType({"999": (0.9, 0.999), "95": (0.9, 0.95)})
 #: What is done with the betas and the state, as rules; ``{}`` are the betas themselves, which are then kept.
@@ -57,7 +82,7 @@ FORMS: Mapping[str, str] = MappingProxyType(
         "floors .9, .9": "sqrt with floor:0.9,0.9",
         "floors .8, .8": "sqrt with floor:0.8,0.8",
         "floors .8, .95": "sqrt with floor:0.8,0.95",
-        "floor by kappa, .9": "sqrt with floor:kappa,0.9",
+        "floor by kappa, .9": f"sqrt with {STEADY}",
         "betas kept": "sqrt with floor:{},{}",
         "learning rate only": "sqrt-eta",
         "nothing": "none",

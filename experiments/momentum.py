@@ -25,6 +25,7 @@ the run is more than 20 times the measured one. results/README.md has the verdic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -40,13 +41,14 @@ from results import Claim, rows, stored
 from switches import KEEPS, Switch, constant
 from torch import Tensor
 
-from rootscale import hparams, records
+from rootscale import Rule, hparams, records, rules
 from rootscale.format import show
 from rootscale.lab import Arm, Study, Task
 from rootscale.lab.several import Several
 from rootscale.lab.tasks import digits
 from rootscale.optimizers import FAMILIES
 from rootscale.training.adapters import make_optimizer
+from rootscale.units import Form, Number
 
 #: What is done at the switch with the optimizer that normalises momentum.
 RULES: Mapping[str, str] = MappingProxyType(
@@ -65,6 +67,40 @@ RULES: Mapping[str, str] = MappingProxyType(
 RATIOS = (1, 3, 10, 30)
 BESIDE = hparams.AdamW(3e-4, 0.9, 0.95, weight_decay=0.01)
 WARMUP = 64
+
+
+def by_noise(ratio: float) -> Rule:
+    """Return the rule ``normalized:RATIO`` for momentum of which noise and gradient are known; ``mu`` is kept.
+
+    ``eta / |m|`` is the learning rate of SGD with momentum, whose rule is linear. So ``eta`` takes ``kappa`` times the
+    factor of ``|m|``, ``q = sqrt((1 + ratio / kappa) / (1 + ratio))``: noise shrinks with the batch, the gradient does
+    not. Drift and diffusion per sample are both kept, however much of ``m`` is noise.
+
+    Args:
+        ratio: the noise scale over the samples that momentum averages, `averaged` times the batch size before.
+
+    >>> [round(float(by_noise(ratio).convert("eta", 0.01, 4)), 4) for ratio in (0, 1.5, 1e6)]
+    [0.04, 0.0297, 0.02]
+    """
+
+    def form(rate: int, size: int) -> Form:
+        def apply(value: Number, kappa: Number) -> Number:
+            return float(value) * float(kappa) ** rate * math.sqrt((1 + ratio / float(kappa)) / (1 + ratio)) ** size
+
+        norm = f"sqrt((1 + {ratio:g} / kappa) / {1 + ratio:g})"
+        return Form(f"x{' * kappa' * rate} {'*' if size > 0 else '/'} {norm}", apply, kind="factor")
+
+    base = rules.RULES["normalized-sqrt"]
+    powers = {"eta": (1, 1), "min_eta": (1, 1), "m": (0, 1), "m_sum": (0, 1), "eps_m": (0, 1)}
+    forms = {key: form(*pair) for key, pair in {**powers, "decoupled_decay": (0, -1)}.items()}
+    units = {**base.units, **{key: replace(base.units[key], form=own) for key, own in forms.items()}}
+    summary = f"for Muon, Lion and Signum, momentum whose noise is {ratio:g} times its gradient, both squared"
+    return replace(base, key=f"normalized:{ratio:g}", summary=summary, units=MappingProxyType(units))
+
+
+for _ratio in RATIOS:
+    if f"normalized:{_ratio}" not in rules.RULES:  # this file is read once as a study and once as a module
+        rules.add_rule(by_noise(_ratio))
 
 
 class Lion(torch.optim.Optimizer):

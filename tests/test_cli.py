@@ -107,7 +107,7 @@ def test_decoupled_adam_is_adamw(capsys):
         ("scale --optimizer sgd --lr 1 --batch-size 8 --to 16 --rule sqrt", "the rule of sgd is 'linear'"),
         (
             "scale --optimizer muon --lr 1 --batch-size 8 --to 16 --rule normalized:R",
-            "'normalized-linear', 'normalized:10')",
+            "'normalized-half', 'normalized-linear')",
         ),
         ("scale --plan nowhere.json --to 16", "cannot read nowhere.json: No such file or directory"),
         (

@@ -13,7 +13,6 @@ const FORMS = {
   shortened: (x, kappa, form) => x && 1 - kappa.number ** exponentOf(form) * (1 - x),
   window: (x, kappa, form) => (x ? FORMS.shortened(x, kappa, form) : NaN),
   floored: (x, kappa, form) => x && Math.max(1 - kappa.number * (1 - x), Math.min(form.floor, x)),
-  steady: (x, { number: kappa }, { floor }) => x && Math.max(1 - kappa * (1 - x), (kappa - floor) / (kappa + floor)),
   "to the power": (x, kappa) => x ** kappa.number,
   complement: (x, kappa) => (x === 1 ? 1 : -Math.expm1(kappa.number * Math.log1p(-x))),
 };
@@ -34,7 +33,6 @@ function limitOf(form, x) {
 
 /** A form with a floor of the user's own; "kappa" is one that follows kappa. */
 function flooredForm(floor) {
-  if (floor === "kappa") return ROOTSCALE.steady;
   return { kind: "floored", floor: Number(floor), text: say("floored", { floor: general(Number(floor), 6) }) };
 }
 

@@ -1,4 +1,4 @@
-// Written by `python -m rootscale.tables` from the tables of the package; do not edit.
+// Written by `python website/calculator_tables.py` from the tables of the package; do not edit.
 const ROOTSCALE = {
 "messages": {
 "value": "{name} must be {expected}, got {value}",
@@ -152,11 +152,6 @@ const ROOTSCALE = {
 "beta3": "beta2",
 "mu": "beta1",
 "mix": "beta1"
-},
-"steady": {
-"text": "1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)",
-"kind": "steady",
-"floor": 0.9
 },
 "rules": {
 "sqrt": {"summary": "the square root rule of the paper, for Adam, AdamW and RMSprop: every row of the table", "holds_for": ["adam", "adamw", "rmsprop", "rmsprop-momentum", "rmsprop-centered", "nadam", "radam", "adamax", "adafactor", "ademamix", "soap", "shampoo", "schedulefree-adamw", "lars"], "refuses": ["sgd", "schedulefree-sgd"], "rows": {"floor": {"eta": 0, "beta1": 1, "beta2": 2, "eps": 3, "eps_root": 4, "steps": 5, "warmup": 6, "schedule": 7, "min_eta": 8, "l2": 9, "decoupled_decay": 10, "ema": 11, "batchnorm": 12, "clip": 13, "v": 14, "m": 15, "step_counter": 16, "mu": 17, "mix": 18, "eps_m": 19, "m_sum": 20, "step_decay": 21, "m_steps": 22, "trust_decay": 23, "momentum_decay": 24, "product": 25, "sup": 26, "beta3": 27, "m2": 28, "frequency": 29, "interpolation": 30, "weight_sum": 31, "buffer": 32, "momentum": 33}, "paper": {"eta": 0, "beta1": 34, "beta2": 35, "eps": 3, "eps_root": 4, "steps": 5, "warmup": 6, "schedule": 7, "min_eta": 8, "l2": 9, "decoupled_decay": 10, "ema": 11, "batchnorm": 12, "clip": 13, "v": 14, "m": 36, "step_counter": 16, "mu": 37, "mix": 38, "eps_m": 19, "m_sum": 20, "step_decay": 21, "m_steps": 22, "trust_decay": 23, "momentum_decay": 24, "product": 25, "sup": 26, "beta3": 39, "m2": 28, "frequency": 29, "interpolation": 30, "weight_sum": 31, "buffer": 32, "momentum": 33}, "power": {"eta": 0, "beta1": 40, "beta2": 41, "eps": 3, "eps_root": 4, "steps": 5, "warmup": 6, "schedule": 7, "min_eta": 8, "l2": 9, "decoupled_decay": 10, "ema": 11, "batchnorm": 12, "clip": 13, "v": 14, "m": 42, "step_counter": 16, "mu": 43, "mix": 44, "eps_m": 19, "m_sum": 20, "step_decay": 21, "m_steps": 22, "trust_decay": 23, "momentum_decay": 24, "product": 25, "sup": 26, "beta3": 45, "m2": 28, "frequency": 29, "interpolation": 30, "weight_sum": 31, "buffer": 32, "momentum": 33}}},

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from rootscale.hparams import average, positive
-from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, STEADY, Form, floored, steady
+from rootscale.hparams import average
+from rootscale.units import AVERAGE, AVERAGE_1, AVERAGE_2, AVERAGE_POWER, KEPT, MOMENT, Form, floored
 
 #: The part of `stability_bound` that a measured run may use.
 STABLE_SHARE = 0.75
@@ -39,18 +39,31 @@ def _averaging(text: str, beta1: Form, beta2: Form, m: Form, why: str = "") -> A
     )
 
 
+_AVERAGINGS: dict[str, Averaging] = {
+    "floor": _averaging("1 - kappa (1 - beta) down to floors of .9", AVERAGE_1, AVERAGE_2, MOMENT),
+    "paper": _averaging("1 - kappa (1 - beta) as in the paper, up to its largest kappa", AVERAGE, AVERAGE, KEPT),
+    "power": _averaging(
+        "beta^kappa", AVERAGE_POWER, AVERAGE_POWER, KEPT,
+        "agrees with 1 - kappa (1 - beta) to first order and stays in (0, 1)",
+    ),
+}  # fmt: skip
 #: The forms of averaging by name; the first is the default.
-AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(
-    {
-        "floor": _averaging("1 - kappa (1 - beta) down to floors of .9", AVERAGE_1, AVERAGE_2, MOMENT),
-        "paper": _averaging("1 - kappa (1 - beta) as in the paper, up to its largest kappa", AVERAGE, AVERAGE, KEPT),
-        "power": _averaging(
-            "beta^kappa", AVERAGE_POWER, AVERAGE_POWER, KEPT,
-            "agrees with 1 - kappa (1 - beta) to first order and stays in (0, 1)",
-        ),
-    }
-)  # fmt: skip
-_FLOORS = re.compile(r"floor:(?P<beta1>[\d.]+|kappa(?:\*(?P<share>[\d.]+))?),(?P<beta2>[\d.]+)")
+AVERAGINGS: Mapping[str, Averaging] = MappingProxyType(_AVERAGINGS)
+_FLOORS = re.compile(r"floor:(?P<beta1>[\d.]+),(?P<beta2>[\d.]+)")
+
+
+def add_averaging(name: str, text: str, beta1: Form, beta2: Form) -> None:
+    """Add a form of averaging of a user's own, for the weights of both averages; ``m`` gets the noise level of beta1.
+
+    >>> from rootscale.units import Form
+    >>> add_averaging("halfway", "(1 + beta) / 2", *[Form("(1 + x) / 2", lambda x, kappa: (1 + x) / 2)] * 2)
+    >>> get_averaging("halfway").forms["beta1"](0.5, 4)
+    0.75
+    >>> del _AVERAGINGS["halfway"]
+    """
+    if name in AVERAGINGS:
+        raise ValueError(f"there is a form of averaging {name!r} already; choose another name")
+    _AVERAGINGS[name] = _averaging(text, beta1, beta2, MOMENT)
 
 
 def stability_bound(beta1: float) -> float:
@@ -67,9 +80,6 @@ def stability_bound(beta1: float) -> float:
 def get_averaging(name: str) -> Averaging:
     """Return the form of averaging of that name; ``floor:0.7,0.9`` has other floors for beta1 and beta2.
 
-    ``floor:kappa,0.9`` has a floor for beta1 that follows kappa (`rootscale.units.STEADY`), ``floor:kappa*0.18,0.9``
-    one that uses .18 in place of 1 / .9 (`rootscale.units.steady`).
-
     >>> get_averaging("floor:0.7,0.95").forms["beta1"](0.9, 16)
     0.7
     """
@@ -80,12 +90,5 @@ def get_averaging(name: str) -> Averaging:
         texts = ", ".join(f"{key!r} ({row.text})" for key, row in AVERAGINGS.items())
         raise ValueError(f"averaging must be {texts} or floors of your own, such as 'floor:0.7,0.9'; got {name!r}")
     two = average("the floor of beta2", float(match["beta2"]))
-    if match["share"]:
-        share = positive("the factor of kappa", float(match["share"]))
-        form = steady(share)
-        return _averaging(f"beta1: {form.text}; beta2 down to {two:g}", form, floored(two), MOMENT)
-    if match["beta1"] == "kappa":
-        text = f"1 - kappa (1 - beta) down to floors of (kappa - .9) / (kappa + .9) and {two:g}"
-        return _averaging(text, STEADY, floored(two), MOMENT)
     one = average("the floor of beta1", float(match["beta1"]))
     return _averaging(f"1 - kappa (1 - beta) down to floors of {one:g} and {two:g}", floored(one), floored(two), MOMENT)

@@ -1,7 +1,7 @@
 """What is said about a plan and its conversion, as templates.
 
 Errors, warnings and notes stand here as data. Python fills them in, and so does the calculator in the browser
-(`rootscale.tables` exports them), so that both say the same.
+(``website/calculator_tables.py`` exports them), so that both say the same.
 """
 
 from __future__ import annotations

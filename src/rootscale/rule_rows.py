@@ -22,7 +22,6 @@ from rootscale.units import (
     Unit,
     power,
     shortened,
-    sized,
     summed,
 )
 
@@ -94,28 +93,6 @@ def _normalized(key: str, a: Fraction, summary: str) -> RuleRow:
         ),
         adaptive=True,
     )
-
-
-def measured_rows(ratio: float) -> RuleRow:
-    """The rule ``normalized:RATIO`` for momentum of which noise and gradient are known; ``mu`` is kept.
-
-    ``eta / |m|`` is the learning rate of SGD with momentum, whose rule is linear. So ``eta`` takes ``kappa`` times the
-    factor of ``|m|``, and drift and diffusion per sample are both kept, however much of ``m`` is noise.
-    ``normalized-sqrt`` is the limit of noise alone.
-    """
-    own = _normalized("", Fraction(0), "")
-    norm = sized(ratio, 0, 1)
-    forms = {
-        "eta": (sized(ratio, 1, 1), "keeps eta over the norm of momentum, per sample"),
-        "min_eta": (sized(ratio, 1, 1), "it is a learning rate"),
-        "m": (norm, "the norm of momentum, which the update is measured by"),
-        "m_sum": (norm, "the norm of momentum, which the update is measured by"),
-        "eps_m": (norm, UNITS["eps_m"].why),
-        "decoupled_decay": (sized(ratio, 0, -1), "keeps eta * lambda per sample"),
-    }
-    rows = {key: _row(key, form, "derived", SCALES, why) for key, (form, why) in forms.items()}
-    summary = f"for Muon, Lion and Signum, momentum whose noise is {ratio:g} times its gradient, both squared"
-    return RuleRow(f"normalized:{ratio:g}", summary, MappingProxyType({**own.units, **rows}), adaptive=True)
 
 
 def _in_samples(key: str, rate: Fraction, who: str) -> RuleRow:

@@ -21,7 +21,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -30,7 +29,7 @@ from rootscale.format import show
 from rootscale.hparams import DOMAINS, number, positive
 from rootscale.messages import say
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, family
-from rootscale.rule_rows import all_rows, measured_rows
+from rootscale.rule_rows import all_rows
 from rootscale.units import AVERAGE, GRADIENT_DEGREES, KEPT, UNITS, Form, Number, Unit, stops, times
 
 __all__ = ["RULES", "Rule", "get_rule", "svag_weights"]
@@ -290,22 +289,8 @@ def add_rule(rule: Rule) -> None:
     """Add a rule of a user's own; the rules of this package cannot be replaced."""
     if rule.key in RULES and RULES[rule.key].units != rule.units:
         raise ValueError(f"there is a rule {rule.key!r} already; choose another name")
-    _RULES[rule.key] = _held(rule)
-
-
-@cache
-def normalized_by(ratio: float) -> Rule:
-    """Return the rule ``normalized:RATIO`` for Muon, Lion and Signum, from the share of noise in their momentum.
-
-    Args:
-        ratio: the noise scale over the samples that momentum averages, `averaged_batches` times the batch size before.
-
-    >>> round(normalized_by(1.5).convert("eta", 0.01, 4), 4)  # between kappa^(1/2), all noise, and kappa, all gradient
-    0.0297
-    """
-    number("ratio", ratio, "a finite number >= 0", lambda x: 0 <= x < math.inf)
-    own = tuple(name for name, row in FAMILIES.items() if row.rules[0] == "normalized-sqrt")
-    return replace(Rule(*measured_rows(float(f"{ratio:.6g}"))), holds_for=own)
+    own = _held(rule)
+    _RULES[rule.key] = own if own.holds_for else rule
 
 
 def svag_weights(ell: float) -> tuple[float, float]:
@@ -326,7 +311,6 @@ def default_rule(optimizer: str) -> Rule:
     return RULES[family(optimizer).rules[0]]
 
 
-_MEASURED = re.compile(r"normalized:(?P<ratio>\d*\.?\d+(?:e[+-]?\d+)?)")
 _TEXT = re.compile(r"(?P<key>[\w-]*(?::[\w.+-]+)?)(?:(?:^| )with (?P<averaging>\S+))?(?:(?:^| )without (?P<rows>.+))?")
 
 
@@ -339,15 +323,6 @@ def rule_text(key: str | None = None, averaging: str = "floor", left_out: Iterab
     rows = ", ".join(left_out)
     parts = (key, averaging != next(iter(AVERAGINGS)) and f"with {averaging}", rows and f"without {rows}")
     return " ".join(part for part in parts if part)
-
-
-def is_rule(text: str) -> bool:
-    """Return whether there is a rule of that name.
-
-    >>> is_rule("sqrt"), is_rule("normalized:1.5"), is_rule("normalized:R")
-    (True, True, False)
-    """
-    return text in RULES or _MEASURED.fullmatch(text) is not None
 
 
 def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
@@ -364,13 +339,12 @@ def get_rule(rule: str | Rule | None, optimizer: str) -> Rule:
         return rule
     match = _TEXT.fullmatch(str(rule or "").strip())
     key = match["key"] if match else ""
-    if match is None or (key and not is_rule(key)):
+    if match is None or (key and key not in RULES):
         raise ValueError(
-            f"rule must be one of {', '.join(RULES)}, with what may follow (such as 'sqrt with power without v'), or "
-            f"'normalized:1.5' for momentum whose noise and gradient were measured; got {rule!r}"
+            f"rule must be one of {', '.join(RULES)}, with what may follow (such as 'sqrt with power without v'); got "
+            f"{rule!r}"
         )
-    measured = _MEASURED.fullmatch(key)
-    chosen = normalized_by(float(measured["ratio"])) if measured else RULES[key] if key else default_rule(optimizer)
+    chosen = RULES[key] if key else default_rule(optimizer)
     holds = not optimizer or optimizer in chosen.holds_for
     if match["averaging"]:
         chosen = chosen.averaged(match["averaging"])

@@ -45,7 +45,8 @@ class Form:
         limit: the ``kappa`` that must not be reached, as a function of ``x``.
         floor: below which the formula does not go; a value that is below it already is kept.
         follows: the key of an average. The formula then takes its weight before and after as two more arguments.
-        kind: of the formula, by which others than Python evaluate it (`rootscale.tables`).
+        kind: of the formula, by which others than Python evaluate it (``website/calculator_tables.py``); ``factor`` is
+            any other multiplication with a number that depends on kappa alone.
         exponent: of kappa in it.
     """
 
@@ -81,25 +82,6 @@ def power(exponent: Fraction | int) -> Form:
 
     text = {-1: "x / kappa", 1: "x * kappa"}.get(exponent, f"x * kappa^({exponent})")  # type: ignore[call-overload]
     return Form(text, apply, kind="power", exponent=exponent)
-
-
-@cache
-def sized(ratio: float, rate: int, size: int) -> Form:
-    """Return the form ``x * kappa^rate * q^size`` with ``q`` the factor of the norm of momentum in steps.
-
-    Momentum is gradient and noise. ``ratio`` is the squared norm of its noise over that of its gradient; the noise
-    shrinks with the batch and the gradient does not, so that ``q = sqrt((1 + ratio / kappa) / (1 + ratio))``.
-
-    >>> round(sized(0.0, 1, 1)(0.01, 4), 6), round(sized(1e6, 1, 1)(0.01, 4), 6)
-    (0.04, 0.02)
-    """
-
-    def apply(value: Number, kappa: Number) -> Number:
-        norm = math.sqrt((1 + ratio / float(kappa)) / (1 + ratio))
-        return float(value) * float(kappa) ** rate * norm**size
-
-    norm = f"sqrt((1 + {ratio:g} / kappa) / {1 + ratio:g})"
-    return Form(f"x{' * kappa' * rate} {'*' if size > 0 else '/'} {norm}", apply, kind="sized")
 
 
 def shortened(exponent: Fraction) -> Form:
@@ -154,33 +136,6 @@ def floored(floor: float) -> Form:
         return beta and max(1 - float(kappa) * (1 - beta), min(floor, beta))
 
     return Form(say("floored", floor=f"{floor:g}"), apply, floor=floor, kind="floored")
-
-
-@cache
-def steady(share: float) -> Form:
-    """Return the paper's form, down to a floor that follows kappa and may raise a weight.
-
-    Adam's momentum is stable while ``eta h < 2 (1 + beta1) / (1 - beta1)``, and the rule multiplies ``eta h`` by kappa:
-    the floor is the beta1 with ``(1 + beta1) / (1 - beta1) = share * kappa``, or 0 where that needs none. A ``share``
-    of ``.75 eta h`` uses two thirds of the bound (`rootscale.training.stability`).
-
-    >>> round(steady(1 / 0.9)(0.9, 16), 3), round(steady(1 / 0.9)(0.9, 64), 3), steady(1 / 0.9)(0.98, 4)
-    (0.893, 0.972, 0.9199999999999999)
-    >>> round(steady(0.18)(0.9, 16), 3), steady(0.02)(0.9, 16)
-    (0.485, 0.0)
-    """
-
-    def apply(value: Number, kappa: Number) -> Number:
-        beta, times = float(value), float(kappa) * share
-        least = (times - 1) / (times + 1) if times > 1 else 0.0
-        return beta and max(1 - float(kappa) * (1 - beta), least)
-
-    text = f"1 - kappa * (1 - x), at least ({share:.4g} kappa - 1) / ({share:.4g} kappa + 1)"
-    return Form(text, apply, floor=0.9, kind="steady")
-
-
-#: The weight of the past down to a floor that follows kappa; measured in results/floors, and no rule's default.
-STEADY = replace(steady(1 / 0.9), text="1 - kappa * (1 - x), at least (kappa - .9) / (kappa + .9)")
 
 
 def stops(form: Form, before: Number, after: Number, kappa: Number) -> bool:

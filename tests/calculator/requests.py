@@ -121,7 +121,7 @@ def make_request(rng, optimizers):
         if rng.random() < 0.2:
             del plan["sequence_length"]
     rule = rng.choice([None, None, *optimizers[name]["rules"], rng.choice(list(RULES))])
-    averaging = rng.choice(["floor", *AVERAGINGS, "floor:0.7,0.95", "floor:kappa,0.9"])
+    averaging = rng.choice(["floor", *AVERAGINGS, "floor:0.7,0.95"])
     return whole({"plan": plan, "to": to, "rule": rule, "averaging": averaging})
 
 

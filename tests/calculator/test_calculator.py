@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from calculator.requests import answer, make_requests
+from calculator_tables import calculator_tables
 from report.browser import CHROMIUM, DESKTOP, Browser
-
-from rootscale.tables import calculator_tables
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "calculator" / "index.html"
@@ -74,7 +73,9 @@ def differences(here, there, path=""):
 def test_the_calculators_tables_are_those_of_the_package(tmp_path):
     # In a process of its own: other tests register optimizers of their own.
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([sys.executable, "-m", "rootscale.tables", str(tmp_path / "table.js")], env=env, check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / "website" / "calculator_tables.py"), str(tmp_path / "table.js")], env=env, check=True
+    )
     written = (tmp_path / "table.js").read_text(encoding="utf-8")
     assert written == (PAGE.parent / "table.js").read_text(encoding="utf-8"), "make calculator writes it anew"
 

@@ -1,15 +1,10 @@
 """Live optimizers that normalise momentum itself: Muon, Lion and Signum, alone and beside Adam."""
 
-import json
-import math
-
 import pytest
 import torch
 from torch import nn
 
 from rootscale import RULES
-from rootscale.cli import main
-from rootscale.rules import get_rule, normalized_by
 from rootscale.training import Run, register, rescale_
 
 #: At kappa = 4 by a: factors of the learning rate, 1 - mu, the buffer (and eps) and decoupled decay.
@@ -70,84 +65,8 @@ def test_what_the_rule_of_normalised_momentum_rests_on_is_left_to_a_look():
     assert "that, 2,500 samples" in looks(batch_size=(64, 16))[0]  # that of the larger batch
     assert "far above that; elsewhere" in looks(kappa=4)[0]  # in batches, where no size is given
     assert not looks(kappa=4, rule={"muon": "normalized-linear"})
-    assert not looks(kappa=4, rule={"muon": "normalized:1.5"})
     assert not looks(kappa=1)
     assert looks(run=lambda optimizers: Run(optimizers, tuned_at=16, batch_size=64)) == [line]
-
-
-def descent(rule=None, kappa=1, noise=2.0, seed=0):
-    """The loss of Muon on a quadratic, every 16 samples after a change of batch size; its noise scale is 9 batches."""
-    random = torch.Generator().manual_seed(seed)
-    target = torch.randn(16, 16, generator=torch.Generator().manual_seed(1))
-    curvature, weight = torch.linspace(0.3, 1, 16)[:, None], nn.Parameter(torch.zeros(16, 16))
-    muon = torch.optim.Muon([weight], lr=0.003, momentum=0.95, weight_decay=0.0, nesterov=False)
-    losses = []
-    for sample in range(-100, 400, kappa):
-        if sample == 0 and rule:
-            rescale_(muon, kappa, rule=rule)
-        for _ in range(kappa if sample < 0 else 1):
-            drawn = torch.randn(16, 16, generator=random) / (kappa if sample >= 0 else 1) ** 0.5
-            weight.grad = curvature * (weight.detach() - target) + noise * drawn
-            muon.step()
-        if sample >= 0 and sample % 16 == 0:
-            losses.append(float((weight.detach() - target).square().mean()))
-    return torch.tensor(losses)
-
-
-@pytest.mark.parametrize(("noise", "ratio"), [(2.0, 0.2), (6.0, 1.8)])
-def test_a_rate_by_noise_and_gradient_keeps_a_run_of_either(noise, ratio):
-    """The ratio is the noise scale, 7.7 or 70 batches at the start, over the 39 that momentum averages."""
-
-    def mean(first, *options):
-        return torch.stack([descent(*options, noise=noise, seed=first + i) for i in range(3)]).mean(0)
-
-    base, rules = mean(0), ("normalized-sqrt", "normalized-linear", f"normalized:{ratio}")
-    gaps = {rule: (mean(3, rule, 4) - base) / (base.max() - base.min()) for rule in rules}
-    root, linear, measured = (float(gap.abs().max()) for gap in gaps.values())
-    assert root > 0.25
-    assert max(linear, measured) < 0.06
-
-
-def test_the_rule_by_noise_and_gradient_lies_between_its_limits_and_leads_back():
-    model = net()
-    muon = torch.optim.Muon([model.weight], lr=0.02, weight_decay=0.1)
-    trained([muon], model)
-    before = muon.state[model.weight]["momentum_buffer"].clone()
-    rescale_(muon, 4, rule="normalized:1.5")
-    norm = ((1 + 1.5 / 4) / 2.5) ** 0.5
-    group = muon.param_groups[0]
-    assert group["lr"] == pytest.approx(0.08 * norm)
-    assert 0.04 < group["lr"] < 0.08
-    assert (group["momentum"], group["weight_decay"]) == (0.95, pytest.approx(0.1 / norm))
-    torch.testing.assert_close(muon.state[model.weight]["momentum_buffer"], before * norm)
-    rescale_(muon, 0.25, rule="normalized:0.375")  # 1.5 at four times the batch
-    assert (group["lr"], group["weight_decay"]) == (pytest.approx(0.02), pytest.approx(0.1))
-    torch.testing.assert_close(muon.state[model.weight]["momentum_buffer"], before)
-
-
-def test_the_command_line_takes_the_ratio_too(capsys):
-    assert main("scale --optimizer muon --lr 0.02 --batch-size 8 --to 32 --rule normalized:10 --json".split()) == 0
-    new = json.loads(capsys.readouterr().out)["to"]["optimizer"]
-    assert new["eta"] == pytest.approx(0.02 * 4 * math.sqrt((1 + 10 / 4) / 11))
-    assert new["mu"] == 0.95
-    assert main(["rules"]) == 0
-    assert "normalized:10" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("text", ["normalized:", "normalized:-1", "normalized:x", "sqrt:2", "normalized:1.2.3"])
-def test_a_ratio_that_is_none_is_refused(text):
-    with pytest.raises(ValueError, match=r"or 'normalized:1\.5' for momentum whose noise and gradient were measured"):
-        get_rule(text, "muon")
-
-
-def test_the_rule_by_noise_and_gradient_is_for_momentum_that_is_normalised():
-    rule = get_rule("normalized:2.50", "muon")
-    assert rule is get_rule(rule.name, "lion") is normalized_by(2.5)
-    assert rule.holds_for == ("muon", "lion", "signum")
-    for limit, power in ((1e6, 0.5), (0.0, 1.0)):
-        assert normalized_by(limit).convert("eta", 1.0, 16) == pytest.approx(16**power, rel=1e-4)
-    with pytest.raises(ValueError, match="ratio must be a finite number >= 0"):
-        normalized_by(-1.0)
 
 
 @pytest.mark.parametrize("nesterov", [True, False])

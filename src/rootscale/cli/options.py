@@ -12,21 +12,9 @@ from typing import Any
 
 from rootscale.averagings import AVERAGINGS, get_averaging
 from rootscale.looks import LOOKS
-from rootscale.rules import RULES, is_rule
+from rootscale.rules import RULES
 from rootscale.sizes import read_size
 from rootscale.tolerance import Tolerance, parse_tolerance
-
-
-class _RuleNames(tuple[str, ...]):
-    """The names of rules, which completion and errors list; ``normalized:10`` stands for one with every number."""
-
-    __slots__ = ()
-
-    def __contains__(self, text: object) -> bool:
-        return is_rule(str(text))
-
-
-RULE_NAMES = _RuleNames((*RULES, "normalized:10"))
 
 
 def averaging(text: str) -> str:
@@ -43,11 +31,11 @@ def add_rule(group: Any, several: bool = False) -> None:
     text = "see `rootscale rules`; default: the optimizer's own"
     if several:
         group.add_argument(
-            "--rule", nargs="+", choices=RULE_NAMES, default=[None], metavar="RULE",
+            "--rule", nargs="+", choices=tuple(RULES), default=[None], metavar="RULE",
             help=text.replace(";", "; several are each tried at each batch size;"),
         )  # fmt: skip
     else:
-        group.add_argument("--rule", choices=RULE_NAMES, metavar="RULE", help=text)
+        group.add_argument("--rule", choices=tuple(RULES), metavar="RULE", help=text)
     group.add_argument(
         "--averaging", type=averaging, default="floor", metavar="FORM",
         help="of the betas: " + "; ".join(f"{name} ({row.text})" for name, row in AVERAGINGS.items()),

@@ -7,9 +7,8 @@ import json
 from typing import Any
 
 from rootscale.cli.console import Column, FittedTable, make_console
-from rootscale.cli.options import RULE_NAMES
 from rootscale.optimizers import FAMILIES
-from rootscale.rules import RULES, get_rule
+from rootscale.rules import RULES
 
 
 def add_parsers(commands: Any) -> None:
@@ -31,7 +30,7 @@ def _rules(args: argparse.Namespace) -> int:
         print(json.dumps(rules_data(), indent=2))
         return 0
     rules = []
-    for rule in (*RULES.values(), get_rule(RULE_NAMES[-1], "muon")):
+    for rule in RULES.values():
         converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
         rules.append((rule.name, rule.summary, ", ".join(converted)))
     families = [

@@ -19,7 +19,7 @@ from rootscale.optimizers import Family
 from rootscale.rules import Rule
 
 #: Kinds of forms that multiply a value, whatever it is.
-FACTORS = ("kept", "power", "sized")
+FACTORS = ("kept", "power", "factor")
 #: Units of what a scheduler cycles as momentum, the first of ``betas`` among them.
 _CYCLED = ("beta1", "mu")
 
