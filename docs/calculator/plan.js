@@ -29,6 +29,7 @@ function checked(domain, field, name, value) {
 /** An exact count of steps or samples. */
 function counted(field, name, value, zero = false, written = null) {
   const fraction = value instanceof Exact && (!value.whole || value.n >= 2n ** 53n);
+  if (written instanceof Exact) written = null; // it is the value itself
   const converted = fraction && `Fraction(${value.n}, ${value.d})`;
   if (value instanceof Exact) value = value.whole && value.n < 2n ** 53n ? Number(value.n) : String(value);
   const readable = typeof value === "number" ? Number.isFinite(value)

@@ -74,7 +74,9 @@ def test_the_calculators_tables_are_those_of_the_package(tmp_path):
     # In a process of its own: other tests register optimizers of their own.
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     subprocess.run(
-        [sys.executable, str(ROOT / "website" / "calculator_tables.py"), str(tmp_path / "table.js")], env=env, check=True
+        [sys.executable, str(ROOT / "website" / "calculator_tables.py"), str(tmp_path / "table.js")],
+        env=env,
+        check=True,
     )
     written = (tmp_path / "table.js").read_text(encoding="utf-8")
     assert written == (PAGE.parent / "table.js").read_text(encoding="utf-8"), "make calculator writes it anew"
@@ -254,7 +256,7 @@ def test_the_keyboard_reaches_everything_in_order(opened):
         outlined.append(opened.run("getComputedStyle(document.activeElement).outlineStyle"))
         if reached[-1] == "BODY":
             break
-    order = ["skip", "A", "A", "theme", "batch_size", "to", "optimizer", "optimizer.eta", "optimizer.beta1"]
+    order = ["skip", "A", "A", "theme", "batch_size", "to", "sequence_length", "optimizer", "optimizer.eta"]
     assert reached[: len(order)] == order
     there = [
         reached.index(name) for name in ("steps", "schedule.name", "ema", "copy-link", "formulas", "copy-code", "PRE")
