@@ -47,11 +47,10 @@ from rootscale.files import write_json
 from rootscale.hparams import Adam, RMSprop
 from rootscale.lab.provenance import environment
 from rootscale.rules import Rule, get_rule
-from rootscale.theory import (
+from rootscale.theory import (  # fmt: skip
     FAMILIES,
     NGOS,
     Chain,
-    Minibatch,
     Paths,
     RMSpropState,
     case,
@@ -61,10 +60,11 @@ from rootscale.theory import (
     rescaled,
     svag_chain,
     weak_error,
-)  # fmt: skip
+)
 from rootscale.theory.cases import NOISES, Case
 from rootscale.theory.cases import Setting as CaseSetting
 from rootscale.theory.equations import RMSpropSDE
+from rootscale.theory.families import Minibatch  # fmt: skip
 from rootscale.theory.signs import Memory, SignSDE
 from rootscale.theory.weak import RESOLVED, WeakError
 

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-__all__ = ["Exponents", "Piece", "count_degrees"]
+__all__ = [
+    "Piece",
+    "count_degrees",
+]
 
 
 @dataclass(frozen=True)

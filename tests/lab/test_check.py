@@ -28,11 +28,11 @@ from rootscale.lab import (
     Variant,
     causes,
     check,
-    load_task,
     study,
     sweep,
 )
 from rootscale.lab.execute import can_fork
+from rootscale.lab.task import load_task
 from rootscale.lab.tasks import digits
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

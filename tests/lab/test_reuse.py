@@ -7,7 +7,8 @@ import pytest
 
 from rootscale.cli import main
 from rootscale.files import locked
-from rootscale.lab import BusyError, Store, Table
+from rootscale.lab import Store, Table
+from rootscale.lab.store import BusyError
 
 TRAIN = """
 import math

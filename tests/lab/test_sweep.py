@@ -19,7 +19,6 @@ from problems import make
 
 from rootscale.files import locked
 from rootscale.lab import (
-    BusyError,
     Deadline,
     Forked,
     Here,
@@ -30,12 +29,13 @@ from rootscale.lab import (
     Trial,
     UnfinishedError,
     Variant,
-    finished,
     group,
     sweep,
     task_runs,
 )
 from rootscale.lab.execute import can_fork
+from rootscale.lab.store import BusyError
+from rootscale.lab.sweeps import finished
 from rootscale.trajectory import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from problems import make
 
-from rootscale.lab import load_task
+from rootscale.lab.task import load_task
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from rootscale.theory import FAMILIES, NGOS, Minibatch, NetworkOracle, check_oracle, cosine, linear, logistic, quadratic
-from rootscale.theory.families import StudentT
+from rootscale.theory import FAMILIES, NGOS, NetworkOracle, check_oracle, cosine, linear, logistic, quadratic
+from rootscale.theory.families import Minibatch, StudentT
 from rootscale.theory.oracle import svag
 
 POINTS = torch.tensor([[1.0, -0.5], [0.0, 2.0]]).double()

@@ -8,20 +8,10 @@ from reference import sgd_on_quadratic, standard_errors, warm_up_second_moment
 from rootscale.hparams import SGD, Adam, AdamW, RMSprop
 from rootscale.records import NAdam
 from rootscale.rules import get_rule
-from rootscale.theory import (
-    FAMILIES,
-    NGOS,
-    Minibatch,
-    RateSchedule,
-    RMSpropW,
-    cosine,
-    linear,
-    logistic,
-    quadratic,
-    sde,
-)
-from rootscale.theory.discrete import FORMS, SCHEDULES, Chain, discretise, rescaled, svag_chain
+from rootscale.theory import FAMILIES, NGOS, RateSchedule, cosine, linear, logistic, quadratic, sde
+from rootscale.theory.discrete import FORMS, SCHEDULES, Chain, RMSpropW, discretise, rescaled, svag_chain
 from rootscale.theory.equations import SGDSDE
+from rootscale.theory.families import Minibatch
 from rootscale.theory.oracle import svag
 
 TORCH = {

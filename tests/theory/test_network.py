@@ -16,7 +16,8 @@ from torch.utils.data import TensorDataset
 
 from rootscale.hparams import Adam
 from rootscale.records import Lion
-from rootscale.theory import NGOS, AdamState, Chain, Minibatch, NetworkOracle, sde, svag_chain
+from rootscale.theory import NGOS, AdamState, Chain, NetworkOracle, sde, svag_chain
+from rootscale.theory.families import Minibatch
 from rootscale.theory.oracle import Oracle, penalised, svag
 from rootscale.theory.random import normal
 

@@ -17,7 +17,6 @@ from rootscale.theory import (
     NGOS,
     AdamState,
     Chain,
-    Minibatch,
     NetworkOracle,
     Paths,
     RateSchedule,
@@ -33,6 +32,7 @@ from rootscale.theory import (
     svag_chain,
 )
 from rootscale.theory.equations import SGDState
+from rootscale.theory.families import Minibatch
 from rootscale.theory.oracle import Problem, svag
 from rootscale.theory.random import normal
 

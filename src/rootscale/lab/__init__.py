@@ -5,23 +5,21 @@ from rootscale.lab.checking import check
 from rootscale.lab.command import Command
 from rootscale.lab.execute import Forked, Here
 from rootscale.lab.largest import find_largest
-from rootscale.lab.loop import Convert, Loop, RunLog
+from rootscale.lab.loop import Loop, RunLog
 from rootscale.lab.observe import Observer
 from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.stopping import Deadline, UnfinishedError
-from rootscale.lab.store import BusyError, Store
+from rootscale.lab.store import Store
 from rootscale.lab.study import Arm, Study
-from rootscale.lab.sweeps import finished, sweep
-from rootscale.lab.task import Data, Task, Tensors, load_task
+from rootscale.lab.sweeps import sweep
+from rootscale.lab.task import Data, Task, Tensors
 from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
 from rootscale.verdict import Judge
 
 __all__ = [
     "Arm",
-    "BusyError",
     "Command",
-    "Convert",
     "Data",
     "Deadline",
     "Forked",
@@ -45,8 +43,6 @@ __all__ = [
     "check",
     "compare",
     "find_largest",
-    "finished",
     "grid",
-    "load_task",
     "sweep",
 ]

@@ -6,10 +6,10 @@ Make an oracle (`NGOS` of a problem, `NetworkOracle` of a network), a `Chain` on
 
 from rootscale.theory.assumptions import check_oracle
 from rootscale.theory.cases import case
-from rootscale.theory.discrete import FORMS, Chain, RateSchedule, RMSpropW, discretise, rescaled, sde, svag_chain
+from rootscale.theory.discrete import FORMS, Chain, RateSchedule, discretise, rescaled, sde, svag_chain
 from rootscale.theory.engine import Paths, SaveAt
 from rootscale.theory.equations import AdamState, RMSpropState
-from rootscale.theory.families import FAMILIES, Minibatch
+from rootscale.theory.families import FAMILIES
 from rootscale.theory.network import NetworkOracle
 from rootscale.theory.oracle import NGOS, cosine, linear, logistic, quadratic
 from rootscale.theory.solver import batch_gap, run_chain, solve
@@ -21,11 +21,9 @@ __all__ = [
     "NGOS",
     "AdamState",
     "Chain",
-    "Minibatch",
     "NetworkOracle",
     "Paths",
     "RMSpropState",
-    "RMSpropW",
     "RateSchedule",
     "SaveAt",
     "batch_gap",
