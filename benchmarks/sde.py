@@ -40,13 +40,25 @@ from rich.table import Table
 from torch import Tensor
 
 from rootscale.lab.provenance import processor
+from rootscale.theory import (
+    NGOS,
+    AdamState,
+    Paths,
+    RMSpropState,
+    SaveAt,
+    cosine,
+    discretise,
+    quadratic,
+    run_chain,
+    solve,
+    weak_error,
+)
 from rootscale.theory.cases import Setting, measure_orders
-from rootscale.theory.discrete import SDE, discretise
-from rootscale.theory.engine import Paths, SaveAt, State, tests_of
-from rootscale.theory.equations import AdamSDE, AdamState, RMSpropSDE, RMSpropState
-from rootscale.theory.oracle import NGOS, cosine, quadratic
-from rootscale.theory.solver import SCHEMES, Scheme, run_chain, solve
-from rootscale.theory.weak import Order, weak_error
+from rootscale.theory.discrete import SDE
+from rootscale.theory.engine import State, tests_of
+from rootscale.theory.equations import AdamSDE, RMSpropSDE
+from rootscale.theory.solver import SCHEMES, Scheme
+from rootscale.theory.weak import Order
 
 PATHS, D, STEPS = 20_000, 10, 200
 SIGMA0, C1, C2, EPS0, T0 = 1.0, 2.0, 1.0, 0.1, 0.1

@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 
 from rootscale import Adam, BatchSize, Plan
-from rootscale.lab import Arm, Here, Judge, Loop, RunLog, Settings, Store, Study, Task, Variant, grid
-from rootscale.lab.observe import Observer, silent
+from rootscale.lab import Arm, Here, Judge, Loop, Observer, RunLog, Settings, Store, Study, Task, Variant, grid
+from rootscale.lab.observe import silent
 
 STEPS, ROWS = 32, 100
 

@@ -59,8 +59,8 @@ from results import Claim
 from sde_digits import ADAM, common_start, network
 from torch import Tensor
 
+from rootscale import Adam
 from rootscale.files import write_json
-from rootscale.hparams import Adam
 from rootscale.theory import (
     FORMS,
     NGOS,

@@ -23,8 +23,7 @@ from small_nets import KEEPS, NETS, base_and_null, paper_schedule
 
 from rootscale import Adam
 from rootscale.lab import Arm, Study, Variant
-from rootscale.tolerance import Absolute
-from rootscale.verdict import Judge
+from rootscale.verdict import Absolute, Judge
 
 FORMS = {
     "uncorrected": values("rmsprop", 1e-8),

@@ -18,7 +18,7 @@ from recipes import paper_plan, recipe
 from torch import nn
 
 from rootscale import hparams
-from rootscale.lab import Measure, Settings, Setup, Task, grid
+from rootscale.lab import Measure, Settings, Setup, Task, Tensors, grid
 from rootscale.lab.data import (
     Bytes,
     CropFlip,
@@ -33,7 +33,7 @@ from rootscale.lab.data import (
     patterns,
     read,
 )
-from rootscale.lab.task import OnDisk, Tensors
+from rootscale.lab.task import OnDisk
 from rootscale.lab.tasks import accuracy, convnet, cross_entropy, image_task
 from rootscale.optimizers import FAMILIES
 from rootscale.training import optim

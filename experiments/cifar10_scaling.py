@@ -30,7 +30,7 @@ import cifar10
 
 from rootscale.lab import Arm, Judge, Study, Variant
 from rootscale.rules import rule_text
-from rootscale.tolerance import Absolute
+from rootscale.verdict import Absolute
 
 GROUP = "paper"
 #: The paper's limit, on the test accuracy at the end.

@@ -24,7 +24,7 @@ from fractions import Fraction
 import cifar10
 
 from rootscale.lab import Arm, Judge, Study, Variant
-from rootscale.tolerance import Absolute
+from rootscale.verdict import Absolute
 
 GROUP = "paper"
 #: The forms of Adam, and the factors by which they change the recipe.

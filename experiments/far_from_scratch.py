@@ -21,10 +21,9 @@ from fractions import Fraction
 
 from small_nets import KEEPS, NETS, base_and_null
 
+from rootscale import Schedule
 from rootscale.lab import Arm, Study, Variant
-from rootscale.schedule import Schedule
-from rootscale.tolerance import Absolute
-from rootscale.verdict import Judge
+from rootscale.verdict import Absolute, Judge
 
 RULES = {"sqrt": "the rule", "sqrt-eta": "learning rate only", "none": "nothing"}
 #: The share of the run that is warm-up, as in the paper's recipe for language models.

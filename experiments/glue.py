@@ -38,7 +38,7 @@ from results import Claim
 
 from rootscale.lab import Arm, Judge, Measure, Settings, Setup, Store, Study, Table, Task
 from rootscale.lab.data import data_folder
-from rootscale.tolerance import Absolute
+from rootscale.verdict import Absolute
 
 GROUP = "paper"
 CLAIM = "After pre-training at several batch sizes under the rule, the best fine-tuned models do equally well"

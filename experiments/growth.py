@@ -55,9 +55,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from rootscale.compare import Alignment
 from rootscale.lab import Arm, Loop, Study
 from rootscale.lab.loop import parsed_source
-from rootscale.tolerance import Absolute
 from rootscale.training import BatchSchedule, Grow, ScheduledRun, ScheduledSampler
-from rootscale.verdict import Judge
+from rootscale.verdict import Absolute, Judge
 
 GROUP = "beyond"
 #: Points at which a run is evaluated.

@@ -32,9 +32,9 @@ from nets import resnet50
 from recipes import staircase, steps_of
 
 from rootscale import Adam, BatchSize, Plan
-from rootscale.lab import Arm, Judge, Measure, Settings, Setup, Study, Task, Variant, grid
+from rootscale.lab import Arm, Judge, Measure, Settings, Setup, Study, Task, Tensors, Variant, grid
 from rootscale.lab.data import CropFlip, Normalise, patterns
-from rootscale.lab.task import OnDisk, Tensors
+from rootscale.lab.task import OnDisk
 from rootscale.lab.tasks import accuracy, convnet, cross_entropy, image_task
 from rootscale.verdict import Absolute
 

@@ -32,7 +32,7 @@ from language_models import Setting
 from results import Claim, rows
 
 from rootscale.lab import Arm, Judge, Study, Task, Variant
-from rootscale.tolerance import Absolute
+from rootscale.verdict import Absolute
 
 GROUP = "paper"
 #: Nats by which the paper's log-perplexities lie apart at most.

@@ -28,8 +28,7 @@ from small_nets import NETS, base_and_null, paper_schedule
 from rootscale import Adam, RMSprop
 from rootscale.hparams import Optimizer
 from rootscale.lab import Arm, Study, Variant
-from rootscale.tolerance import Absolute
-from rootscale.verdict import Judge
+from rootscale.verdict import Absolute, Judge
 
 #: The shares of the run after which the learning rate is divided by 10, as in the paper's appendix.
 DECAYS = {"adam": (Fraction(3, 5),), "rmsprop": (Fraction(4, 5), Fraction(9, 10))}

@@ -23,8 +23,7 @@ from noise_dominates import values
 from small_nets import KEEPS, NETS, base_and_null, paper_schedule
 
 from rootscale.lab import Arm, Study, Variant
-from rootscale.tolerance import Absolute
-from rootscale.verdict import Judge
+from rootscale.verdict import Absolute, Judge
 
 
 def study() -> Study:

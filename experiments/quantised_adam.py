@@ -38,9 +38,8 @@ from rootscale import AdamW
 from rootscale.files import write_json
 from rootscale.format import percent
 from rootscale.gap import gaps
-from rootscale.lab import Here, Measure, Settings, Task, Variant, sweep
+from rootscale.lab import Here, Measure, Settings, Task, Variant, grid, sweep
 from rootscale.lab.provenance import environment
-from rootscale.lab.settings import grid
 from rootscale.lab.tasks import digits, mlp
 from rootscale.optimizers import FAMILIES
 

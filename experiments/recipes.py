@@ -18,10 +18,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from rootscale import hparams
-from rootscale.batch_size import BatchSize
-from rootscale.plan import Plan
-from rootscale.schedule import Schedule
+from rootscale import BatchSize, Plan, Schedule, hparams
 from rootscale.sizes import Count
 
 __all__ = ["DECAYS", "FACTORS", "OPTIMIZERS", "RECIPES", "Recipe", "paper_plan", "recipe", "staircase", "steps_of"]

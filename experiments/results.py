@@ -24,7 +24,7 @@ from rootscale.files import load_file, whole
 from rootscale.format import percent, plus_minus
 from rootscale.lab import Result, Table
 from rootscale.lab.study_file import StudyFile
-from rootscale.tolerance import Absolute
+from rootscale.verdict import Absolute
 
 __all__ = ["Claim", "build", "claim_of", "claims_of", "ends", "files", "outcome", "page_of", "rows", "stored", "tables"]
 

@@ -28,8 +28,7 @@ import torch
 
 from rootscale.lab import Arm, Loop, Study
 from rootscale.lab.loop import parsed_source
-from rootscale.tolerance import Absolute
-from rootscale.verdict import Judge
+from rootscale.verdict import Absolute, Judge
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ppo.py"
 GROUP = "beyond"

@@ -29,9 +29,8 @@ from functools import partial
 
 from small_nets import NETS, Net, at_rate, base_and_null, tuned, tuning
 
-from rootscale import Adam
+from rootscale import Adam, Schedule
 from rootscale.lab import Arm, Study, Task, Variant
-from rootscale.schedule import Schedule
 from rootscale.training.adapters import make_optimizer
 from rootscale.verdict import Judge
 

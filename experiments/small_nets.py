@@ -22,12 +22,10 @@ from recipes import staircase
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rootscale import Adam, BatchSize, Plan
+from rootscale import Adam, BatchSize, Plan, Schedule
 from rootscale.hparams import Optimizer
-from rootscale.lab import Arm, Measure, Settings, Setup, Study, Table, Task, Variant, grid
-from rootscale.lab.task import Tensors
+from rootscale.lab import Arm, Measure, Settings, Setup, Study, Table, Task, Tensors, Variant, grid
 from rootscale.lab.tasks import accuracy, convnet, cross_entropy, digits
-from rootscale.schedule import Schedule
 from rootscale.training.adapters import make_optimizer
 
 __all__ = [

@@ -38,9 +38,9 @@ from rootscale import AdamW, BatchSize, Plan, Schedule
 from rootscale.format import plus_minus
 from rootscale.lab import Arm, Judge, Result, Settings, Study, Table, Task, Variant
 from rootscale.noise import noise_of
-from rootscale.tolerance import Absolute
 from rootscale.training import BatchSchedule
 from rootscale.trajectory import Trajectory
+from rootscale.verdict import Absolute
 
 __all__ = ["LOSS_ONLY", "RATES", "Way", "grown", "timed", "tuning", "ways", "with_seconds"]
 

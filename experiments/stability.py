@@ -37,7 +37,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rootscale.files import write_json
 from rootscale.lab import Arm, Measure, Settings, Study, Trial, Variant
-from rootscale.training.stability import Stability, measure_stability, stable_beta1
+from rootscale.training import measure_stability
+from rootscale.training.stability import Stability, stable_beta1
 from rootscale.verdict import Judge
 
 BETAS: Mapping[str, tuple[float, float]] = {"999": (0.9, 0.999), "95": (0.9, 0.95), "long": (0.95, 0.999)}

@@ -43,8 +43,8 @@ import numpy as np
 import torch
 from results import Claim
 
+from rootscale import Adam, RMSprop
 from rootscale.files import write_json
-from rootscale.hparams import Adam, RMSprop
 from rootscale.lab.provenance import environment
 from rootscale.rules import Rule, get_rule
 from rootscale.theory import (  # fmt: skip

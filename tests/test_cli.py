@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rootscale import Plan, cli
+from rootscale import TABLE, Plan, cli
 from rootscale.cli import main
 from rootscale.cli.options import USES
 from rootscale.compare import Table
 from rootscale.rules import RULES
-from rootscale.units import TABLE
 
 WORKED = (
     "scale --optimizer adamw --lr 3e-4 --betas 0.9 0.95 --eps 1e-8 --weight-decay 0.1 --batch-size 256 --to 1024 "

@@ -13,9 +13,8 @@ from rootscale.cli import run_theory as commands
 from rootscale.cli import theory as theory_cli
 from rootscale.report import orders as figures
 from rootscale.report import plotting
-from rootscale.theory import Paths, cases, quadratic
+from rootscale.theory import FAMILIES, Paths, cases, quadratic
 from rootscale.theory.cases import Against, Setting, measure_orders, run_processes
-from rootscale.theory.families import FAMILIES
 from rootscale.trajectory import Trajectory
 
 PNG = b"\x89PNG\r\n\x1a\n"

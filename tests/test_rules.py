@@ -7,10 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rootscale import RULES, SGD, Adam, AdamW, Plan, RMSprop, ScalingWarning, Schedule
+from rootscale import RULES, SGD, TABLE, Adam, AdamW, Plan, RMSprop, ScalingWarning, Schedule
 from rootscale.changes import PROMISE
 from rootscale.rules import get_rule, rule_text
-from rootscale.units import TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore::rootscale.ScalingWarning")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from rootscale import TABLE
 from rootscale.cli import COMMANDS, main, make_parser
 from rootscale.cli.cases import CASES
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import RULES
-from rootscale.units import TABLE
 
 ROOT = Path(__file__).parents[1]
 SCALE = "scale --optimizer adamw --lr 3e-4 --batch-size 256 --to 1024 --steps 100000 --rule linear".split()

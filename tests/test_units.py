@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rootscale import TABLE
 from rootscale.format import show
-from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, TABLE, UNITS, power
+from rootscale.units import AVERAGE, AVERAGE_POWER, COMPLEMENT, UNITS, power
 
 KAPPAS = st.floats(1e-3, 1e3)
 

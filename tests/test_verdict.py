@@ -15,9 +15,9 @@ from rootscale.gap import Gap, gaps
 from rootscale.looks import LOOKS
 from rootscale.pairing import Sample
 from rootscale.stats import barnard_exact, binomial_limit, student_log_tail, student_of_log_tail, student_quantile
-from rootscale.tolerance import Absolute, parse_tolerance, tolerance_text
+from rootscale.tolerance import parse_tolerance, tolerance_text
 from rootscale.trajectory import Estimate, Trajectory
-from rootscale.verdict import Comparison, compare
+from rootscale.verdict import Absolute, Comparison, compare
 
 PROGRESS = np.linspace(0.0, 1.0, 21)
 TIMES = 1 + PROGRESS  # in mid-run: what is before the first step has no part in a comparison

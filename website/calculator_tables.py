@@ -16,15 +16,15 @@ from typing import Any
 
 import places
 
+from rootscale import Plan, Schedule
 from rootscale.averagings import AVERAGINGS, get_averaging
 from rootscale.changes import PROMISE
 from rootscale.files import whole
 from rootscale.hparams import DOMAINS, Domain, part, positive, share
 from rootscale.messages import MESSAGES
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, Family
-from rootscale.plan import Plan
 from rootscale.rules import RULES
-from rootscale.schedule import SHAPES, WARMUPS, Schedule
+from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.snippets import SHAPE_CODE, TEMPLATES
 from rootscale.tables import family_data, rule_data, unit_data
 from rootscale.units import UNITS, Unit

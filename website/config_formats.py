@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from rootscale.configs import FORMATS
 from rootscale.configs.rows import Field, Format, Refusal, fields_of, given, unit_of
-from rootscale.configs.tools import FORMATS, SIGNS
+from rootscale.configs.tools import SIGNS
 
 __all__ = ["describe_format", "describe_formats"]
 

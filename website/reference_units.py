@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from reference_cli import plain
 from registry import TOYS, table, toy_gap
 
+from rootscale import TABLE
 from rootscale.averagings import AVERAGINGS
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.rules import RULES, Rule
-from rootscale.units import TABLE, UNITS
+from rootscale.units import UNITS
 
 __all__ = ["optimizers", "rules", "units"]
 

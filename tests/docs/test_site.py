@@ -14,9 +14,9 @@ import reference_cli
 from docs.screenshots import PHONE, open_page
 from report.browser import CHROMIUM, DESKTOP, Browser
 
+from rootscale import TABLE
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import RULES
-from rootscale.units import TABLE
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("material")

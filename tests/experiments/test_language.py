@@ -23,9 +23,8 @@ from language_models import (
 )  # fmt: skip
 from text import Tokens, Vocabulary, Windows, chain, from_text, windows
 
-from rootscale.lab import Here, Measure, Settings, Setup, Store, Trial, Variant, sweep
+from rootscale.lab import Here, Measure, Settings, Setup, Store, Tensors, Trial, Variant, sweep
 from rootscale.lab.fingerprint import Fingerprints, differences
-from rootscale.lab.task import Tensors
 
 pytest.importorskip("transformers")
 

@@ -17,10 +17,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from rootscale.cli import main
-from rootscale.lab import Here, Observer, Settings, Store, Variant, sweep
+from rootscale.lab import Here, Observer, Settings, Store, Tensors, Variant, sweep
 from rootscale.lab.fingerprint import SAMPLES, TOLERANCE, Fingerprints, data_hash, differences
 from rootscale.lab.sweeps import finished
-from rootscale.lab.task import Tensors
 
 SETTINGS = Settings(grid=(0, 16))
 

@@ -21,6 +21,7 @@ from rootscale.cli.run_check import _say_cost
 from rootscale.cli.watching import _Watch, speaking, stoppable
 from rootscale.integrations.trackers import TRACKERS, Track
 from rootscale.lab import (
+    Deadline,
     Here,
     Measure,
     Observer,
@@ -38,10 +39,8 @@ from rootscale.lab.cost import Cost, estimate_cost
 from rootscale.lab.recommendation import recommend
 from rootscale.lab.replicas import stacking_pays
 from rootscale.lab.rounds import Rounds
-from rootscale.lab.stopping import Deadline
-from rootscale.tolerance import Absolute
 from rootscale.trajectory import Trajectory
-from rootscale.verdict import compare
+from rootscale.verdict import Absolute, compare
 
 PLAN = Plan(Adam(eta=1e-3, beta1=0.9), batch_size=16, steps=1000)
 

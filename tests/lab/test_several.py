@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from rootscale import hparams, records
+from rootscale import Plan, hparams, records
 from rootscale.lab import Settings, Task, Trial, Variant
 from rootscale.lab.several import Several, parts_of
-from rootscale.plan import Plan
 from rootscale.training.adapters import make_optimizer
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")

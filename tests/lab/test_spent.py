@@ -6,11 +6,10 @@ import time
 import pytest
 import torch
 
-from rootscale.lab import Settings, Variant
+from rootscale.lab import Settings, Trial, Variant
 from rootscale.lab.group import joined, rows_of
 from rootscale.lab.spent import SETTLING_STEPS, Spent
 from rootscale.lab.tasks import digits
-from rootscale.lab.trial import Trial
 
 CPU = torch.device("cpu")
 

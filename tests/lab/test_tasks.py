@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from rootscale import Adam, AdamW, Plan, RMSprop
-from rootscale.lab import data, tasks
+from rootscale.lab import Task, data, tasks
 from rootscale.lab.data import CropFlip, Normalise
-from rootscale.lab.task import Task, load_task
+from rootscale.lab.task import load_task
 
 
 def obvious_crop_flip(x, uniforms, padding, fill):

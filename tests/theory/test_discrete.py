@@ -5,11 +5,25 @@ import pytest
 import torch
 from reference import sgd_on_quadratic, standard_errors, warm_up_second_moment
 
-from rootscale.hparams import SGD, Adam, AdamW, RMSprop
+from rootscale import SGD, Adam, AdamW, RMSprop
 from rootscale.records import NAdam
 from rootscale.rules import get_rule
-from rootscale.theory import FAMILIES, NGOS, RateSchedule, cosine, linear, logistic, quadratic, sde
-from rootscale.theory.discrete import FORMS, SCHEDULES, Chain, RMSpropW, discretise, rescaled, svag_chain
+from rootscale.theory import (
+    FAMILIES,
+    FORMS,
+    NGOS,
+    Chain,
+    RateSchedule,
+    cosine,
+    discretise,
+    linear,
+    logistic,
+    quadratic,
+    rescaled,
+    sde,
+    svag_chain,
+)
+from rootscale.theory.discrete import SCHEDULES, RMSpropW
 from rootscale.theory.equations import SGDSDE
 from rootscale.theory.families import Minibatch
 from rootscale.theory.oracle import svag

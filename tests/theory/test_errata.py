@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from rootscale.hparams import Adam, RMSprop
+from rootscale import Adam, RMSprop, Schedule
 from rootscale.rules import get_rule
-from rootscale.schedule import Schedule
 from rootscale.theory import (
     NGOS,
     Chain,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.data import TensorDataset
 
-from rootscale.hparams import Adam
+from rootscale import Adam
 from rootscale.records import Lion
 from rootscale.theory import NGOS, AdamState, Chain, NetworkOracle, sde, svag_chain
 from rootscale.theory.families import Minibatch

@@ -6,8 +6,9 @@ import torch
 from reference import standard_errors
 
 from rootscale.rules import svag_weights
-from rootscale.theory.families import FAMILIES, Family, Minibatch, StudentT
-from rootscale.theory.oracle import NGOS, Oracle, cosine, linear, logistic, penalised, quadratic, svag
+from rootscale.theory import FAMILIES, NGOS, cosine, linear, logistic, quadratic
+from rootscale.theory.families import Family, Minibatch, StudentT
+from rootscale.theory.oracle import Oracle, penalised, svag
 
 FULL = torch.tensor([[2.0, 0.6], [0.6, 1.0]], dtype=torch.double)
 

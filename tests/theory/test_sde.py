@@ -6,23 +6,10 @@ import torch
 from numpy.polynomial.hermite_e import hermegauss
 from reference import euler_maruyama, ornstein_uhlenbeck, standard_errors
 
-from rootscale import theory_settings
-from rootscale.hparams import Adam
-from rootscale.theory import NGOS, case, cosine, linear, quadratic
-from rootscale.theory.discrete import SCHEDULES, RateSchedule, Scheduled, sde
-from rootscale.theory.equations import (
-    SGDSDE,
-    AdamSDE,
-    AdamState,
-    RMSpropSDE,
-    RMSpropState,
-    SGDState,
-    auxiliary,
-    gamma,
-    lowest_u,
-    mu,
-    tau,
-)
+from rootscale import Adam, theory_settings
+from rootscale.theory import NGOS, AdamState, RateSchedule, RMSpropState, case, cosine, linear, quadratic, sde
+from rootscale.theory.discrete import SCHEDULES, Scheduled
+from rootscale.theory.equations import SGDSDE, AdamSDE, RMSpropSDE, SGDState, auxiliary, gamma, lowest_u, mu, tau
 
 H = torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
 S = torch.tensor([[1.0, -0.3], [-0.3, 0.5]]).double()

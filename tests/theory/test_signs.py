@@ -9,7 +9,7 @@ import pytest
 import torch
 from reference import standard_errors
 
-from rootscale.hparams import Adam
+from rootscale import Adam
 from rootscale.records import Lion, Signum
 from rootscale.rules import get_rule
 from rootscale.theory import (

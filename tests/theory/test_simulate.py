@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from calls import chained
 from torch import nn
 
-from rootscale.hparams import SGD, Adam, AdamW, RMSprop
+from rootscale import SGD, Adam, AdamW, RMSprop
 from rootscale.rules import svag_weights
 from rootscale.theory import (
     FAMILIES,

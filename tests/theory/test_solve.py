@@ -11,10 +11,9 @@ import pytest
 import torch
 from calls import solved
 
-from rootscale.theory import engine
-from rootscale.theory.engine import Paths, SaveAt, System, drive
-from rootscale.theory.equations import SGDSDE, AdamSDE, AdamState, RMSpropSDE, RMSpropState, SGDState
-from rootscale.theory.oracle import NGOS, cosine, logistic, quadratic
+from rootscale.theory import NGOS, AdamState, Paths, RMSpropState, SaveAt, cosine, engine, logistic, quadratic
+from rootscale.theory.engine import System, drive
+from rootscale.theory.equations import SGDSDE, AdamSDE, RMSpropSDE, SGDState
 from rootscale.theory.random import normal
 from rootscale.theory.solver import SCHEMES, Scheme, euler, heun, increment, suits
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rootscale.hparams import Adam
+from rootscale import Adam
 from rootscale.optimizers import FAMILIES
 from rootscale.records import Muon
 from rootscale.theory.toys import TOY_RECORDS, TOYS, Setting, live_gaps, toy_gaps

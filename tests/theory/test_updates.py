@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from rootscale import records
-from rootscale.hparams import SGD, Adam, AdamW, RMSprop
+from rootscale import SGD, Adam, AdamW, RMSprop, records
 from rootscale.optimizers import FAMILIES
 from rootscale.theory.updates import UPDATES, amsgrad
 from rootscale.training.adapters import make_optimizer

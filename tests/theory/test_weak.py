@@ -10,7 +10,7 @@ import torch
 from calls import weak
 from reference import euler_maruyama, ornstein_uhlenbeck, sgd_on_quadratic
 
-from rootscale.hparams import RMSprop
+from rootscale import RMSprop
 from rootscale.rules import get_rule
 from rootscale.theory import (
     FAMILIES,

@@ -7,12 +7,11 @@ import warnings
 import pytest
 import torch
 
-from rootscale import Adam, Plan
+from rootscale import Adam, Plan, ScalingWarning
 from rootscale.averagings import stability_bound
-from rootscale.changes import ScalingWarning
-from rootscale.noise import Interval, Noise, advise
-from rootscale.training import Run
-from rootscale.training.stability import Stability, measure_stability, stable_beta1
+from rootscale.noise import Interval, Noise
+from rootscale.training import Run, advise, measure_stability
+from rootscale.training.stability import Stability, stable_beta1
 
 
 def trained(steps=40, lr=1e-3, betas=(0.9, 0.999)):

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from rootscale.averagings import stability_bound
-from rootscale.training.stability import COST, Stability, measure_stability, stable_beta1
+from rootscale.training import measure_stability
+from rootscale.training.stability import COST, Stability, stable_beta1
 
 LR, EPS = 3e-3, 1e-3
 
