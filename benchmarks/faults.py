@@ -296,7 +296,7 @@ def begin(work: Work, place: Place, flock: bool = True) -> int:
         code = work.make(place)
     except KeyboardInterrupt:
         code = 130
-    except OSError as error:
+    except (OSError, ValueError) as error:  # what users are told, as the command does
         print(error)
         code = 2
     except Exception:
@@ -464,6 +464,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--share", type=float, default=1.0, help="of the tries")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their row, such as 'disk full'")
     parser.add_argument("--write", action="store_true", help="write the table into docs/promises.md")
     asked = parser.parse_args()
     if os.environ.get(INSIDE) is None:
@@ -476,6 +477,8 @@ def main() -> int:
         write_source(source)
         expected = {work.name: undisturbed(work, source) for work in (FUNCTION, COMMAND, TASK, CHECKPOINT)}
         for fault in FAULTS:
+            if asked.only not in f"{fault.work.name}: {fault.name}, {fault.where}":
+                continue
             count, tries = Count(), max(1, round(asked.share * fault.times))
             limit = 20 * tries
             while count.times < tries and limit:
