@@ -44,8 +44,8 @@ $(WITH_ALL)/.ready: $(VERSIONS) pyproject.toml
 		'import sysconfig; print(sysconfig.get_path("purelib"))')/torchao
 	@touch $@
 
-# The site in build/site. Examples that fail, dead links and missing anchors are errors.
-docs: $(READY)
+# The site in build/site, with the pages of the studies. Examples that fail, dead links and missing anchors are errors.
+docs: results
 	$(BIN)/python -m pytest -q README.md docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

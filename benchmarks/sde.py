@@ -1,10 +1,6 @@
-"""Speed of the SDE solver against torchsde and diffrax, evaluations that a weak error takes, and further weak orders.
+"""Speed of the SDE solver against torchsde and diffrax, and evaluations that a weak error takes.
 
     python benchmarks/sde.py [--repeats 7] [--quick] [--threads 2]
-    python benchmarks/sde.py --parts orders --out results/theory/orders/further.md
-
-The part ``orders`` measures the weak orders of what the paper's theorems do not cover: decoupled decay, momentum and
-learning rates that vary, at 32 to 256 steps.
 
 The problem is the RMSprop SDE (and Adam's) on a quadratic with diagonal noise, d = 10, 20,000 paths, 200 steps,
 float32; the cost is that of the whole call. Contenders take turns, and medians are compared, so that load on the
@@ -53,12 +49,10 @@ from rootscale.theory import (
     solve,
     weak_error,
 )
-from rootscale.theory.cases import Setting, measure_orders
 from rootscale.theory.discrete import SDE
 from rootscale.theory.engine import State, tests_of
 from rootscale.theory.equations import AdamSDE, RMSpropSDE
 from rootscale.theory.solver import SCHEMES, Scheme
-from rootscale.theory.weak import Order
 
 PATHS, D, STEPS = 20_000, 10, 200
 SIGMA0, C1, C2, EPS0, T0 = 1.0, 2.0, 1.0, 0.1, 0.1
@@ -397,60 +391,7 @@ def part_weak(arguments: argparse.Namespace, console: Console) -> dict[str, floa
     return {"naive": naive}
 
 
-#: Optimizers and schedules whose order the paper's theorems do not give.
-FURTHER = (
-    ("adamw", "constant"), ("rmspropw", "constant"), ("sgd-momentum", "constant"),
-    *((optimizer, schedule) for schedule in ("linear", "cosine", "warmup", "step") for optimizer in
-      ("sgd", "rmsprop", "adam")),
-    ("adamw", "cosine"), ("sgd-momentum", "cosine"), ("signsgd", "cosine"), ("signum-time", "cosine"),
-)  # fmt: skip
-
-
-def order_lines(paths: int, steps: tuple[int, ...], console: Console) -> Iterator[str]:
-    """A page of weak orders of `FURTHER` against their SDEs, with what made it."""
-    yield "# Decay, momentum and schedules: orders\n"
-    yield (
-        "`python benchmarks/sde.py --parts orders --out results/theory/orders/further.md`: "
-        f"{paths:,} paths a chain, {', '.join(map(str, steps))} steps, seed 0; torch {torch.__version__}, "
-        f"{processor()}.\n"
-    )
-    yield (
-        "Weak errors against the SDE on the cosine problem with Gaussian noise, and the order in h (the time of a "
-        "step): ± half a 95 % interval, from h < 0.1 and errors of at least 5 standard errors, with the number of "
-        "points. The last column is the error of theta^2 at the smallest step ± one standard error; * the points do "
-        "not follow one power yet.\n"
-    )
-    names = ("theta", "theta^2", "cos theta", "theta*u", "m^2")
-    yield f"| optimizer | schedule | {' | '.join(names)} | error of theta^2 |"
-    yield "|---" * (len(names) + 3) + "|"
-    for optimizer, schedule in FURTHER:
-        setting = Setting(optimizer, schedule=schedule)
-        etas = [setting.case.chain(n).optimizer.eta for n in steps]
-        found = measure_orders(setting, etas, paths=Paths(paths))
-        cells = [order_cell(found.fits[name]) if name in found.fits else "" for name in names]
-        error, se = (float(x[-1]) for x in found.errors.at("theta^2"))
-        line = f"| {optimizer} | {schedule} | {' | '.join(cells)} | {error:.1e} ± {se:.0e} |"
-        console.print(line, soft_wrap=True)
-        yield line
-
-
-def order_cell(fit: Order) -> str:
-    if not math.isfinite(fit.slope):
-        return "unresolved"
-    return f"{fit.slope:.2f} ± {1.96 * fit.se:.2f} ({len(fit.used)}){'*' if fit.notes else ''}"
-
-
-def part_orders(arguments: argparse.Namespace, console: Console) -> dict[str, float]:
-    paths, steps = (4_000, (32, 64)) if arguments.quick else (20_000, (32, 64, 128, 256))
-    lines = list(order_lines(paths, steps, console))
-    if arguments.out is not None:
-        arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return {}
-
-
-PARTS = {"speed": part_speed, "scaling": part_scaling, "weak": part_weak, "orders": part_orders}
-#: What is timed or counted; orders take minutes, and are measured when they are asked for.
-DEFAULT_PARTS = ("speed", "scaling", "weak")
+PARTS = {"speed": part_speed, "scaling": part_scaling, "weak": part_weak}
 
 
 def busy_share(seconds: float = 1.0) -> float:
@@ -476,10 +417,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="turns of each contender (default 7)")
     parser.add_argument("--threads", type=int, help="threads of torch (default: all cores, or 1 if they are busy)")
     parser.add_argument("--quick", action="store_true", help="fewer turns and smaller sizes")
-    parser.add_argument(
-        "--parts", nargs="+", choices=PARTS, default=DEFAULT_PARTS, help="what to run (default: all but orders)"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the page of the part orders")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to run; default: all")
     arguments = parser.parse_args()
     cores = os.cpu_count() or 1
     busy = busy_share()

@@ -13,8 +13,8 @@ is the same batch size with other samples. Seeds 0 to 15 of the MLP, 0 to 7 of t
 
 Cost. About fifteen minutes on a core of a CPU for all six.
 
-Finding. It is the nearest in mid-run but for the conv net at 16 times, and nowhere from scratch: results/README.md has
-the verdicts with n.
+Finding. It is the nearest in mid-run but for the conv net at 16 times, and nowhere from scratch (MLP n = 16, conv net
+n = 8); results/README.md has the verdicts.
 
     rootscale study experiments/ablations.py
     rootscale study experiments/ablations.py --net mlp --start schedule

@@ -16,7 +16,7 @@ epochs in 30 minutes, for each optimizer. ResNet-56 takes three times as long.
 
 Finding. One seed of ``house`` each (results/README.md): nothing is decided by the judge. VGG-16 with Adam stays within
 a point up to 16,384; with RMSprop it loses five there. ResNet-56 and eps = 1e-30 ran for 100 epochs and lose more at
-16,384. Deviations: B = 8,192 was run with the authors' recipe before its base at 256 (results/unfinished).
+16,384. Deviations: B = 8,192 was run with the authors' recipe before its base at 256 (the rows *its base is missing*).
 
     rootscale study experiments/cifar10_scaling.py --net vgg16 --optimizer adam --recipe authors --device cuda
 """

@@ -16,7 +16,7 @@ Cost. 7 minutes on one H200 for the GPT; half an hour on two cores of a CPU for 
 
 Finding. On the GPT contradicted for Muon with Nesterov momentum and for Lion, held for Muon without at kappa = 4, where
 the learning rate alone is as near; on digits both hypotheses held. The measured ratio is contradicted: the R that keeps
-the run is more than 20 times the measured one. results/README.md has the verdicts.
+the run is more than 20 times the measured one (GPT n = 4, digits n = 8). results/README.md has the verdicts.
 
     rootscale study experiments/momentum.py --kind muon-digits
     rootscale study experiments/momentum.py --kind muon --tries --device cuda --data FOLDER

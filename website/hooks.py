@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ log = logging.getLogger("mkdocs.plugins.website")
 
 #: What results/ gives to the site; data in other files stays in the repository.
 _RESULTS = (".md", ".png", ".svg", ".txt")
+#: Where `make results` builds a page and a figure of each study, and where they are on the site.
+_STUDIES, STUDIES = places.ROOT / "build" / "results", "results/studies"
 ASSETS = ("site.css", "iframe-worker.js")
 #: A page that is no Markdown; its link leads to a file of the repository, so that it also works from there.
 CALCULATOR = "calculator/index.html"
@@ -34,6 +37,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if path.suffix in _RESULTS:
             uri = path.relative_to(places.ROOT).as_posix()
             files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for path in sorted(_STUDIES.glob("*")):
+        if path.suffix in _RESULTS:
+            files.append(File.generated(config, f"{STUDIES}/{path.name}", abs_src_path=str(path)))
     for name, uri in places.PAGES.items():
         if uri != "README.md":
             files.append(File.generated(config, uri, abs_src_path=str(places.ROOT / name)))
@@ -54,6 +60,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Bring links and Markdown to what the site's reader understands."""
     source = places.to_repository(page.file.src_uri)
     known = {file.src_uri for file in files}
+    if source == "results/README.md":
+        markdown = link_studies(markdown, known)
     markdown = places.rewrite_links(markdown, source, known)
     for path in places.missing_sources(markdown):
         log.warning("%s links to %s, which is not in the repository", source, path)
@@ -66,6 +74,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Show links to files of the repository, and mathematics."""
     return places.show_sources(mathematics.insert_mathematics(html, page.meta["mathematics"]), config.repo_url)
+
+
+def link_studies(markdown: str, known: set[str]) -> str:
+    """Return the table of claims with a link to the page of each study that was built, beside its data.
+
+    >>> link_studies("[a.npz](a.npz) [b.npz](b.npz)", {"results/studies/a.md"})
+    '[a.npz](a.npz), [gaps](studies/a.md) [b.npz](b.npz)'
+    """
+
+    def one(found: re.Match[str]) -> str:
+        name = found["name"]
+        return f"{found[0]}, [gaps](studies/{name}.md)" if f"{STUDIES}/{name}.md" in known else found[0]
+
+    return re.sub(r"\[(?P<name>[\w.-]+)\.npz\]\((?P=name)\.npz\)", one, markdown)
 
 
 def _named(items: Any) -> list[str]:
