@@ -30,6 +30,9 @@ evaluation.
 
 Cost. About 40 minutes of one core for ``--net gpt``, 15 for ``--net convnet``, 20 for ``--net muon``.
 
+Finding. On the conv net (n = 8) no arm is shown to be as good within .02 nats. `Grow`, its stages, the fixed ramp and
+the large batch end .11 to .27 higher; Seesaw and the late switch are undecided. The GPT and Muon are not run yet.
+
     rootscale study experiments/growth.py --net gpt --data FOLDER
     rootscale study experiments/growth.py --net gpt-6 --device cuda --data FOLDER
 """

@@ -27,17 +27,19 @@ def print_verdicts(found: Table, console: Console) -> None:
     for arm in found.changed:
         assert arm.comparison is not None
         verdict = arm.comparison.verdict or "not judged"
-        worst = arm.comparison.worst
-        assert worst is not None
+        worst, size, absolute = arm.comparison.worst, "no gap: nothing is finite", "–"
         needed = arm.comparison.seeds_needed
-        banded = np.isfinite(worst.judged.low)
-        gap = str(worst.judged) if banded else percent(worst.judged.gap, worst.judged.se, sign="+")
+        if worst is not None:
+            judged = worst.judged
+            gap = str(judged) if np.isfinite(judged.low) else percent(judged.gap, judged.se, sign="+")
+            size = f"{gap} of the {escape(worst.name)}'s range"
+            absolute = worst.in_own_unit(judged.gap) if np.isfinite(judged.gap) else absolute
         row = (
             escape(arm.label),
             f"[bold {_STYLE.get(verdict, 'dim')}]{verdict}[/]",
             str(min(arm.comparison.seeds)),
-            f"{gap} of the {escape(worst.name)}'s range",
-            worst.in_own_unit(worst.judged.gap) if np.isfinite(worst.judged.gap) else "–",
+            size,
+            absolute,
             "" if verdict != "undecided" else "no number" if needed is None else str(needed),
         )
         table.add_row(*row[: len(table.columns)])
