@@ -16,9 +16,9 @@ averaged.
 Cost. 12 minutes on one H200 for the GPT; an hour on a core of a CPU for the others, 20 minutes for the tiny GPT.
 
 Finding. Floors .8, .9 are contradicted: with beta2 = .999 they threw the GPT's loss at 16 in two experiments; .9, .9 is
-the default since. The hypotheses on .9, .9 held, that on the floor by kappa on the GPT alone (n = 4; MLP 16, conv net and
-tiny GPT 8). results/README.md has the verdicts, which ask for more. Deviations: the GPT was not run from scratch, nor by two forms at 64 (GPU time); the
-average has a decay of .98, as .999 is as long as the run.
+the default since. The hypotheses on .9, .9 held, that on the floor by kappa on the GPT alone (n = 4; MLP 16, conv net
+and tiny GPT 8). results/README.md has the verdicts, which ask for more. Deviations: the GPT was not run from scratch,
+nor by two forms at 64 (GPU time); the average has a decay of .98, as .999 is as long as the run.
 
     rootscale study experiments/floors.py --problem digits --betas 999
     rootscale study experiments/floors.py --problem gpt --betas 95 --device cuda --data FOLDER

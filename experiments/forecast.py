@@ -13,8 +13,8 @@ alone, up to that loss, in four norms: the median of the seeds, with the 2.5 % a
 
 Cost. About 10 minutes of one core for the digits, an hour for the GPT.
 
-Finding. On digits (n = 8) the noise scale, measured as usual, forecasts within a factor of 1.19; in Adam's metric and in
-the dual norm of spectral updates it is off by 1.75 and 1.84. The GPT is not run yet.
+Finding. On digits (n = 8) the noise scale, measured as usual, forecasts within a factor of 1.19; in Adam's metric and
+in the dual norm of spectral updates it is off by 1.75 and 1.84. The GPT is not run yet.
 
     rootscale study experiments/forecast.py --results results --data FOLDER
 """

@@ -18,8 +18,8 @@ Seeds 0 to 7.
 
 Cost. About two hours of one core of a CPU for all twelve, the GPT half of it.
 
-Finding. The eight seeds are not run yet. The first runs, stability-first-*, measured each seed at its own switch (n = 8,
-tiny GPT 2): over 33 cells the largest gap is 16.0 % of the range on the mean with the measured value, 17.1 % with a
+Finding. The eight seeds are not run yet. The first runs, stability-first-*, measured each seed at its own switch (n =
+8, tiny GPT 2): over 33 cells the largest gap is 16.0 % of the range on the mean with the measured value, 17.1 % with a
 floor of .9, and it is nearer in 26. On the tiny GPT at 64 times it was farther, with beta1 above .98: hence the limit.
 
     python experiments/stability.py --net resnet8                         measure eta h first
