@@ -128,7 +128,7 @@ results: $(READY)
 calculator: $(READY)
 	$(BIN)/python website/calculator_tables.py
 
-# The tutorials whose scripts have changed, run and written anew; ALL=--all for all of them, some minutes.
+# The tutorials whose code has changed, run anew; ALL=--all for all of them, some minutes.
 tutorials: $(READY)
 	$(BIN)/python website/tutorials.py $(ALL)
 

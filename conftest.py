@@ -26,8 +26,6 @@ collect_ignore = [
         f"docs/integrations/{name}.md",
     )
 ]
-#: Scripts that train when they are imported; tests/docs/test_tutorials.py runs them.
-collect_ignore_glob = ["docs/tutorials/*.py"]
 
 
 def pytest_configure(config):

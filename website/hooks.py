@@ -12,6 +12,7 @@ import dialect
 import generated
 import mathematics
 import places
+import tutorials
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -40,6 +41,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(_STUDIES.glob("*")):
         if path.suffix in _RESULTS:
             files.append(File.generated(config, f"{STUDIES}/{path.name}", abs_src_path=str(path)))
+    for path in tutorials.notebooks():
+        text, pictures = tutorials.page(path)
+        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"tutorials/images/{name}", content=picture))
     for name, uri in places.PAGES.items():
         if uri != "README.md":
             files.append(File.generated(config, uri, abs_src_path=str(places.ROOT / name)))

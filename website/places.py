@@ -71,6 +71,9 @@ def rewrite_links(markdown: str, page: str, known: set[str]) -> str:
         path, mark, anchor = target.partition("#")
         absolute = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
         uri = to_site(absolute)
+        name, suffix = posixpath.splitext(uri or "")
+        if suffix == ".ipynb" and name != posixpath.splitext(page)[0].removeprefix("docs/"):
+            uri = f"{name}.md"  # a notebook is shown by its page, which alone links to the notebook
         if uri is None or (uri not in known and (ROOT / absolute).exists()):
             return f"]({REPOSITORY}{absolute}"
         base = posixpath.dirname(to_site(page) or page) or "."

@@ -1,20 +1,18 @@
-"""Run the tutorials and write their pages: ``python website/tutorials.py [--all] [NAME ...]``.
+"""Run the tutorials: ``python website/tutorials.py [--all] [NAME ...]``.
 
-A tutorial is one script, ``NN-name.py``, in cells of the percent format that editors and jupytext know: ``# %%`` begins
-a code cell (what follows on the line describes its picture), ``# %% [markdown]`` a text. A code cell of lines
-``# !command`` runs commands; under ``# %% refused`` they have to end in an error of the user's. ``# %% tags=["check"]``
-is run and not shown: it holds the text to its numbers.
+A tutorial is one notebook, ``docs/tutorials/NN-name.ipynb``, with what its code printed and drew. Jupyter opens it,
+GitHub shows it, and the site has a page made of it (`page`). A cell of lines ``!command`` runs commands. Tags of a cell
+say the rest: under ``refused`` its commands have to end in an error of the user's; ``check`` holds the text to its
+numbers, and is not on the page. ``caption`` in a cell's metadata describes its picture.
 
-Of each script this makes ``NN-name.md``, a page of plain Markdown with what the code printed and drew, which GitHub and
-the site show alike, and ``NN-name.ipynb``, the same cells as a notebook to run. The page ends in digests of the script,
-of its code and of itself: `stale` sees a page that belongs to another text. Where only words have changed, nothing is
-run, and the page keeps what its code gave.
+The notebook has a digest of its code in its metadata: `stale` sees outputs that are of other code.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import base64
 import contextlib
 import hashlib
 import io
@@ -27,68 +25,80 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
-WIDTH, DPI = 100, 110
-_MARK = re.compile(r"^# %%(.*)$", re.MULTILINE)
-_DIGESTS = re.compile(r"<!-- make tutorials: (\w+) (\w+) (\w+) -->\n$")
-_PRINTED = re.compile(r"\n\n```text\n(.*?)\n```(?=\n\n)", re.DOTALL)
-_DRAWN = re.compile(r"\n\n!\[.*?\]\(images/(.+?)\)(?:\n\n\*.+\.\*(?=\n))?")
+WIDTH, DPI = 80, 110
+#: A cell, and a notebook, as JSON has them.
+Cell = dict[str, Any]
+Notebook = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a script.
-
-    Args:
-        kind: ``markdown``, ``python``, ``console`` or ``check``.
-        title: what its pictures show: their caption, and the words for those who cannot see them.
-        text: its lines; of a text, without the comment signs.
-        line: where it begins in the script.
-    """
-
-    kind: str
-    title: str
-    text: str
-    line: int
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a cell printed, and what it drew, as PNG."""
-
-    text: str
-    pictures: tuple[bytes, ...] = ()
-
-
-def scripts() -> list[Path]:
+def notebooks() -> list[Path]:
     """Return the tutorials, in their order."""
-    return sorted(HERE.glob("[0-9][0-9]-*.py"))
+    return sorted(HERE.glob("[0-9][0-9]-*.ipynb"))
 
 
-def read_cells(source: str) -> list[Cell]:
-    """Return the cells of a script."""
-    marks = list(_MARK.finditer(source))
-    ends = [mark.start() for mark in marks[1:]] + [len(source)]
-    return [_cell(mark[1].strip(), source, mark.end() + 1, end) for mark, end in zip(marks, ends, strict=True)]
+def load(path: Path) -> Notebook:
+    """Return a notebook."""
+    found: Notebook = json.loads(path.read_text("utf-8"))
+    return found
 
 
-def _cell(head: str, source: str, start: int, end: int) -> Cell:
-    text, line = source[start:end].strip("\n"), source.count("\n", 0, start) + 1
-    if head.startswith("[markdown]"):
-        return Cell("markdown", "", re.sub(r"^# ?", "", text, flags=re.MULTILINE), line)
-    lines = text.splitlines()
-    if lines and lines[0].startswith("# !") and all(one.startswith(("# !", "#  ")) for one in lines):
-        return Cell("console", head, re.sub(r"^# !?", "", text, flags=re.MULTILINE), line)
-    return Cell("check" if head == 'tags=["check"]' else "python", head, text, line)
+def save(notebook: Notebook, path: Path) -> None:
+    """Write a notebook as Jupyter does."""
+    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
-    """Run the cells one after the other in one namespace, as a notebook does; yield each with what it gave."""
+def source(cell: Cell) -> str:
+    """Return the text of a cell."""
+    return "".join(cell["source"])
+
+
+def kind(cell: Cell) -> str:
+    """Return what a cell is: ``markdown``, ``python``, ``console`` or ``check``."""
+    if cell["cell_type"] == "markdown":
+        return "markdown"
+    if "check" in cell["metadata"].get("tags", ()):
+        return "check"
+    return "console" if source(cell).startswith("!") else "python"
+
+
+def digest(notebook: Notebook) -> str:
+    """Return a short hash of all that is run."""
+    text = "\n".join(f"{kind(cell)} {source(cell)}" for cell in notebook["cells"] if kind(cell) != "markdown")
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def stale(path: Path) -> bool:
+    """Return whether what a notebook shows is of other code than it has."""
+    notebook = load(path)
+    return notebook["metadata"].get("code") != digest(notebook)
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def run(path: Path) -> None:
+    """Run a notebook in an empty folder, and put what its cells gave into it; nothing is written where it fails."""
+    notebook, here = load(path), Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")  # plt.show() is for notebooks
+        warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}: {message}")
+        os.chdir(folder)
+        try:
+            _run_cells(notebook["cells"], path.name)
+        finally:
+            os.chdir(here)
+    notebook["metadata"]["code"] = digest(notebook)
+    save(notebook, path)
+
+
+def _run_cells(cells: list[Cell], name: str) -> None:
+    """Run cells one after the other in one namespace."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -96,35 +106,43 @@ def run_cells(cells: list[Cell], name: str) -> Iterator[tuple[Cell, Output]]:
 
     space: dict[str, Any] = {"__name__": "__main__"}
     before = ""
-    for cell in cells:
-        if cell.kind == "markdown":
-            yield cell, Output("")
+    for number, cell in enumerate(cells, 1):
+        if cell["cell_type"] == "markdown":
             continue
         try:
-            text = _commands(cell) if cell.kind == "console" else _python(cell, name, space)
+            text = _commands(cell) if kind(cell) == "console" else _python(source(cell), name, space)
         except Exception as error:
-            error.add_note(f"in the cell at line {cell.line} of {name}.py; the one before it printed:\n{before}")
+            error.add_note(f"in cell {number} of {name}; the one before it printed:\n{before}")
             raise
         before = text
-        yield cell, Output(text, tuple(_png(pyplot.figure(number)) for number in pyplot.get_fignums()))
+        shown = "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+        cell["outputs"] = [_printed(shown)] if shown else []
+        cell["outputs"] += [_drawn(pyplot.figure(one), cell["metadata"]) for one in pyplot.get_fignums()]
         pyplot.close("all")
 
 
-def _png(figure: Any) -> bytes:
-    """Return a figure as a file without dates."""
+def _printed(text: str) -> dict[str, Any]:
+    return {"name": "stdout", "output_type": "stream", "text": f"{text}\n".splitlines(keepends=True)}
+
+
+def _drawn(figure: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
     file = io.BytesIO()
-    figure.savefig(file, dpi=DPI, metadata={"Software": None})
-    return file.getvalue()
+    figure.savefig(file, dpi=DPI, metadata={"Software": None})  # no dates
+    data = {
+        "image/png": base64.b64encode(file.getvalue()).decode(),
+        "text/plain": [metadata.get("caption", "a picture")],
+    }
+    return {"data": data, "metadata": {}, "output_type": "display_data"}
 
 
-def _python(cell: Cell, name: str, space: dict[str, Any]) -> str:
+def _python(text: str, name: str, space: dict[str, Any]) -> str:
     """Run a cell; return what it printed, and its last expression as a notebook shows it."""
-    tree = ast.increment_lineno(ast.parse(cell.text), cell.line - 1)
+    tree = ast.parse(text)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-        exec(compile(tree, f"{name}.py", "exec"), space)
+        exec(compile(tree, name, "exec"), space)
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), f"{name}.py", "eval"), space)
+            value = eval(compile(ast.Expression(last.value), name, "eval"), space)
             if value is not None:
                 print(repr(value))
     return out.getvalue()
@@ -132,14 +150,15 @@ def _python(cell: Cell, name: str, space: dict[str, Any]) -> str:
 
 def _commands(cell: Cell) -> str:
     """Run commands as a shell does; ``rootscale`` is the one of this Python."""
-    allowed = (2,) if cell.title == "refused" else (0, 1, 3)  # 1 and 3 are verdicts
+    refused = "refused" in cell["metadata"].get("tags", ())
+    allowed = (2,) if refused else (0, 1, 3)  # 1 and 3 are verdicts
     environment = {
         **os.environ,
         "COLUMNS": str(WIDTH),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     printed = []
-    for line in cell.text.replace("\\\n", " ").splitlines():
+    for line in re.findall(r"^!(.*)$", source(cell).replace("\\\n", " "), re.MULTILINE):
         command = re.sub(r"^rootscale\b", f"{shlex.quote(sys.executable)} -m rootscale", line)
         done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
         if done.returncode not in allowed or "Traceback" in done.stderr:
@@ -148,168 +167,55 @@ def _commands(cell: Cell) -> str:
     return "\n".join(printed)
 
 
-def render_page(given: list[tuple[Cell, Output]], name: str) -> tuple[str, dict[str, bytes]]:
-    """Return the page (text, code, and what the code gave) and its pictures by their names."""
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Return a notebook as a page (text, code, and what the code gave) and its pictures by their names."""
     parts, pictures = [], dict[str, bytes]()
-    for cell, output in given:
-        if cell.kind == "check":
+    for cell in load(path)["cells"]:
+        text = source(cell)
+        if kind(cell) == "check":
             continue
-        if cell.kind == "markdown":
-            parts.append(cell.text)
+        if kind(cell) == "markdown":
+            parts.append(text)
             if len(parts) == 1:
-                parts.append(f"*As a [notebook]({name}.ipynb), and as a [script]({name}.py).*")
+                parts.append(f"*As a [notebook]({path.name}).*")
             continue
-        shown = "\n".join(line.rstrip() for line in output.text.strip("\n").splitlines())
-        if cell.kind == "console":
-            parts.append(f"{_opening(cell)}{shown}\n```")
+        printed = "".join("".join(output["text"]) for output in cell["outputs"] if "text" in output)
+        if kind(cell) == "console":
+            parts.append(f"```console\n{re.sub(r'^!', '$ ', text, flags=re.MULTILINE)}\n{printed}```")
         else:
-            parts.append(_opening(cell))
-            parts += [f"```text\n{shown}\n```"] if shown else []
-        for picture in output.pictures:
-            pictures[f"{name}-{len(pictures) + 1}.png"] = picture
-            parts += [f"![{cell.title}](images/{list(pictures)[-1]})", f"*{cell.title}.*"]
-    return "\n\n".join(parts) + "\n\n", pictures
-
-
-def _opening(cell: Cell) -> str:
-    """Return how a page shows the code of a cell: a block, which the output of commands still has to end."""
-    if cell.kind == "python":
-        return f"```python\n{cell.text}\n```"
-    commands = re.sub(r"^(?=\S)", "$ ", cell.text, flags=re.MULTILINE)  # a line that goes on is indented
-    return f"```console\n{commands}\n"
-
-
-def read_outputs(page: str, cells: list[Cell], images: Path) -> list[tuple[Cell, Output]]:
-    """Return the cells with what a page, which was made of the same code, says that they gave."""
-    found, at = [], 0
-    for cell in cells:
-        text, pictures = "", []
-        if cell.kind in ("python", "console"):
-            at = page.index(_opening(cell), at) + len(_opening(cell))
-            if cell.kind == "console":
-                text, at = page[at : page.index("\n```\n\n", at)], page.index("\n```\n\n", at) + 4
-            elif printed := _PRINTED.match(page, at):
-                text, at = printed[1], printed.end()
-            while drawn := _DRAWN.match(page, at):
-                pictures.append((images / drawn[1]).read_bytes())
-                at = drawn.end()
-        found.append((cell, Output(text, tuple(pictures))))
-    return found
-
-
-def make_notebook(cells: list[Cell]) -> str:
-    """Return the cells as a notebook without outputs; Jupyter's format is JSON."""
-    made: list[dict[str, Any]] = []
-    for cell in cells:
-        if cell.kind == "check":
-            continue
-        text = re.sub(r"^(?=\S)", "!", cell.text, flags=re.MULTILINE) if cell.kind == "console" else cell.text
-        one: dict[str, Any] = {
-            "cell_type": "markdown" if cell.kind == "markdown" else "code",
-            "id": f"cell-{len(made)}",
-        }
-        one |= {"metadata": {}, "source": text.splitlines(keepends=True)}
-        made.append(one if cell.kind == "markdown" else one | {"execution_count": None, "outputs": []})
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return (
-        json.dumps(
-            {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5},
-            indent=1,
-        )
-        + "\n"
-    )
-
-
-def digest(text: str) -> str:
-    """Return a short hash of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def digest_code(cells: list[Cell]) -> str:
-    """Return the digest of all that is run."""
-    return digest("\n".join(f"{cell.kind} {cell.text}" for cell in cells if cell.kind != "markdown"))
-
-
-def stale(script: Path) -> str:
-    """Return why the page or the notebook of a script does not belong to it; empty where both do."""
-    page, notebook, source = script.with_suffix(".md"), script.with_suffix(".ipynb"), script.read_text("utf-8")
-    if not page.exists() or not notebook.exists():
-        return f"{script.name} has no page or no notebook yet"
-    text = page.read_text("utf-8")
-    found = _DIGESTS.search(text)
-    if not found or found[1] != digest(source):
-        return f"{page.name} was made of another text"
-    if found[3] != digest(text[: found.start()]):
-        return f"{page.name} was changed by hand: change {script.name} instead"
-    if notebook.read_text("utf-8") != make_notebook(read_cells(source)):
-        return f"{notebook.name} was made of another text"
-    named = set(re.findall(r"\]\(images/(.+?)\)", text))
-    there = {path.name for path in (script.parent / "images").glob(f"{script.stem}-*.png")}
-    return f"images/{min(named ^ there)} is missing, or is left from before" if named != there else ""
-
-
-def run_script(script: Path) -> list[tuple[Cell, Output]]:
-    """Run a script in an empty folder, and return its cells with what they gave."""
-    here = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("default")
-        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")  # plt.show() is for notebooks
-        warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}: {message}")
-        os.chdir(folder)
-        try:
-            return list(run_cells(read_cells(script.read_text("utf-8")), script.stem))
-        finally:
-            os.chdir(here)
-
-
-def make_tutorial(script: Path, run: bool = True) -> bool:
-    """Write the page, pictures and notebook of a script; nothing is written where it fails.
-
-    Args:
-        script: of the tutorial.
-        run: whether to run it also where only words have changed.
-
-    Returns:
-        Whether it was run.
-    """
-    source, images, old = script.read_text("utf-8"), script.parent / "images", script.with_suffix(".md")
-    cells = read_cells(source)
-    before = old.read_text("utf-8") if old.exists() else ""
-    made = _DIGESTS.search(before)
-    run = run or made is None or made[2] != digest_code(cells) or made[3] != digest(before[: made.start()])
-    given = run_script(script) if run else read_outputs(before, cells, images)
-    page, pictures = render_page(given, script.stem)
-    images.mkdir(exist_ok=True)
-    for picture in images.glob(f"{script.stem}-*.png"):
-        picture.unlink()
-    for name, content in pictures.items():
-        (images / name).write_bytes(content)
-    script.with_suffix(".ipynb").write_text(make_notebook(cells), "utf-8")
-    digests = f"{digest(source)} {digest_code(cells)} {digest(page)}"
-    old.write_text(f"{page}<!-- make tutorials: {digests} -->\n", "utf-8")
-    return run
+            parts.append(f"```python\n{text}\n```")
+            parts += [f"```text\n{printed}```"] if printed else []
+        caption = cell["metadata"].get("caption", "")
+        for output in cell["outputs"]:
+            if "data" in output:
+                name = f"{path.stem}-{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode(output["data"]["image/png"])
+                parts += [f"![{caption}](images/{name})", f"*{caption}.*"]
+    return "\n\n".join(parts) + "\n", pictures
 
 
 def main() -> int:
-    """Make the tutorials that are stale, each in a process of its own; with ``--all`` or names, those."""
+    """Run the tutorials that are stale, each in a process of its own; with ``--all`` or names, those."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 01-switch, or its number")
     parser.add_argument("--all", action="store_true", help="run also those whose code has not changed")
     args = parser.parse_args()
     sys.path[:] = [os.path.abspath(entry) if entry else entry for entry in sys.path]  # they run elsewhere
-    asked = [script for script in scripts() if any(script.stem.startswith(name) for name in args.names)]
+    asked = [path for path in notebooks() if any(path.stem.startswith(name) for name in args.names)]
     if len(asked) == 1:
         started = time.perf_counter()
-        run = make_tutorial(asked[0], args.all)
+        run(asked[0])
         wall, core = time.perf_counter() - started, time.process_time()
-        print(f"{asked[0].stem}: " + (f"{wall:.0f} s, {core:.0f} s of a core" if run else "new words"), flush=True)
+        print(f"{asked[0].stem}: {wall:.0f} s, {core:.0f} s of a core", flush=True)
         return 0
-    for script in asked or scripts():
-        if args.all or stale(script):
-            subprocess.run([sys.executable, __file__, script.stem, *["--all"][: args.all]], check=True)
+    for path in asked or notebooks():
+        if args.all or stale(path):
+            subprocess.run([sys.executable, __file__, path.stem], check=True)
         else:
-            print(f"{script.stem}: up to date")
+            print(f"{path.stem}: up to date")
     return 0
 
 

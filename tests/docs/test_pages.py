@@ -19,7 +19,7 @@ from rootscale.optimizers import FAMILIES
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Pages whose text is made by a program.
-MADE = [ROOT / "docs/integrations/formats.md", *(ROOT / "docs" / "tutorials").glob("[0-9]*.md")]
+MADE = [ROOT / "docs/integrations/formats.md"]
 #: Libraries that need not be installed where the pages are tested.
 OPTIONAL = ("optax", "ray", "lightning", "transformers", "accelerate")
 

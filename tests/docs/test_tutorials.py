@@ -1,8 +1,8 @@
-"""The tutorials: their pages belong to their scripts, keep their form, and run."""
+"""The tutorials: notebooks that show what their code gave, keep their form, and run."""
 
-import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,150 +12,124 @@ import pytest
 import tutorials
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = tutorials.scripts()
-SCRIPT = """\
-# %% [markdown]
-# # Title
-
-# %% Two points
-import matplotlib.pyplot as plt
-
-plt.figure().subplots().plot([1, 2])
-plt.show()
-
-# %%
-print("printed")
-1 + 1
-
-# %%
-# !echo one \\
-#     two
-
-# %% tags=["check"]
-assert plt
-"""
+NOTEBOOKS = tutorials.notebooks()
+EVERY = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-def page(script):
-    return script.with_suffix(".md").read_text("utf-8")
+def cell(text, kind="code", **metadata):
+    made = {
+        "cell_type": kind,
+        "id": "cell",
+        "metadata": metadata,
+        "source": text.splitlines(keepends=True),
+    }
+    return made if kind == "markdown" else made | {"execution_count": None, "outputs": []}
+
+
+CELLS = [
+    cell("# Title", "markdown"),
+    cell("import matplotlib.pyplot as plt\n\nplt.figure().subplots().plot([1, 2])\nplt.show()", caption="Two points"),
+    cell('print("printed")\n1 + 1'),
+    cell("!echo one \\\n    two"),
+    cell("assert plt", tags=["check"]),
+]
 
 
 @pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "01-mine.py"
-    path.write_text(SCRIPT)
+def notebook(tmp_path):
+    path = tmp_path / "01-mine.ipynb"
+    tutorials.save({"cells": CELLS, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, path)
     return path
 
 
 def test_there_are_eight_and_the_index_has_them_all():
     index = (tutorials.HERE / "README.md").read_text("utf-8")
-    assert [f"{script.stem}.md" for script in SCRIPTS] == re.findall(r"\]\((\d\d-[\w-]+\.md)\)", index)
-    assert len(SCRIPTS) == 8
+    assert [path.name for path in NOTEBOOKS] == re.findall(r"\]\((\d\d-[\w-]+\.ipynb)\)", index)
+    assert len(NOTEBOOKS) == 8
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_pages_and_notebooks_are_made_of_the_present_scripts(script):
-    assert not tutorials.stale(script), "run make tutorials"
+@EVERY
+def test_a_notebook_shows_what_its_code_gave(path):
+    assert not tutorials.stale(path), "run make tutorials"
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_a_tutorial_says_what_one_learns_in_short_cells_with_pictures(script):
-    text = page(script)
+@EVERY
+def test_a_tutorial_says_what_one_learns_in_short_cells_with_pictures(path):
+    text, pictures = tutorials.page(path)
     for part in ("**What you will learn.**", "## What to remember", "## Where to go next"):
         assert text.count(part) == 1, part
-    for cell in tutorials.read_cells(script.read_text("utf-8")):
-        lines = [line for line in cell.text.splitlines() if line.strip()]
-        assert cell.kind not in ("python", "console") or len(lines) <= 15, f"{script.name}:{cell.line}"
-    pictures = re.findall(r"!\[(.*)\]\(images/(.+)\)", text)
-    assert pictures
-    for words, name in pictures:
-        assert len(words) > 20, f"{name} needs a description after its # %%"
-        assert (tutorials.HERE / "images" / name).stat().st_size < 400_000
+    for number, one in enumerate(tutorials.load(path)["cells"], 1):
+        lines = [line for line in tutorials.source(one).splitlines() if line.strip()]
+        if tutorials.kind(one) in ("python", "console"):
+            assert len(lines) <= 30, f"cell {number}"
+            assert max(map(len, lines)) <= 80, f"cell {number}"
+    captions = re.findall(r"!\[(.*)\]\(images/.+\)", text)
+    assert len(captions) == len(pictures) > 0
+    assert all(len(words) > 20 for words in captions), "a picture needs a caption in its cell's metadata"
+    assert max(map(len, pictures.values())) < 400_000
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_pages_show_no_places_of_one_machine(script):
-    assert not re.search(r"(?<![\w.])/(home|tmp|work|root|usr|Users)/", page(script))
+@EVERY
+def test_pages_show_no_places_of_one_machine(path):
+    assert not re.search(r"(?<![\w.])/(home|tmp|work|root|usr|Users)/", tutorials.page(path)[0])
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_links_of_a_tutorial_lead_somewhere(script):
-    for target in places.targets(page(script)):
-        assert (script.parent / target).exists(), target
+@EVERY
+def test_links_of_a_tutorial_lead_somewhere(path):
+    cells = tutorials.load(path)["cells"]
+    words = [tutorials.source(one) for one in cells if tutorials.kind(one) == "markdown"]
+    for target in places.targets("\n\n".join(words)):
+        assert (path.parent / target).exists(), target
 
 
-def test_no_picture_is_left_from_a_tutorial_that_is_gone():
-    named = {name for script in SCRIPTS for name in re.findall(r"\]\(images/(.+?)\)", page(script))}
-    assert {path.name for path in (tutorials.HERE / "images").iterdir()} == named
-
-
-def test_cells_are_run_and_shown_as_a_notebook_would(script):
-    tutorials.make_tutorial(script)
-    text = page(script)
+def test_cells_are_run_and_shown_as_a_notebook_would(notebook):
+    assert tutorials.stale(notebook)
+    tutorials.run(notebook)
+    assert not tutorials.stale(notebook)
+    text, pictures = tutorials.page(notebook)
+    assert text.startswith("# Title\n\n*As a [notebook](01-mine.ipynb).*\n")
     assert "```text\nprinted\n2\n```" in text
     assert "```console\n$ echo one \\\n    two\none two\n```" in text
     assert "![Two points](images/01-mine-1.png)\n\n*Two points.*\n" in text
-    assert (script.parent / "images" / "01-mine-1.png").read_bytes().startswith(b"\x89PNG")
+    assert pictures["01-mine-1.png"].startswith(b"\x89PNG")
     assert "assert plt" not in text
-    notebook = json.loads(script.with_suffix(".ipynb").read_text())
-    assert [cell["cell_type"] for cell in notebook["cells"]] == ["markdown", "code", "code", "code"]
-    assert "".join(notebook["cells"][-1]["source"]) == "!echo one \\\n    two"
-    assert not tutorials.stale(script)
 
 
-def test_a_page_of_another_text_is_noticed(script):
-    assert tutorials.stale(script) == "01-mine.py has no page or no notebook yet"
-    tutorials.make_tutorial(script)
-    changes = [
-        (script.with_suffix(".md"), "printed", "other", "01-mine.md was changed by hand: change 01-mine.py instead"),
-        (script.with_suffix(".ipynb"), "printed", "other", "01-mine.ipynb was made of another text"),
-        (script, "printed", "other", "01-mine.md was made of another text"),
-    ]
-    for path, old, new, why in changes:
-        before = path.read_text()
-        path.write_text(before.replace(old, new))
-        assert tutorials.stale(script) == why
-        path.write_text(before)
-    (script.parent / "images" / "01-mine-1.png").unlink()
-    assert tutorials.stale(script) == "images/01-mine-1.png is missing, or is left from before"
-
-
-def test_other_words_keep_what_the_code_gave_and_other_code_is_run(script):
-    assert tutorials.make_tutorial(script)
-    first = page(script)
-    script.write_text(SCRIPT.replace("# # Title", "# # Other title").replace("Two points", "Points"))
-    assert not tutorials.make_tutorial(script, run=False)
-    assert page(script).partition("<!--")[0] == first.partition("<!--")[0].replace("# Title", "# Other title").replace(
-        "Two points", "Points"
-    )
-    assert not tutorials.stale(script)
-    script.write_text(SCRIPT.replace("assert plt", "assert plt.plot"))
-    assert tutorials.make_tutorial(script, run=False)
-    script.with_suffix(".md").write_text(page(script).replace("printed\n2", "printed\n3"))
-    assert tutorials.make_tutorial(script, run=False)
-    assert "printed\n2" in page(script)
+def test_other_code_is_noticed_and_other_words_are_not(notebook):
+    tutorials.run(notebook)
+    made = tutorials.load(notebook)
+    made["cells"][0]["source"] = ["# Other title"]
+    tutorials.save(made, notebook)
+    assert not tutorials.stale(notebook)
+    made["cells"][2]["source"] = ['print("other")']
+    tutorials.save(made, notebook)
+    assert tutorials.stale(notebook)
 
 
 @pytest.mark.parametrize(
-    ("cell", "why"),
+    ("added", "why"),
     [
-        ("# %%\n1 / 0\n", "division by zero"),
-        ("# %%\n# !rootscale scale --lr\n", "rootscale scale --lr ended with 2"),
-        ("# %% refused\n# !rootscale rules\n", "rootscale rules ended with 0"),
+        (cell("1 / 0"), "division by zero"),
+        (cell("!rootscale scale --lr"), "rootscale scale --lr ended with 2"),
+        (cell("!rootscale rules", tags=["refused"]), "rootscale rules ended with 0"),
     ],
 )
-def test_a_tutorial_that_fails_writes_nothing_and_says_where(script, cell, why):
-    script.write_text(SCRIPT + cell)
+def test_a_tutorial_that_fails_writes_nothing_and_says_where(notebook, added, why):
+    made = tutorials.load(notebook)
+    made["cells"].append(added)
+    tutorials.save(made, notebook)
+    before = notebook.read_bytes()
     with pytest.raises((RuntimeError, ZeroDivisionError), match=why) as failed:
-        tutorials.make_tutorial(script)
-    assert "in the cell at line 21 of 01-mine.py" in "".join(failed.value.__notes__)
-    assert list(script.parent.iterdir()) == [script]
+        tutorials.run(notebook)
+    assert "in cell 6 of 01-mine.ipynb" in "".join(failed.value.__notes__)
+    assert notebook.read_bytes() == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_every_tutorial_runs_and_its_words_hold(script):
-    code = f"import pathlib, tutorials; tutorials.run_script(pathlib.Path({str(script)!r}))"
+@EVERY
+def test_every_tutorial_runs_and_its_words_hold(path, tmp_path):
+    copy = shutil.copy(path, tmp_path)
+    code = f"import pathlib, tutorials; tutorials.run(pathlib.Path({str(copy)!r}))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "website")])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
