@@ -52,9 +52,13 @@ def draw_noise(colours: Colours) -> Figure:
     gradient = np.array([1.0, 0.6])
     noise = np.array([[4.0, 1.5], [1.5, 3.0]])
     titles = ("batches of 4", "batches of 16: half")
-    figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.3), sharex=True, sharey=True)
+    figure, panels = plt.subplots(
+        1, 2, figsize=(7.2, 3.3), sharex=True, sharey=True
+    )
     shades = (colours["kept"], colours["rule"])
-    for panel, size, colour, title in zip(panels, (4, 16), shades, titles, strict=True):
+    for panel, size, colour, title in zip(
+        panels, (4, 16), shades, titles, strict=True
+    ):
         batches = random.multivariate_normal(gradient, noise / size, 300)
         panel.scatter(*batches.T, s=9, color=colour, alpha=0.4, linewidths=0)
         arrow = {"arrowstyle": "-|>", "color": colours["wrong"], "lw": 2.2}
@@ -68,30 +72,49 @@ def draw_noise(colours: Colours) -> Figure:
     return figure
 
 
-def walk(eta: float, size: int, samples: int, drift: float, runs: int) -> np.ndarray:
+def walk(
+    eta: float, size: int, samples: int, drift: float, runs: int
+) -> np.ndarray:
     """Walk as Adam does where noise dominates: eta times the gradient of a batch over the size of its noise."""
     random = np.random.default_rng(1)
     spread = size**-0.5
-    steps = eta * (drift + spread * random.standard_normal((runs, samples // size))) / spread
+    steps = (
+        eta
+        * (drift + spread * random.standard_normal((runs, samples // size)))
+        / spread
+    )
     return np.cumsum(steps, axis=1)
 
 
 def draw_steps(colours: Colours) -> Figure:
     """Where the runs are at equal samples seen, for three learning rates at four times the batch."""
     samples, eta, drift = 4096, 0.01, 0.1
-    figure, panels = plt.subplots(1, 3, figsize=(7.6, 3.3), sharex=True, sharey=True)
-    cases = ((1, "kept", "other"), (2, "times 2", "rule"), (4, "times 4", "wrong"))
+    figure, panels = plt.subplots(
+        1, 3, figsize=(7.6, 3.3), sharex=True, sharey=True
+    )
+    cases = (
+        (1, "kept", "other"),
+        (2, "times 2", "rule"),
+        (4, "times 4", "wrong"),
+    )
     for panel, (factor, title, role) in zip(panels, cases, strict=True):
         colour = colours[role]
-        lines = ((factor * eta, 16, colour, "-"), (eta, 4, colours["kept"], (0, (4, 2))))
+        lines = (
+            (factor * eta, 16, colour, "-"),
+            (eta, 4, colours["kept"], (0, (4, 2))),
+        )
         for lr, size, shade, line in lines:
             path = walk(lr, size, samples, drift, 4000)
             x = np.arange(1, path.shape[1] + 1) * size
             low, middle, high = np.quantile(path, (0.05, 0.5, 0.95), axis=0)
             if size == 16:
-                panel.fill_between(x, low, high, color=shade, alpha=0.22, linewidth=0)
+                panel.fill_between(
+                    x, low, high, color=shade, alpha=0.22, linewidth=0
+                )
             for line_of, width in ((low, 1.0), (middle, 2.0), (high, 1.0)):
-                panel.plot(x, line_of, color=shade, linewidth=width, linestyle=line)
+                panel.plot(
+                    x, line_of, color=shade, linewidth=width, linestyle=line
+                )
         panel.set_title(title, loc="left", color=colour, weight="bold")
         panel.set_xlabel("samples seen")
         panel.set_xticks([0, 2000, 4000], ["0", "2,000", "4,000"])
@@ -109,15 +132,31 @@ def draw_memory(colours: Colours) -> Figure:
     lines = (
         ("batch 256, beta2 = .999", 256, 0.999, "kept", (0, (4, 2)), 2.6),
         ("batch 1,024, beta2 = .996: converted", 1024, 0.996, "rule", "-", 1.8),
-        ("batch 1,024, beta2 = .999: left alone", 1024, 0.999, "wrong", "-", 1.8),
+        (
+            "batch 1,024, beta2 = .999: left alone",
+            1024,
+            0.999,
+            "wrong",
+            "-",
+            1.8,
+        ),
     )
     for label, size, beta, role, line, width in lines:
         share = beta ** (back / size)
-        panel.plot(back, share, color=colours[role], linestyle=line, linewidth=width, label=label)
+        panel.plot(
+            back,
+            share,
+            color=colours[role],
+            linestyle=line,
+            linewidth=width,
+            label=label,
+        )
     panel.legend(frameon=False, labelcolor="linecolor")
     panel.set_xlabel("samples ago")
     panel.set_ylabel("what is remembered")
-    panel.set_xticks([0, 1e6, 2e6, 3e6], ["now", "1 million", "2 million", "3 million"])
+    panel.set_xticks(
+        [0, 1e6, 2e6, 3e6], ["now", "1 million", "2 million", "3 million"]
+    )
     panel.set_yticks([0, 0.5, 1], ["nothing", "half", "all"])
     panel.set_ylim(0, 1.02)
     panel.set_xlim(0, 3_000_000)
@@ -126,11 +165,19 @@ def draw_memory(colours: Colours) -> Figure:
 
 
 if __name__ == "__main__":
-    plt.rcParams.update({"svg.hashsalt": "rootscale", "font.size": 12, "figure.constrained_layout.use": True})
+    plt.rcParams.update(
+        {
+            "svg.hashsalt": "rootscale",
+            "font.size": 12,
+            "figure.constrained_layout.use": True,
+        }
+    )
     drawings = {"noise": draw_noise, "steps": draw_steps, "memory": draw_memory}
     for ground, colours in GROUNDS.items():
         for name, draw in drawings.items():
             draw(colours).savefig(
-                HERE / f"idea-{name}-{ground}.svg", transparent=True, metadata={"Date": None, "Creator": None}
+                HERE / f"idea-{name}-{ground}.svg",
+                transparent=True,
+                metadata={"Date": None, "Creator": None},
             )
             plt.close("all")

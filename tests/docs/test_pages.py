@@ -66,6 +66,12 @@ def test_no_line_of_prose_is_longer_than_120(page):
     assert not [line for line in text.splitlines() if len(line) > 120 and not line.lstrip().startswith(("|", "!["))]
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE], ids=lambda page: str(page.name))
+def test_no_line_of_code_is_wider_than_80(page):
+    found = re.findall(r"^( *)```\w*\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert not [line for _, text in found for line in textwrap.dedent(text).splitlines() if len(line) > 80]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_begins_with_a_sentence(page):
     title, first, *_ = (line for line in page.read_text(encoding="utf-8").splitlines() if line.strip())
