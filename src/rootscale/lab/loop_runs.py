@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ class LoopSpec(Spec):
             )
         return int(size)
 
-    @property
-    def label(self) -> str:
+    @cached_property
+    def label(self) -> str:  # type: ignore[override]  # computed once
         """In words, for legends."""
         rule = self.variant.rule
         named = f" {rule}" if str(rule).startswith("with") else f", {rule}"

@@ -40,8 +40,8 @@ class TaskSpec(Spec):
     variant: Variant
     settings: Settings
 
-    @property
-    def label(self) -> str:
+    @cached_property
+    def label(self) -> str:  # type: ignore[override]  # computed once
         """In words, for legends."""
         return self.variant.label(self.task.plan)
 
