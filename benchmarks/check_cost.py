@@ -98,7 +98,7 @@ def timed(steps: int, before: bool, folder: Path, deadline: Deadline) -> tuple[T
     seeds: int | Literal["auto"] = 8 if before else "auto"
     measure, judge = (Measure(), Judge(looks="once")) if before else (Measure(share=SHARE), Judge())
     spent = Spent(folder / "spent.json", folder.name)
-    stacked: Callable[[], Any] = partial(mock.patch, "rootscale.lab.sweeps.stacking_pays", return_value=True)
+    stacked: Callable[[], Any] = partial(mock.patch, "rootscale.lab.task_runs.stacking_pays", return_value=True)
     try:
         with stacked() if before else mock.MagicMock():
             found = check(

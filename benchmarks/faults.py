@@ -39,9 +39,9 @@ from typing import Any
 
 import torch
 
-from rootscale import Adam, Plan
+from rootscale import Adam, BatchSize, Plan
 from rootscale.cli import main as rootscale
-from rootscale.lab import Forked, Settings, Store, Task, Variant, sweep
+from rootscale.lab import Arm, Forked, Settings, Store, Study, Task, Variant
 from rootscale.trajectory import Trajectory
 
 PAGE = Path(__file__).parents[1] / "docs" / "promises.md"
@@ -155,12 +155,13 @@ def sweep_task(place: Place) -> int:
     x = torch.randn(200, 6, generator=generator, dtype=torch.float64)
     y = (x @ torch.randn(6, 1, generator=generator, dtype=torch.float64)).squeeze(1)
     task = Task(
-        "line", Plan(Adam(2e-3, 0.98, 0.998), batch_size=4, steps=200), lambda: torch.nn.Linear(6, 1).double(),
+        "line", Plan(Adam(2e-3, 0.98, 0.998), batch_size=BatchSize(4), steps=200), lambda: torch.nn.Linear(6, 1).double(),
         lambda outputs, target: (outputs.squeeze(1) - target) ** 2, (x, y),
     )  # fmt: skip
     settings = Settings(grid=tuple(range(320, 801, 80)), switch_at=320)
     store = Store(place.out, checkpoint_every=0.0)
-    sweep(task, [Variant(), Variant(4)], seeds=[0, 1], settings=settings, store=store, execute=Forked(2))
+    study = Study("line", [Arm("base", task), Arm("four times", task, Variant(4))], settings=settings)
+    study.make(study.arms, [0, 1], store, Forked(2))
     return 0
 
 

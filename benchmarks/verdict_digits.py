@@ -32,7 +32,7 @@ from rootscale.cli.console import make_console
 from rootscale.cli.watching import observing
 from rootscale.files import whole, write_json
 from rootscale.format import plus_minus
-from rootscale.lab import Forked, Here, Settings, Setup, Task, Variant, grid, sweep
+from rootscale.lab import Arm, Forked, Here, Settings, Setup, Study, Task, Variant, grid
 from rootscale.lab.provenance import environment
 from rootscale.lab.tasks import digits
 from rootscale.stats import binomial_limit
@@ -184,20 +184,16 @@ def main() -> None:
         )
         entries = {entry: problem.variant(entry) for entry in problem.entries}
         with observing(make_console()) as observe:
-            runs = sweep(
-                problem.task,
-                [Variant(), *entries.values()],
-                seeds=range(total),
-                settings=settings,
-                store=args.runs / name.replace(" ", "-"),
-                execute=Forked(together=400) if cpu else Here(total),
-                observe=observe,
-            )
-        base = runs.trajectories[Variant()]
+            arms = [Arm("base", problem.task)]
+            arms += [Arm(entry, problem.task, variant) for entry, variant in entries.items()]
+            execute = Forked(together=400) if cpu else Here(total)
+            study = Study(name, arms, seeds=range(total), settings=settings)
+            table = study.run(args.runs / name.replace(" ", "-"), execute, observe)
+        base = table.base.trajectory
         print(f"judging {name}", file=sys.stderr)
         results[f"{name}: null pairs"] = judge(base, base, args.repetitions, args.seeds, shift=args.seeds)
-        for entry, variant in entries.items():
-            results[f"{name}: {entry}"] = judge(base, runs.trajectories[variant], args.repetitions, args.seeds)
+        for result in table.others:
+            results[f"{name}: {result.label}"] = judge(base, result.trajectory, args.repetitions, args.seeds)
     args.out.mkdir(parents=True, exist_ok=True)
     made = {
         "command": f"python benchmarks/verdict_digits.py --repetitions {args.repetitions} --seeds {args.seeds}",

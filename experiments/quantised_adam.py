@@ -38,7 +38,7 @@ from rootscale import AdamW
 from rootscale.files import write_json
 from rootscale.format import percent
 from rootscale.gap import gaps
-from rootscale.lab import Here, Measure, Settings, Task, Variant, grid, sweep
+from rootscale.lab import Arm, Here, Measure, Result, Settings, Study, Task, Variant, grid
 from rootscale.lab.provenance import environment
 from rootscale.lab.tasks import digits, mlp
 from rootscale.optimizers import FAMILIES
@@ -77,22 +77,20 @@ def measured(name: str, seeds: int, store: Path | None) -> dict[str, dict[str, d
     settings = Settings(
         grid=grid(SAMPLES, 40, SWITCH, [4, 64]), switch_at=SWITCH, measure=Measure(noise=False, eval_samples=1437)
     )
-    arms = {(kappa, label): Variant(Fraction(kappa), rule) for kappa in KAPPAS for label, rule in RULES.items()}
-    null = Variant(other_samples=True)
-    runs = sweep(
-        task_of(name), [Variant(), null, *arms.values()], seeds=range(seeds), settings=settings, execute=Here(seeds),
-        store=store,
-    ).trajectories  # fmt: skip
-    base = runs[Variant()]
+    task, places = task_of(name), [(kappa, label) for kappa in KAPPAS for label in RULES]
+    arms = [Arm("base", task), Arm("null", task, Variant(other_samples=True))]
+    arms += [Arm(f"{kappa}, {label}", task, Variant(Fraction(kappa), RULES[label])) for kappa, label in places]
+    table = Study(name, arms, seeds=range(seeds), settings=settings).run(store, Here(seeds))
 
-    def largest(variant: Variant) -> dict[str, float]:
-        found = gaps(base, runs[variant], ["train loss"])["train loss"].largest
+    def largest(result: Result) -> dict[str, float]:
+        found = gaps(table.base.trajectory, result.trajectory, ["train loss"])["train loss"].largest
         return {"gap": round(found.gap, 4), "se": round(found.se, 4)}
 
-    return {
-        f"kappa={kappa}": {"null": largest(null)} | {label: largest(arms[kappa, label]) for label in RULES}
-        for kappa in KAPPAS
-    }
+    null, *others = (largest(result) for result in table.others)
+    found: dict[str, dict[str, dict[str, float]]] = {f"kappa={kappa}": {"null": null} for kappa in KAPPAS}
+    for (kappa, label), gap in zip(places, others, strict=True):
+        found[f"kappa={kappa}"][label] = gap
+    return found
 
 
 def claims(results: Path) -> list[Claim]:

@@ -21,9 +21,10 @@ from language_models import (
     roberta_net,
     token_loss,
 )  # fmt: skip
+from swept import sweep
 from text import Tokens, Vocabulary, Windows, chain, from_text, windows
 
-from rootscale.lab import Here, Measure, Settings, Setup, Store, Tensors, Trial, Variant, sweep
+from rootscale.lab import Here, Measure, Settings, Setup, Store, Tensors, Trial, Variant
 from rootscale.lab.fingerprint import Fingerprints, differences
 
 pytest.importorskip("transformers")

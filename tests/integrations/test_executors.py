@@ -15,10 +15,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 from problems import make, mlp
+from swept import sweep
 
 from rootscale import Adam, Plan
 from rootscale.integrations.executors import OnExecutor
-from rootscale.lab import Deadline, Forked, Here, Settings, Store, UnfinishedError, Variant, sweep
+from rootscale.lab import Deadline, Forked, Here, Settings, Store, UnfinishedError, Variant
 
 pytest.importorskip("cloudpickle")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -168,8 +169,8 @@ def test_the_progress_of_a_running_job_is_seen_and_ctrl_c_leaves_a_checkpoint(tm
     runs = importlib.import_module("rootscale.lab.task_runs")
     store = Store(tmp_path)
     spec = runs.TaskSpec(make(LONG), Variant(), Settings(grid=(0, 1_600_000)))
-    sweeps = importlib.import_module("rootscale.lab.sweeps")
-    job = sweeps._Job(store, store.want(spec, [0]), sweeps.Observer())
+    jobs = importlib.import_module("rootscale.lab.jobs")
+    job = jobs._Job(store, store.want(spec, [0]), jobs.Observer())
 
     def on_progress(number, share):
         seen.append(share)

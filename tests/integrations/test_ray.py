@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from problems import make, mlp
+from swept import sweep
 
 from rootscale import Adam, Plan
 from rootscale.integrations.executors import OnRay
-from rootscale.lab import Deadline, Forked, Here, Settings, Store, UnfinishedError, Variant, sweep
+from rootscale.lab import Deadline, Forked, Here, Settings, Store, UnfinishedError, Variant
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -162,7 +163,8 @@ import ray
 from ray.cluster_utils import Cluster
 from problems import make
 from rootscale.integrations.executors import OnRay
-from rootscale.lab import Here, Settings, Store, Variant, sweep
+from rootscale.lab import Here, Settings, Store, Variant
+from swept import sweep
 
 folder, settings, variants = Path(sys.argv[1]), Settings(grid=(160, 320, 480), switch_at=160), [Variant(), Variant(4)]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
@@ -213,7 +215,8 @@ import ray
 from problems import make
 from rootscale import Adam, Plan
 from rootscale.integrations.executors import OnRay
-from rootscale.lab import Here, Settings, Store, Variant, sweep
+from rootscale.lab import Here, Settings, Store, Variant
+from swept import sweep
 
 task, variants = make(Plan(Adam(2e-3, 0.98, 0.998), batch_size=4, steps=1500)), [Variant(), Variant(4)]
 settings = Settings(grid=tuple(range(1600, 6001, 400)), switch_at=1600)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from problems import PLANS, make, mlp_batchnorm
+from swept import sweep
 from torch import nn
 
 from rootscale import SGD, Adam, Plan
@@ -29,7 +30,6 @@ from rootscale.lab import (
     causes,
     check,
     study,
-    sweep,
 )
 from rootscale.lab.execute import can_fork
 from rootscale.lab.task import load_task

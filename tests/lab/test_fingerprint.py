@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from problems import clouds, jitter, make, mlp, mlp_batchnorm
+from swept import finished, sweep
 from torch import nn
 from torch.nn import functional as F
 
 from rootscale.cli import main
-from rootscale.lab import Here, Observer, Settings, Store, Tensors, Variant, sweep
+from rootscale.lab import Here, Observer, Settings, Store, Tensors, Variant
 from rootscale.lab.fingerprint import SAMPLES, TOLERANCE, Fingerprints, data_hash, differences
-from rootscale.lab.sweeps import finished
 
 SETTINGS = Settings(grid=(0, 16))
 

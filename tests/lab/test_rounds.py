@@ -12,6 +12,7 @@ import pytest
 import torch
 from problems import make, mlp_batchnorm
 from rich.console import Console
+from swept import sweep
 from torch import nn
 
 from rootscale import Adam, Plan
@@ -33,7 +34,6 @@ from rootscale.lab import (
     UnfinishedError,
     Variant,
     check,
-    sweep,
 )
 from rootscale.lab.cost import Cost, estimate_cost
 from rootscale.lab.recommendation import recommend

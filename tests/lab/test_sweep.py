@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 import torch
 from problems import make
+from swept import finished, sweep
 
 from rootscale.files import locked
 from rootscale.lab import (
+    Arm,
     Deadline,
     Forked,
     Here,
@@ -26,16 +28,15 @@ from rootscale.lab import (
     Settings,
     Setup,
     Store,
+    Study,
     Trial,
     UnfinishedError,
     Variant,
     group,
-    sweep,
     task_runs,
 )
 from rootscale.lab.execute import can_fork
 from rootscale.lab.store import BusyError
-from rootscale.lab.sweeps import finished
 from rootscale.trajectory import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -513,12 +514,12 @@ def test_a_sweep_can_run_outside_the_main_thread():
 
 
 def test_mistakes_are_explained(tmp_path):
-    with pytest.raises(ValueError, match=r"seeds must differ from each other, got \[0, 0\]"):
-        run(make(), VARIANTS, [0, 0], SETTINGS)
-    with pytest.raises(ValueError, match="at least one seed is needed, got none"):
-        run(make(), VARIANTS, [], SETTINGS)
-    with pytest.raises(ValueError, match="variants must differ"):
-        run(make(), [Variant(4), Variant(4)], [0], SETTINGS)
+    task = make()
+    for seeds in ([0, 0], []):
+        with pytest.raises(ValueError, match="seeds must differ from each other, and there must be one, got"):
+            Study("line", [Arm("base", task), Arm("four", task, Variant(4))], seeds=seeds, settings=SETTINGS).run()
+    with pytest.raises(ValueError, match="two arms are called 'four'"):
+        Study("line", [Arm("four", task), Arm("four", task, Variant(4))], settings=SETTINGS)
     with pytest.raises(ValueError, match="together must be at least 1, got 0"):
         Here(together=0)
     with pytest.raises(ValueError, match="processes must be at least 1, got 0"):

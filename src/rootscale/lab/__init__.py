@@ -1,4 +1,4 @@
-"""Many runs on real data: tasks, runs, sweeps and the check."""
+"""Many runs on real data: tasks, runs, studies and the check."""
 
 from rootscale.compare import Result, Table, compare
 from rootscale.lab.checking import check
@@ -11,7 +11,6 @@ from rootscale.lab.settings import Measure, Settings, Setup, grid
 from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.store import Store
 from rootscale.lab.study import Arm, Study
-from rootscale.lab.sweeps import sweep
 from rootscale.lab.task import Data, Task, Tensors
 from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
@@ -44,5 +43,4 @@ __all__ = [
     "compare",
     "find_largest",
     "grid",
-    "sweep",
 ]

@@ -60,10 +60,10 @@ def check(
         setup: how a task is trained.
         judge: what makes runs the same; of a loop, ``decide_by`` names what it logs, and None is all losses.
         alignment: of the logs of a loop: clock and smoothing.
-        execute: what runs them, as for `rootscale.lab.sweep`.
+        execute: what runs them; None is a process for each core, or this process where a GPU computes.
         store: the folder of the result, or a `Store`; its runs are in ``runs`` below it, so that a check that was
             stopped is resumed. None keeps nothing.
-        observe: callbacks for progress and measurements, as for `rootscale.lab.sweep`.
+        observe: callbacks for progress and measurements, as for `Study.run`.
     """
     need_seeds(Rounds.of(seeds, budget).first)
     study = study_of(

@@ -1,4 +1,4 @@
-"""Executors: where the jobs of a sweep are run, how many at a time, and until when.
+"""Executors: where the jobs of a study are run, how many at a time, and until when.
 
 A job is a function of two arguments: one to report its progress to, and a `Stop` that it looks at after every step.
 Jobs share nothing but the folder of the runs, so every executor gives the same result.

@@ -54,7 +54,7 @@ class LoopSpec(Spec):
         return int(size)
 
     @cached_property
-    def label(self) -> str:  # type: ignore[override]  # computed once
+    def label(self) -> str:  # computed once
         """In words, for legends."""
         rule = self.variant.rule
         named = f" {rule}" if str(rule).startswith("with") else f", {rule}"

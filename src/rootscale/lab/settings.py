@@ -1,4 +1,4 @@
-"""What the runs of a sweep have in common: when and what is measured, and how they are trained."""
+"""What the runs of a study have in common: when and what is measured, and how they are trained."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the runs of a sweep have in common.
+    """What the runs of a study have in common.
 
     Args:
         grid: the samples seen at which a run is measured, increasing; the last is its end. See `grid`.

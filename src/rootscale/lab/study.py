@@ -25,6 +25,7 @@ from rootscale.compare.result import Result, Table
 from rootscale.lab.causes import causes_of
 from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.group import Spec, joined
+from rootscale.lab.jobs import make, start_of, store_or_temporary
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import LoopSpec, need_checkpoint
 from rootscale.lab.observe import Observer
@@ -34,7 +35,6 @@ from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Settings
 from rootscale.lab.stopping import Deadline, UnfinishedError
 from rootscale.lab.store import Store, as_store
-from rootscale.lab.sweeps import kept, make, start_of
 from rootscale.lab.task import Task
 from rootscale.lab.task_runs import TaskSpec
 from rootscale.lab.variant import Variant
@@ -178,13 +178,13 @@ class Study:
 
         Args:
             store: the folder of the table, or a `Store`; the runs are in ``runs`` below it. None keeps nothing.
-            execute: what runs them, as for `rootscale.lab.sweep`.
+            execute: what runs them, a process for each core, or this process where a GPU computes, where None.
             observe: callbacks for progress and measurements.
             budget: seconds after which no more seeds are added.
         """
         rounds, watch = Rounds.of(self.seeds, budget), observe or Observer()
         self.refuse(rounds.first)
-        with kept(as_store(store)) as given:
+        with store_or_temporary(as_store(store)) as given:
             place = replace(given, keep_models=given.keep_models or self.keep_models)
 
             def compared(some: Sequence[Arm], seeds: Sequence[int], within: Deadline) -> tuple[Table, list[Result]]:

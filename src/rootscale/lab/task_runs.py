@@ -41,7 +41,7 @@ class TaskSpec(Spec):
     settings: Settings
 
     @cached_property
-    def label(self) -> str:  # type: ignore[override]  # computed once
+    def label(self) -> str:  # computed once
         """In words, for legends."""
         return self.variant.label(self.task.plan)
 

@@ -6,22 +6,18 @@ import math
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from rootscale.files import need_writable
 from rootscale.format import listed, show
-from rootscale.lab.execute import Execute, default_executor
+from rootscale.lab.execute import Execute
 from rootscale.lab.group import Spec, Wanted
 from rootscale.lab.observe import Observer, silent
-from rootscale.lab.settings import Settings
 from rootscale.lab.stopping import Stop, held_interrupts
-from rootscale.lab.store import Store, as_store
-from rootscale.lab.task import Task
-from rootscale.lab.task_runs import TaskSpec
-from rootscale.lab.variant import Variant
+from rootscale.lab.store import Store
 from rootscale.trajectory import Trajectory
 
 
@@ -154,69 +150,13 @@ def _refuse_diverged(warm: Trajectory, spec: Spec) -> None:
 
 
 @contextmanager
-def kept(store: Store | None) -> Iterator[Store]:
+def store_or_temporary(store: Store | None) -> Iterator[Store]:
     """Give the store, or one that is removed at the end."""
     if store is not None:
         yield store
         return
     with tempfile.TemporaryDirectory() as folder:
         yield Store(Path(folder), checkpoint_every=math.inf, temporary=True)
-
-
-# -- variants of one task --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What a sweep gave.
-
-    Args:
-        trajectories: of each variant, all seeds together.
-        warm: the base variant up to the switch, where there is one.
-        models: where models are kept: of variant and seed, the file and the place in its list; not of what diverged.
-    """
-
-    trajectories: dict[Variant, Trajectory]
-    warm: Trajectory | None = None
-    models: dict[tuple[Variant, int], tuple[Path, int]] = field(default_factory=dict)
-
-
-def sweep(
-    task: Task,
-    variants: Sequence[Variant],
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    store: Store | str | Path | None = None,
-    execute: Execute | None = None,
-    observe: Observer | None = None,
-) -> Sweep:
-    """Run every variant of a task with every seed. Finished runs are read, and runs that were stopped are resumed.
-
-    Args:
-        task: what is learned.
-        variants: how; the first is usually the base, ``Variant()``.
-        seeds: of the replicas.
-        settings: what is measured when; with ``switch_at``, all variants of a seed start from one warm start.
-        store: the folder of the runs, or a `Store`; None keeps nothing.
-        execute: what runs them; None is a process for each core, or this process where a GPU computes.
-        observe: callbacks for progress and measurements; `make` says what may be raised.
-    """
-    _refuse(task, variants, seeds)
-    execute, observe = execute or default_executor(settings.setup.device), observe or Observer()
-    with kept(as_store(store)) as place:
-        specs = {variant: TaskSpec(task, variant, settings) for variant in variants}
-        make(list(specs.values()), seeds, place, execute, observe)
-        wanted = {variant: place.want(spec, seeds) for variant, spec in specs.items()}
-        models: dict[tuple[Variant, int], tuple[Path, int]] = {}
-        if place.keep_models:
-            for variant, want in wanted.items():
-                models |= {(variant, seed): found for seed, found in place.models(want).items()}
-        return Sweep(
-            {variant: place.trajectory(want) for variant, want in wanted.items()},
-            start_of(list(specs.values()), seeds, place),
-            models,
-        )
 
 
 def start_of(specs: Sequence[Spec], seeds: Sequence[int], store: Store) -> Trajectory | None:
@@ -227,25 +167,3 @@ def start_of(specs: Sequence[Spec], seeds: Sequence[int], store: Store) -> Traje
     done = place.locate(place.want(starts[0], seeds))
     there = [seed for seed in seeds if seed in done]
     return place.trajectory(place.want(starts[0], there)) if there else None
-
-
-def finished(
-    task: Task, variants: Sequence[Variant], *, seeds: Sequence[int], settings: Settings, store: Store | str | Path
-) -> bool:
-    """Return whether `sweep` with the same arguments would only read: all runs are finished, warm starts included."""
-    place = as_store(store)
-    assert place is not None
-    specs = [TaskSpec(task, variant, settings) for variant in variants]
-    starts = [replace(place, keep_models=False).missing(place.want(warm, seeds)) for warm in _starts(specs)]
-    return not any([*starts, *(place.missing(place.want(spec, seeds)) for spec in specs)])
-
-
-def _refuse(task: Task, variants: Sequence[Variant], seeds: Sequence[int]) -> None:
-    if not len(seeds):
-        raise ValueError("at least one seed is needed, got none")
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must differ from each other, got {list(seeds)}")
-    if len(set(variants)) < len(variants):
-        raise ValueError("variants must differ from each other")
-    for variant in variants:
-        variant.plans(task.plan)  # before anything is run: there may be no such plan
