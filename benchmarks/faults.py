@@ -155,7 +155,7 @@ def sweep_task(place: Place) -> int:
     x = torch.randn(200, 6, generator=generator, dtype=torch.float64)
     y = (x @ torch.randn(6, 1, generator=generator, dtype=torch.float64)).squeeze(1)
     task = Task(
-        "line", Plan(Adam(2e-3, 0.98, 0.998), batch_size=BatchSize(4), steps=200), lambda: torch.nn.Linear(6, 1).double(),
+        "line", Plan(Adam(2e-3, 0.98, 0.998), BatchSize(4), steps=200), lambda: torch.nn.Linear(6, 1).double(),
         lambda outputs, target: (outputs.squeeze(1) - target) ** 2, (x, y),
     )  # fmt: skip
     settings = Settings(grid=tuple(range(320, 801, 80)), switch_at=320)
