@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Bytecode is made when a module is first imported: most modules of what is installed never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo dist docs docs-serve test test-slow test-integrations lint faults bench bench-run bench-training bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-logs bench-store bench-lab bench-language results calculator tutorials clean setup
+.PHONY: demo dist docs docs-serve test test-slow test-integrations lint faults bench bench-run bench-training bench-grow bench-bands bench-verdict bench-verdict-digits bench-check bench-sde bench-logs bench-store bench-lab bench-language results calculator tutorials clean setup
 
 demo: $(READY)
 	$(BIN)/rootscale demo
@@ -73,13 +73,17 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-run bench-training
+bench: bench-run bench-training bench-grow bench-grow
 
 bench-run: $(READY)
 	$(BIN)/python benchmarks/run.py
 
 bench-training: $(READY)
 	$(BIN)/python benchmarks/training.py
+
+# The time of measuring while a batch grows, as a share of the run.
+bench-grow: $(READY)
+	$(BIN)/python benchmarks/grow.py
 
 # The coverage of the check's confidence bands, and how often its verdict is wrong; both take long and resume.
 bench-bands: $(READY)

@@ -1,7 +1,7 @@
 """PPO whose number of environments changes: the learning rate of 8 environments, at 32 or 64 of them.
 
     python examples/ppo.py --envs 32                         # a task of this file, seconds on a CPU
-    python examples/ppo.py CartPole-v1 --envs 32             # of gymnasium: pip install gymnasium
+    python examples/ppo.py CartPole-v1 --envs 32             # of gymnasium: pip install 'rootscale[rl]'
 
 A batch of `envs` environments is `envs / 8` times the batch that the settings were tuned at. The lines marked with +
 are all that `Run` adds; the settings stay those of 8 environments, and the same frames are seen.
@@ -90,9 +90,10 @@ class Agent(nn.Module):
         return law, self.value(seen)[:, 0]
 
 
-def train(task: str, envs: int, seed: int, log, rule: str | None = None) -> None:
+def train(task: str, envs: int, seed: int, log, rule: str | None = None, frames: int | None = None) -> None:
     """Train for the frames of the task; `log` gets the mean return of the episodes that ended since it was called."""
-    steps, epochs, minibatch, lr, gamma, bonus, frames = SETTINGS[task]
+    steps, epochs, minibatch, lr, gamma, bonus, usual = SETTINGS[task]
+    frames = frames or usual
     minibatch = minibatch * envs // TUNED_AT  # + as many gradient steps a rollout as ever
     torch.manual_seed(seed)
     env, size, actions = make(task, envs)
@@ -159,7 +160,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("task", nargs="?", default="Corridor", choices=SETTINGS)
     parser.add_argument("--envs", type=int, default=TUNED_AT)
+    parser.add_argument("--frames", type=int, help="default: those of the task")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    train(args.task, args.envs, args.seed, lambda **row: print(row, flush=True))
+    train(args.task, args.envs, args.seed, lambda **row: print(row, flush=True), frames=args.frames)

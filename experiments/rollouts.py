@@ -12,7 +12,7 @@ linearly. A rollout has as many steps per environment as ever, and as many gradi
 kappa times the samples. CartPole-v1 and Pendulum-v1 of gymnasium, 98,304 and 131,072 frames. Three ways at 32 and 64
 environments: everything converted by `Run`; the learning rate alone by the square root; nothing.
 
-Cost. About 20 minutes of one core. It needs gymnasium.
+Cost. About 20 minutes of one core for CartPole, 30 for Pendulum. It needs gymnasium.
 
     rootscale study experiments/rollouts.py
 """

@@ -1,5 +1,6 @@
 """Examples that start processes of their own, or that belong to no single integration; each ends in a line to check."""
 
+import json
 import math
 import os
 import re
@@ -60,6 +61,44 @@ def test_an_elastic_run_goes_on_with_another_number_of_processes(tmp_path, monke
     assert (world, samples, size, float(rate)) == ("1", "1440", "16", 0.0)
     assert float(decay) == pytest.approx(0.1 / 2**0.5, abs=1e-6)
     assert float(clip) == pytest.approx(2**0.5, abs=1e-6)
+
+
+def returns(printed):
+    return [float(value) for value in re.findall(r"'mean return': ([-\d.]+)", printed)]
+
+
+@pytest.mark.parametrize("envs", [8, 32])
+def test_ppo_learns_with_the_settings_of_8_environments(envs, monkeypatch, capsys):
+    """A walk to the end pays up to .8; one at random pays below 0."""
+    found = returns(called(monkeypatch, capsys, "ppo.py", f"--envs={envs}"))
+    assert found[-1] > 0.5 > found[0]
+
+
+@pytest.mark.parametrize(("task", "frames"), [("CartPole-v1", 16_384), ("Pendulum-v1", 32_768)])
+def test_ppo_of_gymnasium(task, frames, monkeypatch, capsys):
+    pytest.importorskip("gymnasium", reason="needs the extra: pip install 'rootscale[rl]'")
+    found = returns(called(monkeypatch, capsys, "ppo.py", task, "--envs=32", f"--frames={frames}"))
+    assert all(math.isfinite(value) for value in found)
+    if task == "CartPole-v1":
+        assert found[-1] > 2 * found[0]
+
+
+@pytest.mark.slow  # eight processes
+def test_a_job_that_loses_a_process_goes_on_in_the_middle_of_an_epoch(tmp_path):
+    file, curve = tmp_path / "run.pt", tmp_path / "curve.jsonl"
+    script = ("examples/elastic.py", file, f"--curve={curve}")
+    started(*TORCHRUN, "--nproc-per-node=1", *script, "--leave=1")
+    started(*TORCHRUN, "--nproc-per-node=2", *script, "--leave=2")
+    killed = [sys.executable, *TORCHRUN, "--nproc-per-node=4", *map(str, script), "--lose=6500"]
+    done = subprocess.run(killed, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode != 0
+    assert "SIGKILL" in done.stderr or "-9" in done.stderr
+    started(*TORCHRUN, "--nproc-per-node=1", *script)
+    rows = [json.loads(line) for line in curve.read_text().splitlines()]
+    seen = [row["samples"] for row in rows]
+    assert seen == sorted(set(seen)), "no part of the run twice"
+    assert [round(one / 720) for one in seen] == list(range(1, 13))
+    assert rows[-1]["validation loss"] < 0.8 * rows[0]["validation loss"]
 
 
 @pytest.mark.slow  # seven starts of Python

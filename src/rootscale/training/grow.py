@@ -176,18 +176,18 @@ class Grow:
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> from rootscale.training import ScheduledSampler
     >>> _ = torch.manual_seed(0)
-    >>> data = TensorDataset(x := torch.randn(2000, 10), x.sum(1, keepdim=True) + 20 * torch.randn(2000, 1))
-    >>> model = torch.nn.Linear(10, 1)
+    >>> data = TensorDataset(x := torch.randn(2000, 4), x.sum(1, keepdim=True) + 100 * torch.randn(2000, 1))
+    >>> model = torch.nn.Linear(4, 1)
     >>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     >>> sampler = ScheduledSampler(len(data), 4)
     >>> run = ScheduledRun(sampler, optimizer, model=model)
-    >>> grow = Grow(run, most=32)
+    >>> grow = Grow(run, most=16, every=2)
     >>> for x, y in run.batches(DataLoader(data, batch_sampler=sampler)):
     ...     (torch.nn.functional.mse_loss(model(x), y) * run.weight).backward()
     ...     if run.complete:
     ...         optimizer.step(); optimizer.zero_grad()
     >>> [size for _, size in sampler.schedule.stages]
-    [4, 8, 16, 32]
+    [4, 8, 16]
 
     A loop that asks its `Run` for the size of each batch calls `step` at the end of every step, after those of the
     optimizer and the scheduler; a `ScheduledRun` does so itself.
