@@ -9,8 +9,8 @@ import torch
 
 from rootscale import Adam, Plan
 from rootscale.lab import Forked, Here, Judge, Loop, Measure, Store, Task, find_largest
-from rootscale.lab.branches import Search
 from rootscale.lab.early import PLACES, SPENT, _on_the_way, at_the_end
+from rootscale.lab.largest import Search
 from rootscale.lab.rounds import Rounds
 
 X = torch.randn(100, 5, generator=torch.Generator().manual_seed(0))

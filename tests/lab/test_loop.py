@@ -31,9 +31,9 @@ from rootscale.lab import (
     find_largest,
     loop_runs,
 )
-from rootscale.lab.branches import Search
 from rootscale.lab.command import values_of
 from rootscale.lab.execute import can_fork
+from rootscale.lab.largest import Search
 from rootscale.lab.loop import Convert, is_train_function
 from rootscale.lab.rounds import Rounds
 
@@ -272,7 +272,7 @@ def test_another_source_makes_new_runs(tmp_path):
         loop = Loop("mine", load_named(f"{path}:train"), 4)
         found = check(loop, [4], seeds=4, execute=HERE, store=tmp_path / "kept", observe=Observer(note=notes.append))
     assert found.base.trajectory["loss"].mean.max() > 1.2
-    assert "B = 4: the stored runs were made with another source; they are kept, and new ones are made" in notes
+    assert "B = 4: the stored runs were made with another source; they stay, and new ones are made" in notes
 
 
 def test_words_of_a_program_do_not_make_new_runs(tmp_path):

@@ -70,7 +70,7 @@ def _largest(args: argparse.Namespace) -> int:
     from rootscale.compare import Alignment
     from rootscale.files import command_line, write_json
     from rootscale.lab import Judge, Loop, Setup, Store, find_largest
-    from rootscale.lab.branches import KAPPAS, Search
+    from rootscale.lab.largest import KAPPAS, Search
     from rootscale.lab.rounds import Rounds
     from rootscale.rules import rule_text
     from rootscale.sizes import samples_of

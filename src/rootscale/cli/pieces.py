@@ -108,7 +108,7 @@ def _named(arms: Sequence[Arm], texts: Sequence[str]) -> list[Arm]:
     """Return the arms with these batch sizes, labels or parts of labels; all of them for nothing."""
     chosen: list[Arm] = []
     for text in texts:
-        found = [arm for arm in arms if text in (arm.label, arm.label.removeprefix("B = "))]
+        found = [arm for arm in arms if text in (arm.label, str(arm.batch_size))]
         found = found or [arm for arm in arms if text in arm.label]
         if not found:
             labels = "; ".join(arm.label for arm in arms)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rootscale.lab.stopping import ClearlyDifferentError, UnfinishedError
 
 #: Said after a run has failed.
-FINISHED = "Runs that are finished are kept: the same command makes the others."
+FINISHED = "Finished runs are stored: the same command makes the others."
 
 #: The folder of rootscale, whose files are no part of a user's program, and that of Python's library.
 _PACKAGE, _LIBRARY = Path(__file__).parents[1], Path(os.__file__).parent

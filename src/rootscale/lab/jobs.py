@@ -32,7 +32,7 @@ def make(
         store: where they are.
         execute: what runs them.
         observe: callbacks for progress.
-        stored: seeds of specs that are kept elsewhere, and not made.
+        stored: seeds of specs that are stored elsewhere, and not made.
 
     Raises:
         UnfinishedError: the deadline of the executor passed. The same call resumes the runs.
@@ -62,7 +62,7 @@ def _starts(specs: Sequence[Spec]) -> list[Spec]:
 def _needing(
     warm: Spec, specs: Sequence[Spec], seeds: Sequence[int], stored: Mapping[Spec, Collection[int]]
 ) -> list[int]:
-    """Return the seeds of a warm start from which a run goes on that is not kept elsewhere."""
+    """Return the seeds of a warm start from which a run goes on that is not stored elsewhere."""
     rest = [stored.get(spec, ()) for spec in specs if spec.warm == warm]
     return [seed for seed in seeds if any(seed not in some for some in rest)]
 
@@ -120,7 +120,7 @@ def _split(
             continue
         if outdated := store.outdated(want):
             observe.note(
-                f"{want.spec.label}: the stored runs were made with another {', '.join(outdated)}; they are kept, and "
+                f"{want.spec.label}: the stored runs were made with another {', '.join(outdated)}; they stay, and "
                 "new ones are made"
             )
         groups = store.split(want, want.spec.together(max(1, most)))

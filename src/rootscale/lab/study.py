@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -74,6 +75,15 @@ class Arm:
     def subject(self) -> Task | Loop | None:
         """What is trained; None for logs."""
         return self.run if isinstance(self.run, Task | Loop) else None
+
+    @property
+    def batch_size(self) -> Fraction | None:
+        """Of the run, at its end; None for logs, and for SVAG, whose batch size is nominal."""
+        subject = self.subject
+        if subject is None or self.variant.ell != 1:
+            return None
+        size = subject.batch_size if isinstance(subject, Loop) else subject.plan.batch_size.total
+        return Fraction(size) * self.variant.kappas[-1]
 
     @property
     def fields(self) -> dict[str, Any]:
