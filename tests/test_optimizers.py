@@ -12,7 +12,7 @@ from rootscale.degrees import Piece, count_degrees
 from rootscale.optimizers import FAMILIES, OPTIMIZERS, add_family, family
 from rootscale.units import UNITS
 
-RESULTS = Path(__file__).parent.parent / "results"
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 HALF = Fraction(1, 2)
 
 
@@ -29,7 +29,7 @@ def test_a_row_is_whole(row):
     known = {f.name for f in fields(row.record)}
     held = [one for value in row.torch.values.values() for one in (value if isinstance(value, tuple) else (value,))]
     assert set(held) <= known
-    assert not row.measured or (RESULTS / row.measured).exists()
+    assert not row.measured or (EXPERIMENTS / f"{row.measured}.py").exists()
 
 
 def test_only_what_has_an_sde_is_a_theorem():

@@ -43,7 +43,7 @@ def summary() -> str:
             row.rules[0] + (f" ({', '.join(row.rules[1:])})" if row.rules[1:] else ""),
             row.status,
             toy_gap(row, found.get(row.name, {})),
-            f"`{row.measured}`" if row.measured else "",
+            f"[{row.measured}](../experiments/{row.measured}.py)" if row.measured else "",
         )
         for row in FAMILIES.values()
     ]

@@ -186,7 +186,7 @@ function appliedRow(rule, unit, before, after, kappa) {
   if (!row || after === null || !given(row.form.floor) || kappa.equals(ONE)) return row;
   const paper = before && 1 - kappa.number * (1 - before);
   if (close(paper, after)) return row;
-  return { ...row, status: "measured", source: "results/floors", why: say("floor", { value: show(paper) }) };
+  return { ...row, status: "measured", source: "experiments/floors.py", why: say("floor", { value: show(paper) }) };
 }
 
 function changesOf(plan, made, rule, kappa) {

@@ -36,7 +36,7 @@ class Family:
         status: how sure the rule is for this family: ``theorem``, ``derived`` or ``heuristic``.
         source: what the status rests on.
         why: the derivation, in a sentence or two.
-        measured: the folder of ``results/`` with the family's gap in training; empty where nothing was measured.
+        measured: the file of ``experiments/`` whose runs have the family's gap; empty where nothing was measured.
         bias_corrected: whether it divides by ``sqrt(v / (1 - beta2^k))`` rather than by ``sqrt(v)``.
         degree: of the update in the gradient: 1 for SGD, 0 where doubling all gradients changes no step.
         elementwise: whether it divides each number by ``sqrt(v) + eps`` of its own and by nothing else, so that
@@ -163,13 +163,13 @@ def _adam_like() -> Iterator[Family]:
         "theorem", f"{PAPER}, Thm 5.3",
         "theta moves by eta m / sqrt(v), and sqrt(v) is the noise: the SDE's constants are sigma eta, (1 - beta) / "
         "eta^2 and eps eta, its clock is k eta^2.",
-        measured="cifar10-switch", bias_corrected=True, elementwise=True,
+        measured="cifar10_switch", bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "adamw", AdamW, _SQRT, _MOMENTS, _torch("AdamW", "adamw", _ADAM_VALUES, _ADAM_STATE),
         "derived", f"{PAPER}, Thm 5.3",
         "Adam's SDE with a drift -(lambda / eta) theta: lambda / eta is the decay per unit of time.",
-        measured="gpt-tiny-switch", bias_corrected=True, elementwise=True,
+        measured="language_switch", bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "rmsprop", RMSprop, _SQRT, {"v": "v", "step": "step_counter"},
@@ -178,7 +178,7 @@ def _adam_like() -> Iterator[Family]:
             family_of=kind_of_rmsprop,
         ), "theorem",
         f"{PAPER}, Thm 4.2",
-        "Adam's SDE without averaging of the gradient.", measured="cifar10-vgg16-rmsprop",
+        "Adam's SDE without averaging of the gradient.", measured="cifar10_scaling",
         elementwise=True,
     )  # fmt: skip
     yield Family(

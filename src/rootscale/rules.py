@@ -11,8 +11,8 @@ direction in which the loss has the curvature ``h`` (over ``sqrt(v)``), Adam is 
 as ``sqrt(v)`` shrinks, and the paper's form divides the bound by about as much. Adam is linear in ``m``: as long as the
 memory of beta1 is short beside the time in which the loss changes, drift and diffusion of the SDE do not depend on
 beta1. So beta1 may stop at a floor, if ``m`` gets the noise level that an average of that length has. By default the
-betas follow the paper down to floors of .9, and nothing is refused for its kappa. results/floors has the measurements
-that chose .9: on a GPT at 16 times the batch a floor of .8 threw the loss up, and .9 did not.
+betas follow the paper down to floors of .9, and nothing is refused for its kappa. experiments/floors.py measured which
+one: on a GPT at 16 times the batch a floor of .8 threw the loss up, and .9 did not.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Rule:
         if unit is None or before is None or after is None or not stops(unit.form, before, after, kappa):
             return unit
         why = say("floor", value=show(AVERAGE.apply(before, kappa)))
-        return replace(unit, status="measured", source="results/floors", why=why)
+        return replace(unit, status="measured", source="experiments/floors.py", why=why)
 
     def converted(self, record: Any, kappa: Number) -> dict[str, Any]:
         """Return the values at ``kappa`` of the record's own fields that have a unit, lists and mappings by item."""

@@ -60,6 +60,6 @@ def family_data(row: Family) -> dict[str, Any]:
         "status": row.status,
         "source": row.source,
         "why": row.why,
-        "measured": row.measured and f"results/{row.measured}",
+        "measured": row.measured and f"experiments/{row.measured}.py",
         "state": dict(row.state),
     }

@@ -34,7 +34,7 @@ def _rules(args: argparse.Namespace) -> int:
         converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
         rules.append((rule.name, rule.summary, ", ".join(converted)))
     families = [
-        (row.name, ", ".join(row.rules), row.status, row.why, row.measured and f"results/{row.measured}")
+        (row.name, ", ".join(row.rules), row.status, row.why, row.measured and f"experiments/{row.measured}.py")
         for row in FAMILIES.values()
     ]
     console = make_console()

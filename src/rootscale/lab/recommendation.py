@@ -162,7 +162,8 @@ def _longer_averages(arm: Result) -> Iterator[str]:
     """Yield the betas of the base with which no average would stop at a floor."""
     changes: Mapping[str, Any] = arm.changes or {}
     for row in changes.get("changes", ()):
-        if row.get("source") == "results/floors" and row["field"].rpartition(".")[2] in ("beta1", "beta2", "beta"):
+        beta = row["field"].rpartition(".")[2] in ("beta1", "beta2", "beta")
+        if beta and row.get("source") == "experiments/floors.py":
             needed = 1 - (1 - row["used"]) / changes["kappa"]
             yield f"use {row['name']} >= {math.ceil(1e4 * needed) / 1e4:g} at {_first_size(arm)} from the start"
 
