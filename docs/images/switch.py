@@ -25,10 +25,10 @@ BASE, CONVERTED, ALONE = (
     "16 → 64, floors .9, .9",
     "16 → 64, learning rate only",
 )
-#: The words at the lines, with where they stand: the number of the point, and a factor of the loss there.
+#: The words at the lines, and where they stand.
 LINES = {
-    CONVERTED: ("everything converted", 1, 0.58),
-    ALONE: ("learning rate alone", 8, 1.25),
+    CONVERTED: ("everything converted", 5_200, 0.125),
+    ALONE: ("learning rate alone", 11_200, 0.275),
 }
 COLOURS = {
     "light": {
@@ -58,7 +58,7 @@ def draw(table: Table, ground: str) -> None:
     )
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     samples = np.asarray(table.base.trajectory.meta["samples"], np.float64)
-    for label, (words, point, factor) in LINES.items():
+    for label, (words, x, y) in LINES.items():
         loss = table[label].trajectory.values["test loss"]
         mean, error = loss.mean(0), 2 * loss.std(0, ddof=1) / len(loss) ** 0.5
         axes.fill_between(
@@ -70,13 +70,7 @@ def draw(table: Table, ground: str) -> None:
             linewidth=0,
         )
         axes.plot(samples, mean, color=colours[label], linewidth=2.6)
-        axes.text(
-            samples[point],
-            mean[point] * factor,
-            words,
-            color=colours[label],
-            weight="bold",
-        )
+        axes.text(x, y, words, color=colours[label], weight="bold")
     kept = table.base.trajectory.values["test loss"].mean(0)
     axes.plot(
         samples, kept, color=colours[BASE], linewidth=1.4, linestyle=(0, (4, 3))
