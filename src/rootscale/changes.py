@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rootscale.format import format_table, frame_of, html_table, show
 from rootscale.messages import say
-from rootscale.rules import Rule
 from rootscale.units import Number, Unit, stops
+
+if TYPE_CHECKING:
+    from rootscale.rules import Rule
 
 PROMISE = "The rule keeps the training trajectory at equal samples seen; it does not promise a better one."
 

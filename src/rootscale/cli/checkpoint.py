@@ -12,7 +12,7 @@ from rootscale.cli.options import add_rule
 from rootscale.rules import rule_text
 
 if TYPE_CHECKING:
-    from rootscale.checkpoints import ConvertedCheckpoint
+    from rootscale.checkpoints.convert import ConvertedCheckpoint
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -53,7 +53,8 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _checkpoint(args: argparse.Namespace) -> int:
-    from rootscale.checkpoints import Keys, convert_checkpoint
+    from rootscale.checkpoints.contents import Keys
+    from rootscale.checkpoints.convert import convert_checkpoint
 
     console = make_console()
     with progress(None if args.json else console) as tell:

@@ -9,7 +9,9 @@ from typing import Any
 
 from rootscale.cli.console import make_console, render_changes
 from rootscale.cli.options import add_rule
-from rootscale.configs import FORMATS, ConvertedFile, Length, convert_file
+from rootscale.configs.convert import ConvertedFile, convert_file
+from rootscale.configs.reading import Length
+from rootscale.configs.tools import FORMATS
 from rootscale.rules import rule_text
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.cli.plan_options import plan_of_values
-from rootscale.compare import read_logs
-from rootscale.lab import Command, Loop
+from rootscale.compare.readers.formats import read_logs
+from rootscale.lab.command import Command
+from rootscale.lab.loop import Loop
 
 
 def loop_of_command(args: argparse.Namespace) -> Loop:

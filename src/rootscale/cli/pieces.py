@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rootscale.lab import Arm, Observer, Store, Study, Table
+    from rootscale.compare.result import Table
     from rootscale.lab.execute import Execute
+    from rootscale.lab.observe import Observer
+    from rootscale.lab.store import Store
+    from rootscale.lab.study import Arm, Study
 
 
 def add_pieces(run: Any) -> None:
@@ -66,7 +69,7 @@ def refuse_pieces(args: argparse.Namespace) -> None:
 def store_of(folder: Path, args: argparse.Namespace) -> Store:
     """Return the store of a study; with ``--fresh`` its runs are moved away, and it is said where they are now."""
     from rootscale.files import command_line
-    from rootscale.lab import Store
+    from rootscale.lab.store import Store
 
     store = Store(folder, command=command_line("rootscale", sys.argv[1:]), depends=args.depends)
     place = replace(store, folder=folder / "runs").set_aside() if args.fresh else None
@@ -121,7 +124,7 @@ def _named(arms: Sequence[Arm], texts: Sequence[str]) -> list[Arm]:
 
 def collected(study: Study, store: Store) -> Table:
     """Return the table of the runs that are stored."""
-    from rootscale.lab import UnfinishedError
+    from rootscale.lab.stopping import UnfinishedError
 
     try:
         return study.all_stored(store).collect(store)

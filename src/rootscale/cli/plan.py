@@ -19,7 +19,7 @@ from rootscale.cli.plan_options import add_plan, plan_of_options
 from rootscale.sizes import read_size, samples_of
 
 if TYPE_CHECKING:
-    from rootscale.configs import ConvertedFile
+    from rootscale.configs.convert import ConvertedFile
     from rootscale.horizon import Horizons
     from rootscale.noise import Interval
     from rootscale.plan import Plan
@@ -175,8 +175,8 @@ def noise_of_logs(paths: list[str], plan: Plan) -> NoiseAlong:
     """Return the noise scale along logged runs of a plan, in samples: of several runs, what is careful of all."""
     import numpy as np
 
-    from rootscale.compare import read_logs
     from rootscale.compare.columns import find_clock
+    from rootscale.compare.readers.formats import read_logs
     from rootscale.noise import Interval
     from rootscale.planner import NoiseAlong
 
@@ -413,7 +413,8 @@ def _write(args: argparse.Namespace, forecast: Forecast, size: int, rule: str | 
         chosen: Mapping[int, Choice] = {int(choice.size.total): choice for choice in forecast.choices}
         text = chosen[size].conversion.plan.to_json() + "\n"
     else:
-        from rootscale.configs import Length, convert_file
+        from rootscale.configs.convert import convert_file
+        from rootscale.configs.reading import Length
 
         steps = forecast.plan.total_steps
         made: ConvertedFile = convert_file(args.config, size, start=args.start, rule=rule, length=Length(steps, None))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rootscale.lab import Table
+    from rootscale.compare.result import Table
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -57,7 +57,7 @@ def _report(args: argparse.Namespace) -> int:
 
 def _load(folder: Path) -> Table:
     """Return the check in a folder; what is wrong with it is one line."""
-    from rootscale.lab import Table
+    from rootscale.compare.result import Table
 
     try:
         return Table.load(folder)

@@ -21,35 +21,26 @@ from rootscale.cli.own_loop import loop_of_command, loop_of_function, loop_start
 from rootscale.cli.pieces import collected, in_pieces, make_pieces, refuse_pieces, store_of
 from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
 from rootscale.cli.watching import duration, observing, stoppable, tracker
-from rootscale.compare import Alignment
+from rootscale.compare.alignment import Alignment
+from rootscale.compare.result import Result, Table
 from rootscale.files import need_folder
 from rootscale.format import few_digits, show
-from rootscale.lab import (
-    Forked,
-    Judge,
-    Loop,
-    Measure,
-    Result,
-    Setup,
-    Store,
-    Table,
-    Task,
-    Variant,
-    check,
-)
-from rootscale.lab.checking import study_of
+from rootscale.lab.checking import check, study_of
 from rootscale.lab.cost import Cost, estimate_cost
-from rootscale.lab.execute import Execute, default_executor
-from rootscale.lab.loop import is_train_function
+from rootscale.lab.execute import Execute, Forked, default_executor
+from rootscale.lab.loop import Loop, is_train_function
 from rootscale.lab.recommendation import recommend
 from rootscale.lab.rounds import FIRST, Rounds
-from rootscale.lab.settings import SHARE, Settings
+from rootscale.lab.settings import SHARE, Measure, Settings, Setup
+from rootscale.lab.store import Store
 from rootscale.lab.study import need_seeds
-from rootscale.lab.task import as_task, load_named
+from rootscale.lab.task import Task, as_task, load_named
 from rootscale.lab.tasks import digits
+from rootscale.lab.variant import Variant
 from rootscale.noise import advise, noise_at_start
 from rootscale.plan import Plan
 from rootscale.rules import rule_text
+from rootscale.verdict import Judge
 
 #: Samples seen before the batch size of the demo goes from 4 to 16, and to 64.
 DEMO_SWITCH, DEMO_MIDDLE = 12_000, 26_000

@@ -14,10 +14,15 @@ from rich.markup import escape
 
 from rootscale.cli.console import make_console
 from rootscale.cli.verdicts import EXIT, print_notes, print_verdicts, write_report
-from rootscale.compare import Alignment, Judge, Log, Result, Table, compare, read_logs
+from rootscale.compare.alignment import Alignment
+from rootscale.compare.comparison import compare
+from rootscale.compare.log import Log
+from rootscale.compare.readers.formats import read_logs
+from rootscale.compare.result import Result, Table
 from rootscale.files import command_line, need_folder
 from rootscale.format import show
 from rootscale.sizes import samples_of
+from rootscale.verdict import Judge
 
 
 def handle_compare(args: argparse.Namespace) -> int:
@@ -133,7 +138,7 @@ def _parting(arm: Result) -> dict[str, object]:
 def _draw(found: Table, args: argparse.Namespace, console: Console) -> None:
     for kind, folder in (("png", args.png), ("pdf", args.pdf)):
         if folder is not None:
-            from rootscale.report import draw_figures
+            from rootscale.report.figures import draw_figures
 
             for path in draw_figures(found, folder, (kind,)):
                 console.print(f"A figure: [bold]{escape(str(path))}[/]")

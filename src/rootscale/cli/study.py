@@ -12,8 +12,11 @@ from rootscale.cli.parser import Parser
 from rootscale.cli.pieces import add_depends, add_pieces, collected, in_pieces, make_pieces, refuse_pieces, store_of
 
 if TYPE_CHECKING:
-    from rootscale.lab import Observer, Store, Study, Table
+    from rootscale.compare.result import Table
     from rootscale.lab.execute import Execute
+    from rootscale.lab.observe import Observer
+    from rootscale.lab.store import Store
+    from rootscale.lab.study import Study
 
 _USAGE = "rootscale study FILE [option ...]"
 #: Parameters of a file's function that are options of every study.
@@ -88,8 +91,9 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
     from rootscale.cli.run_check import show_check
     from rootscale.cli.verdicts import write_report
     from rootscale.cli.watching import observing, stoppable
-    from rootscale.lab import Deadline, Table
+    from rootscale.compare.result import Table
     from rootscale.lab.execute import default_executor, limited
+    from rootscale.lab.stopping import Deadline
 
     study = study.with_options(seeds=asked.seeds, device=asked.device, small=small)
     folder = asked.out / study.name if asked.out else Path("build/smoke" if asked.smoke else "runs") / study.name
@@ -127,8 +131,8 @@ def _run(study: Study, asked: argparse.Namespace, small: bool) -> str:
 
 def _partly(study: Study, store: Store, execute: Execute, observe: Observer, minutes: float) -> Table:
     """Make runs until a deadline; return the table of what is finished."""
-    from rootscale.lab import Deadline, UnfinishedError
     from rootscale.lab.rounds import Rounds
+    from rootscale.lab.stopping import Deadline, UnfinishedError
 
     with contextlib.suppress(UnfinishedError):
         if minutes != 0:

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from rootscale.compare import Table
-from rootscale.compare.result import range_sentence
+from rootscale.compare.result import Table, range_sentence
 from rootscale.format import percent
 
 EXIT = {"same": 0, "different": 1, "undecided": 3}
@@ -58,7 +57,7 @@ def print_notes(found: Table, console: Console) -> None:
 def write_report(found: Table, path: Path, console: Console) -> None:
     """Write the report and say where it is; or why there is none, which takes nothing from the verdict."""
     try:
-        from rootscale.report import write_page
+        from rootscale.report.page import write_page
 
         console.print(f"\nThe report: [bold]{escape(str(write_page(found, path)))}[/]")
     except (ImportError, OSError, ValueError) as error:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from rootscale.cli.console import progress
-from rootscale.lab import Observer, UnfinishedError
+from rootscale.lab.observe import Observer
+from rootscale.lab.stopping import UnfinishedError
 
 if TYPE_CHECKING:
-    from rootscale.lab import Trial
+    from rootscale.lab.trial import Trial
 
 #: The exit code of a command whose time was over before there was a verdict (EX_TEMPFAIL: it may be tried again).
 UNFINISHED = 75

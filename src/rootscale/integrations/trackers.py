@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rootscale.lab import Trial
+from rootscale.lab.trial import Trial
 
 __all__ = [
     "Track",

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from rootscale.compare import Alignment
+from rootscale.compare.alignment import Alignment
 from rootscale.compare.result import Table
 from rootscale.format import show
 from rootscale.lab.execute import Execute

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rootscale.compare import Log
+from rootscale.compare.log import Log
 from rootscale.files import held_locks
 from rootscale.hparams import Optimizer
 from rootscale.lab.loop import Convert, RunLog, parsed_source

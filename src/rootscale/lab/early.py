@@ -14,22 +14,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rootscale.compare import Log, reached
+from rootscale.compare.alignment import reached
 from rootscale.compare.comparison import logged
-from rootscale.compare.result import Result
 from rootscale.format import show
 from rootscale.lab.group import joined, rows_of
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import LoopSpec
-from rootscale.lab.observe import Observer
 from rootscale.lab.stopping import ClearlyDifferentError
-from rootscale.lab.store import Store
-from rootscale.lab.study import Arm, Study
 from rootscale.lab.task_runs import TaskSpec
-from rootscale.lab.trial import Trial
 from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, Judge
+
+if TYPE_CHECKING:
+    from rootscale.compare.log import Log
+    from rootscale.compare.result import Result
+    from rootscale.lab.observe import Observer
+    from rootscale.lab.store import Store
+    from rootscale.lab.study import Arm, Study
+    from rootscale.lab.trial import Trial
 
 #: Shares of a run at which is looked, and what each of them may spend of the chance of an error.
 PLACES, SPENT = (0.25, 0.5, 0.75), 0.05

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from rootscale.files import lock_holder, locked, whole, write_json
-from rootscale.lab.trial import Trial
-from rootscale.lab.variant import Variant
 from rootscale.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from rootscale.lab.observe import Observer
     from rootscale.lab.stopping import Stop
     from rootscale.lab.store import Store
+    from rootscale.lab.trial import Trial
+    from rootscale.lab.variant import Variant
 
 #: What a run spent, which is shared by its seeds; runs of older versions know only the first.
 _TIMES = ("seconds", "measuring")

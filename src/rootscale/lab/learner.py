@@ -12,19 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from rootscale.changes import Changes
 from rootscale.lab.learner_eager import EagerLearner
 from rootscale.lab.learner_graph import GraphLearner, SideBySide
 from rootscale.lab.objective import Batches, Objective, PerSample
 from rootscale.lab.replicas import make_replicas
-from rootscale.lab.settings import Setup
-from rootscale.lab.task import Task
-from rootscale.rules import Rule
+
+if TYPE_CHECKING:
+    from rootscale.changes import Changes
+    from rootscale.lab.settings import Setup
+    from rootscale.lab.task import Task
+    from rootscale.rules import Rule
 
 
 class Learner(Protocol):

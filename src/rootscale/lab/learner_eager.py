@@ -9,23 +9,26 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from rootscale.changes import Changes, ScalingWarning
-from rootscale.hparams import Optimizer
-from rootscale.lab.objective import Batches, Objective, PerSample
 from rootscale.lab.replicas import copy_of, squared_norm
 from rootscale.lab.several import parts_of, rules_of
-from rootscale.lab.stacked import Named
 from rootscale.lab.statistics import fresh_batchnorms, reestimated
 from rootscale.rules import Rule, rule_text
-from rootscale.training import SVAG, rescale_
 from rootscale.training.adapters import make_optimizer
 from rootscale.training.metric import Metric
 from rootscale.training.norms import norm_layers
+from rootscale.training.rescale import rescale_
+from rootscale.training.svag import SVAG
+
+if TYPE_CHECKING:
+    from rootscale.hparams import Optimizer
+    from rootscale.lab.objective import Batches, Objective, PerSample
+    from rootscale.lab.stacked import Named
 
 #: Most samples of a replica, and of all replicas together, that are measured at once.
 CHUNK, CHUNK_OF_ALL = 4096, 2**18

@@ -12,21 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from rootscale.changes import Changes
 from rootscale.lab.compiled import can_compile, fastest_convolutions, try_compile
 from rootscale.lab.learner_eager import EagerLearner
 from rootscale.lab.objective import Batches, Objective, PerSample, as_is
 from rootscale.lab.replicas import make_replicas
-from rootscale.lab.settings import Setup
 from rootscale.lab.several import parts_of
-from rootscale.lab.task import Task
-from rootscale.rules import Rule
 from rootscale.training.adapters import make_optimizer
+
+if TYPE_CHECKING:
+    from rootscale.changes import Changes
+    from rootscale.lab.settings import Setup
+    from rootscale.lab.task import Task
+    from rootscale.rules import Rule
 
 #: Options of an optimizer by which it takes a tensor as learning rate without looking at its value.
 READS_TENSORS = {"capturable", "fused"}

@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from rootscale.changes import Changes, ScalingWarning
-from rootscale.compare import Log
+from rootscale.compare.log import Log
 from rootscale.format import show
 from rootscale.lab.stopping import Stop
 from rootscale.lab.task import need_file_name
 from rootscale.plan import Plan
-from rootscale.training import Run
+from rootscale.training.run import Run
 
 #: What a training function takes, by name; one that does not make its own `Run` may take ``convert`` too.
 PARAMETERS = ("batch_size", "seed", "log")

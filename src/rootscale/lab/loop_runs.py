@@ -13,22 +13,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rootscale.changes import ScalingWarning
-from rootscale.compare import Log
 from rootscale.format import listed, show
 from rootscale.lab.failures import FINISHED, blaming, in_one_process
 from rootscale.lab.fingerprint import differences
 from rootscale.lab.group import Spec, Wanted, write_facts
 from rootscale.lab.loop import Convert, Loop, RunLog, read_log
-from rootscale.lab.observe import Observer
 from rootscale.lab.provenance import environment
-from rootscale.lab.stopping import Stop
-from rootscale.lab.store import Store
-from rootscale.lab.variant import Variant
+
+if TYPE_CHECKING:
+    from rootscale.compare.log import Log
+    from rootscale.lab.observe import Observer
+    from rootscale.lab.stopping import Stop
+    from rootscale.lab.store import Store
+    from rootscale.lab.variant import Variant
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rootscale.lab.trial import Trial
+if TYPE_CHECKING:
+    from rootscale.lab.trial import Trial
 
 _log = logging.getLogger(__name__)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from rootscale.lab.learner import Learner
 from rootscale.lab.replicas import initialized, squared_norm
-from rootscale.lab.settings import Measure
-from rootscale.lab.task import Task
 from rootscale.training.norms import norm_layers
+
+if TYPE_CHECKING:
+    from rootscale.lab.learner import Learner
+    from rootscale.lab.settings import Measure
+    from rootscale.lab.task import Task
 
 #: The gradient's noise is measured in this many batches, or in fewer of so many samples: each costs a pass.
 NOISE_BATCHES, NOISE_BATCH, FEWEST_BATCHES = 16, 32, 4

@@ -25,15 +25,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rootscale.files import locked, remove_temporary, this_command
 from rootscale.format import listed
 from rootscale.lab.fingerprint import Fingerprints, differences
 from rootscale.lab.group import Group, Spec, Wanted, joined, rows_of, write_facts
 from rootscale.lab.states import select
-from rootscale.lab.stopping import Stop
-from rootscale.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from rootscale.lab.stopping import Stop
+    from rootscale.trajectory import Trajectory
 
 _log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from rootscale._version import __version__
-from rootscale.compare import Alignment, Log
+from rootscale.compare.alignment import Alignment
 from rootscale.compare.comparison import Logged, logged
 from rootscale.compare.result import Result, Table
 from rootscale.lab.causes import causes_of
@@ -42,8 +42,11 @@ from rootscale.lab.variant import Variant
 from rootscale.noise import NOISE_SCALE
 from rootscale.plan import Plan
 from rootscale.stats import student_quantile
-from rootscale.trajectory import Trajectory
 from rootscale.verdict import FEWEST, Judge
+
+if TYPE_CHECKING:
+    from rootscale.compare.log import Log
+    from rootscale.trajectory import Trajectory
 
 _SETTINGS, _ALIGNMENT, _JUDGE = Settings((0, 1)), Alignment(), Judge()
 #: Of logs, which were made elsewhere, only what read them is known.

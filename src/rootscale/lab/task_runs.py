@@ -10,21 +10,23 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rootscale.lab.failures import FINISHED, blaming, in_one_process
 from rootscale.lab.group import Spec, Wanted, write_checkpoint, write_result
-from rootscale.lab.observe import Observer
 from rootscale.lab.provenance import environment
 from rootscale.lab.replicas import stacking_pays
 from rootscale.lab.settings import Settings, grid
-from rootscale.lab.stopping import Stop
-from rootscale.lab.store import Store
-from rootscale.lab.task import Task
 from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
+
+if TYPE_CHECKING:
+    from rootscale.lab.observe import Observer
+    from rootscale.lab.stopping import Stop
+    from rootscale.lab.store import Store
+    from rootscale.lab.task import Task
 
 #: Changes when runs of the same settings come out differently, so that older ones are not found.
 ENGINE = 2

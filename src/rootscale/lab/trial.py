@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,14 +21,16 @@ from rootscale.compare.divergence import Divergence
 from rootscale.lab.learner import make_learner
 from rootscale.lab.probes import STEP_LOSS, Probes
 from rootscale.lab.provenance import environment
-from rootscale.lab.settings import Settings
 from rootscale.lab.spent import Spent
 from rootscale.lab.stream import Stream
-from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
-from rootscale.plan import Plan
 from rootscale.training.positions import generator
 from rootscale.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from rootscale.lab.settings import Settings
+    from rootscale.lab.task import Task
+    from rootscale.plan import Plan
 
 
 class _Stage(NamedTuple):

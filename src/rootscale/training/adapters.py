@@ -7,14 +7,16 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rootscale.hparams import Optimizer
 from rootscale.optimizers import FAMILIES, Family
-from rootscale.spellings import Spelling
 from rootscale.spellings.libraries import LIBRARIES, REFUSED, spelled
+
+if TYPE_CHECKING:
+    from rootscale.hparams import Optimizer
+    from rootscale.spellings import Spelling
 
 #: The classes of torch.
 TORCH: tuple[Spelling, ...] = tuple(row.torch for row in FAMILIES.values() if row.torch.in_torch)

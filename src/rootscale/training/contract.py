@@ -12,16 +12,19 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rootscale.changes import ScalingWarning
 from rootscale.format import few_digits, show
-from rootscale.training.averages import ParameterAverage
 from rootscale.training.metric import bias_correction
-from rootscale.training.projected import ProjectedOptimizer
 from rootscale.training.shards import local
+
+if TYPE_CHECKING:
+    from rootscale.training.averages import ParameterAverage
+    from rootscale.training.projected import ProjectedOptimizer
 
 #: Steps after a change that are looked at.
 STEPS = 24

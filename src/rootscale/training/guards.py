@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,8 +14,10 @@ from rootscale.optimizers import FAMILIES
 from rootscale.rules import averaged_batches, shortest_average
 from rootscale.training.contract import sample
 from rootscale.training.metric import bias_correction
-from rootscale.training.projected import ProjectedOptimizer
-from rootscale.training.projection import GroupProjection
+
+if TYPE_CHECKING:
+    from rootscale.training.projected import ProjectedOptimizer
+    from rootscale.training.projection import GroupProjection
 
 #: A look at the state takes values of so many tensors: few, so that it costs next to nothing.
 _TENSORS = 16

@@ -10,20 +10,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from rootscale.changes import Change
 from rootscale.format import show
-from rootscale.optimizers import Family
-from rootscale.rules import Rule
 from rootscale.spellings.libraries import spelled
 from rootscale.training.adapters import family_of_group, row_of
 from rootscale.training.attachment import Attachment
 from rootscale.training.projection import GroupProjection, numbers_of
 from rootscale.training.state import Remainders, StateScaling, check_known, copied
+
+if TYPE_CHECKING:
+    from rootscale.optimizers import Family
+    from rootscale.rules import Rule
 
 #: Where the clock of an optimizer without a step counter (SGD, Lion, Muon) stands in a checkpoint: in its first group.
 CLOCK = "rootscale_clock"

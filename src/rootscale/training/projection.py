@@ -9,14 +9,16 @@ nothing, so it composes: four times and four times the batch is sixteen times, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rootscale.changes import Change
 from rootscale.format import show
-from rootscale.optimizers import Family
-from rootscale.rules import Rule
+
+if TYPE_CHECKING:
+    from rootscale.optimizers import Family
+    from rootscale.rules import Rule
 
 #: Kinds of forms that multiply a value, whatever it is.
 FACTORS = ("kept", "power", "factor")

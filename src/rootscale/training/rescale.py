@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings as python_warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -17,7 +17,6 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, Reminder, ScalingWarning
 from rootscale.format import show
 from rootscale.hparams import positive
-from rootscale.rules import Rule
 from rootscale.training.averages import NormLayers, ParameterAverage
 from rootscale.training.guards import doubts, momentum_look
 from rootscale.training.optimizers import (
@@ -31,7 +30,10 @@ from rootscale.training.optimizers import (
 from rootscale.training.projected import ProjectedOptimizer, is_projected
 from rootscale.training.run import Size, arrive_all, check_layouts
 from rootscale.training.schedulers import is_driven
-from rootscale.training.state import StateScaling
+
+if TYPE_CHECKING:
+    from rootscale.rules import Rule
+    from rootscale.training.state import StateScaling
 
 
 def rescale_(

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -27,7 +27,6 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes, Reminder, ScalingWarning
 from rootscale.format import format_table, show
 from rootscale.hparams import positive
-from rootscale.rules import Rule
 from rootscale.training.averages import NormLayers, ParameterAverage
 from rootscale.training.contract import Contract
 from rootscale.training.guards import doubts, momentum_look
@@ -42,8 +41,11 @@ from rootscale.training.optimizers import (
 from rootscale.training.projected import ProjectedOptimizer, is_projected
 from rootscale.training.schedulers import Interval, SteppedScheduler, check_interval, is_driven, nested
 from rootscale.training.stability import Stability, check_measured
-from rootscale.training.state import StateScaling
 from rootscale.units import Number
+
+if TYPE_CHECKING:
+    from rootscale.rules import Rule
+    from rootscale.training.state import StateScaling
 
 #: A run looks for doubts at so many batch sizes.
 _DOUBTED = 8

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rootscale.optimizers import Family
 from rootscale.training.projection import whole_number
 from rootscale.training.shards import local
+
+if TYPE_CHECKING:
+    from rootscale.optimizers import Family
 
 #: What whole numbers had to be rounded by, so that the way back finds the exact count: by container and name.
 Remainders = dict[tuple[int, str], float]
