@@ -1,6 +1,7 @@
 """The house as its source has it: which room imports which, what each may depend on, and who prints."""
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -98,6 +99,32 @@ def test_no_modules_import_each_other_in_a_circle():
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+def test_no_chain_of_imports_is_longer_than_it_is():
+    graph = {
+        name: {
+            one
+            for one, _ in imports(path, lazy=False, types=False)
+            if one in MODULES and one != name and not name.startswith(f"{one}.")
+        }
+        for name, path in MODULES.items()
+    }
+    chains: dict[str, tuple[str, ...]] = {}
+    for name in TopologicalSorter(graph).static_order():
+        chains[name] = (name, *max((chains[one] for one in sorted(graph[name])), key=len, default=()))
+    longest = max(chains.values(), key=len)
+    assert len(longest) <= 21, " -> ".join(longest)  # 43 in version 0.1
+
+
+WALKS = (SOURCE.parents[1] / "docs" / "architecture.md").read_text().partition("## Five walks")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("walk", re.split(r"\n(?=\*\*)", WALKS.strip()), ids=lambda walk: walk.split("**")[1])
+def test_a_walk_of_the_architecture_has_at_most_twelve_modules_which_are_there(walk):
+    modules = set(re.findall(r"`((?:\w+/)*\w+\.py)`", walk))
+    assert 4 <= len(modules) <= 12, sorted(modules)
+    assert not [module for module in modules if not (SOURCE / module).exists()]
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
