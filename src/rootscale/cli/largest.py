@@ -67,13 +67,16 @@ def _largest(args: argparse.Namespace) -> int:
     )  # fmt: skip
     from rootscale.cli.verdicts import EXIT, write_report
     from rootscale.cli.watching import observing, stoppable, tracker
-    from rootscale.compare import Alignment
+    from rootscale.compare.alignment import Alignment
     from rootscale.files import command_line, write_json
-    from rootscale.lab import Judge, Loop, Setup, Store, find_largest
-    from rootscale.lab.largest import KAPPAS, Search
+    from rootscale.lab.largest import KAPPAS, Search, find_largest
+    from rootscale.lab.loop import Loop
     from rootscale.lab.rounds import Rounds
+    from rootscale.lab.settings import Setup
+    from rootscale.lab.store import Store
     from rootscale.rules import rule_text
     from rootscale.sizes import samples_of
+    from rootscale.verdict import Judge
 
     task = subject_of(args)
     plan = task.plan

@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rootscale.compare.alignment import Alignment
-from rootscale.compare.result import Table
 from rootscale.format import show
-from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import LoopSpec
-from rootscale.lab.observe import Observer
 from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import SHARE, Measure, Settings, Setup, grid
-from rootscale.lab.store import Store
 from rootscale.lab.study import Arm, Study, need_seeds
-from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.verdict import Judge
+
+if TYPE_CHECKING:
+    from rootscale.compare.result import Table
+    from rootscale.lab.execute import Execute
+    from rootscale.lab.observe import Observer
+    from rootscale.lab.store import Store
+    from rootscale.lab.task import Task
 
 _MEASURE, _SETUP, _JUDGE, _ALIGNMENT = Measure(share=SHARE), Setup(), Judge(), Alignment()
 

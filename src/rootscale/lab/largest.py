@@ -16,14 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rootscale.compare import Alignment
+from rootscale.compare.alignment import Alignment
 from rootscale.compare.result import Result, Table
 from rootscale.format import show
 from rootscale.lab.checking import measured_on, study_of
 from rootscale.lab.early import at_the_end, watch_of
-from rootscale.lab.execute import Execute
 from rootscale.lab.loop import Loop
 from rootscale.lab.loop_runs import need_checkpoint
 from rootscale.lab.observe import Observer
@@ -31,13 +30,16 @@ from rootscale.lab.probes import NORMS
 from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Measure, Setup
 from rootscale.lab.stopping import ClearlyDifferentError, Deadline, UnfinishedError
-from rootscale.lab.store import Store
 from rootscale.lab.study import Arm, Study
 from rootscale.lab.task import Task
 from rootscale.lab.variant import Variant
 from rootscale.noise import NOISE_SCALE, Advice, Interval, advice_of_scale, advise, noise_at_start
-from rootscale.trajectory import Trajectory
 from rootscale.verdict import Judge
+
+if TYPE_CHECKING:
+    from rootscale.lab.execute import Execute
+    from rootscale.lab.store import Store
+    from rootscale.trajectory import Trajectory
 
 #: The batch sizes that are tried, over that of the base.
 KAPPAS = (2, 4, 8, 16, 32, 64)
