@@ -21,6 +21,7 @@ from rootscale.files import lock_holder, locked, whole, write_json
 from rootscale.trajectory import Trajectory
 
 if TYPE_CHECKING:
+    from rootscale.compare.result import Result
     from rootscale.lab.observe import Observer
     from rootscale.lab.stopping import Stop
     from rootscale.lab.store import Store
@@ -64,6 +65,23 @@ class Spec(ABC):
     def together(self, most: int) -> int:
         """Return how many seeds are trained in one program, of at most so many."""
         return 1
+
+    @abstractmethod
+    def refuse(self, seeds: Sequence[int], deciding: Sequence[str]) -> None:
+        """Refuse, before anything is run, what would be refused after all runs have been made.
+
+        Args:
+            seeds: of the runs.
+            deciding: the test functions on which the verdict is to rest; empty is the default.
+        """
+
+    def warnings(self, store: Store, seeds: Sequence[int]) -> list[str]:
+        """Return what was warned of in these runs, beyond what their trajectory says."""
+        return []
+
+    def causes(self, result: Result, base: Trajectory) -> tuple[str, ...]:
+        """Return why its runs are different from those of the base: what was warned of, where no more is known."""
+        return result.guards
 
     @abstractmethod
     def make(

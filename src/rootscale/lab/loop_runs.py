@@ -62,6 +62,10 @@ class LoopSpec(Spec):
         named = f" {rule}" if str(rule).startswith("with") else f", {rule}"
         return self.variant.name or f"B = {show(self.batch_size)}" + (named if rule and self.variant.kappa != 1 else "")
 
+    def refuse(self, seeds: Sequence[int], deciding: Sequence[str]) -> None:
+        """Refuse a checkpoint that is not there; what a loop logs is known when it has run."""
+        need_checkpoint(self.checkpoint, seeds)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types."""
         plan = self.task.plan

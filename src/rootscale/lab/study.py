@@ -23,14 +23,12 @@ from rootscale._version import __version__
 from rootscale.compare.alignment import Alignment
 from rootscale.compare.comparison import Logged, logged
 from rootscale.compare.result import Result, Table
-from rootscale.lab.causes import causes_of
 from rootscale.lab.execute import Execute, default_executor, limited
 from rootscale.lab.group import Spec, joined
 from rootscale.lab.jobs import make, start_of, store_or_temporary
 from rootscale.lab.loop import Loop
-from rootscale.lab.loop_runs import LoopSpec, need_checkpoint
+from rootscale.lab.loop_runs import LoopSpec
 from rootscale.lab.observe import Observer
-from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
 from rootscale.lab.rounds import Rounds
 from rootscale.lab.settings import Settings
@@ -369,10 +367,8 @@ class Study:
         subject, variant, base = arm.subject, arm.variant, arm is self.base
         kind = "base" if base else "log" if subject is None else "svag" if variant.ell != 1 else "batch size"
         guards: list[str] = list(trajectory.meta.get("guards", ()))
-        if isinstance(subject, Loop):
-            spec = self.specs[arm.label]
-            assert isinstance(spec, LoopSpec)
-            guards = spec.warnings(runs, seeds)
+        if arm.label in self.specs:
+            guards += self.specs[arm.label].warnings(runs, seeds)
         if subject is None or subject.plan is None:
             kind = "base" if base else "log"
             return Result(arm.label, kind, None, None, trajectory, None, tuple(guards), (), arm.fields)
@@ -401,35 +397,16 @@ class Study:
             judge = replace(judge, decide_by=judge.decide_by or base.names)
         comparison = judge.compare(base, result.trajectory, whole=whole)
         result = replace(result, comparison=comparison if read is None else read.concluded(comparison, side))
-        if comparison.verdict == "different" and isinstance(arm.run, Task):
-            spec = self.specs[arm.label]
-            assert isinstance(spec, TaskSpec)
-            result = replace(result, causes=causes_of(arm.run, arm.variant, result, base, spec.settings))
-        if comparison.verdict == "different" and isinstance(arm.run, Loop):  # what its own Run has seen of the loop
-            result = replace(result, causes=result.guards)
+        if comparison.verdict == "different" and arm.label in self.specs:
+            result = replace(result, causes=self.specs[arm.label].causes(result, base))
         return result
 
     # -- mistakes -----------------------------------------------------------------------------------------------
 
     def refuse(self, seeds: Sequence[int]) -> None:
         """Refuse, before anything is run, what would be refused after all runs have been made."""
-        if isinstance(self.base.run, Task):
-            if len(seeds) < 1 or len(set(seeds)) < len(seeds):
-                raise ValueError(f"seeds must differ from each other, and there must be one, got {list(seeds)}")
-            self._need_functions(self.base.run)
-        if isinstance(self.base.run, Loop):
-            need_checkpoint(self.checkpoint, seeds)
-        for arm in self.arms:
-            if isinstance(arm.run, Task):
-                arm.variant.plans(arm.run.plan)
-
-    def _need_functions(self, task: Task) -> None:
-        splits = ("train",) if task.test is None else ("train", "test")
-        known = [f"{split} {name}" for split in splits for name in ("loss", *task.metrics)]
-        known += [STEP_LOSS, "gradient norm", "Tr Sigma", "parameter norm", *task.functions]
-        for name in self.judge.decide_by or ():
-            if name not in known:
-                raise ValueError(f"the verdict cannot rest on {name!r}; there are {', '.join(map(repr, known))}")
+        for spec in self.specs.values():
+            spec.refuse(seeds, self.judge.decide_by or ())
 
 
 def _runs(store: Store) -> Store:

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rootscale.lab.causes import causes_of
 from rootscale.lab.failures import FINISHED, blaming, in_one_process
 from rootscale.lab.group import Spec, Wanted, write_checkpoint, write_result
+from rootscale.lab.probes import STEP_LOSS
 from rootscale.lab.provenance import environment
 from rootscale.lab.replicas import stacking_pays
 from rootscale.lab.settings import Settings, grid
@@ -23,10 +25,12 @@ from rootscale.lab.trial import Trial
 from rootscale.lab.variant import Variant
 
 if TYPE_CHECKING:
+    from rootscale.compare.result import Result
     from rootscale.lab.observe import Observer
     from rootscale.lab.stopping import Stop
     from rootscale.lab.store import Store
     from rootscale.lab.task import Task
+    from rootscale.trajectory import Trajectory
 
 #: Changes when runs of the same settings come out differently, so that older ones are not found.
 ENGINE = 2
@@ -64,6 +68,22 @@ class TaskSpec(Spec):
             return 1
         with torch.random.fork_rng(devices=[]):  # building the model must not move random numbers
             return most if stacking_pays(self.task, torch.device(self.settings.setup.device)) else 1
+
+    def refuse(self, seeds: Sequence[int], deciding: Sequence[str]) -> None:
+        """Refuse seeds, plans and test functions that cannot be."""
+        if len(seeds) < 1 or len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds must differ from each other, and there must be one, got {list(seeds)}")
+        splits = ("train",) if self.task.test is None else ("train", "test")
+        known = [f"{split} {name}" for split in splits for name in ("loss", *self.task.metrics)]
+        known += [STEP_LOSS, "gradient norm", "Tr Sigma", "parameter norm", *self.task.functions]
+        for name in deciding:
+            if name not in known:
+                raise ValueError(f"the verdict cannot rest on {name!r}; there are {', '.join(map(repr, known))}")
+        self.variant.plans(self.task.plan)
+
+    def causes(self, result: Result, base: Trajectory) -> tuple[str, ...]:
+        """Return why its runs are different from those of the base, likeliest first."""
+        return causes_of(self.task, self.variant, result, base, self.settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in JSON's types; the device is left out, since runs may be moved."""
