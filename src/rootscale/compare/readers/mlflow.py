@@ -1,7 +1,7 @@
 """Runs of MLflow: in its file store, or in its database.
 
 The file store has ``mlruns/EXPERIMENT/RUN/metrics/NAME`` with a line ``timestamp value step`` a value. The database is
-what newer versions make by themselves: ``mlflow.db``, or ``mlflow.db/NAME`` for some of its runs, where NAME is the
+what MLflow makes by itself from 3.7 on: ``mlflow.db``, or ``mlflow.db/NAME`` for some of its runs, where NAME is the
 name or the number of a run, or a pattern such as ``base-*``.
 """
 
