@@ -21,7 +21,7 @@ MODULES = {
     "rootscale.degrees": "The powers of kappa of an optimizer of your own, counted.",
     "rootscale.planner": "Forecasts: how large may the batch be, and how long will it take?",
     "rootscale.horizon": "Published rules for other numbers of tokens.",
-    "rootscale.training": "Live PyTorch. [Live runs](live-runs.md)",
+    "rootscale.training": "Live PyTorch. [Hand-written loops](live-runs.md)",
     "rootscale.training.optim": "The paper's optimizers with torch's interface.",
     "rootscale.configs": "Configuration files of other tools. [Configuration files](integrations/configs.md)",
     "rootscale.checkpoints": "Checkpoints on disk. [Checkpoints](checkpoints.md)",

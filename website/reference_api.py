@@ -26,7 +26,7 @@ PARTS = {
     "training": Part(
         "rootscale.training",
         "Live PyTorch: `Run`, batch-size schedules, SVAG, noise, and optimizers with torch's names. "
-        "[Live runs](../../live-runs.md) is the guide.",
+        "[Hand-written loops](../../live-runs.md) is the guide.",
         (
             "rootscale.training",
             "rootscale.training.optim",
