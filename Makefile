@@ -126,6 +126,9 @@ bench-language: $(READY)
 
 # The table of all claims and the figures in results/ from the stored data; a page of each study in build/results.
 results: $(READY)
+	$(BIN)/python experiments/evidence.py
+	$(BIN)/python website/calculator_tables.py
+	$(BIN)/python website/registry.py
 	$(BIN)/python experiments/results.py --pages build/results
 
 # The data of docs/calculator from the tables of the package.

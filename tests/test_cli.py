@@ -32,7 +32,7 @@ def test_scale_prints_before_and_after_with_status_and_reason(capsys):
     assert main(WORKED) == 0
     out = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
-    assert lines["lr"][1:4] == ["0.0003", "0.0006", "theorem"]
+    assert lines["lr"][1:4] == ["0.0003", "0.0006", "derived"]
     assert lines["beta1"][1:4] == ["0.9", "0.9", "measured"]
     assert lines["weight_decay"][1:4] == ["0.1", "0.2", "derived"]
     assert lines["steps"][1:3] == ["100,000", "25,000"]

@@ -29,7 +29,6 @@ def test_a_row_is_whole(row):
     known = {f.name for f in fields(row.record)}
     held = [one for value in row.torch.values.values() for one in (value if isinstance(value, tuple) else (value,))]
     assert set(held) <= known
-    assert not row.measured or (EXPERIMENTS / f"{row.measured}.py").exists()
 
 
 def test_only_what_has_an_sde_is_a_theorem():

@@ -18,7 +18,7 @@ import places
 
 from rootscale import Plan, Schedule
 from rootscale.averagings import AVERAGINGS, get_averaging
-from rootscale.changes import PROMISE
+from rootscale.evidence import USUAL, answers, beyond_noise, cases_of, fewest_steps
 from rootscale.files import whole
 from rootscale.hparams import DOMAINS, Domain, part, positive, share
 from rootscale.messages import MESSAGES
@@ -52,7 +52,7 @@ def calculator_tables() -> dict[str, Any]:
     units = {key: place(unit) for key, unit in UNITS.items()}
     return {
         "messages": dict(MESSAGES),
-        "promise": PROMISE,
+        "evidence": _evidence(),
         "domains": {key: _domain(one) for key, one in (*DOMAINS.items(), *_OTHER_DOMAINS.items())},
         "optimizers": optimizers,
         "plan": list(_fields(Plan)),
@@ -76,6 +76,37 @@ def calculator_tables() -> dict[str, Any]:
 _OTHER_DOMAINS: Mapping[str, Domain] = {"positive": positive, "warmup_start": share, "gamma": part}
 
 
+def _evidence() -> dict[str, Any]:
+    """What is known of each family by the names of rules: for all nets, and for those with BatchNorm if that differs.
+
+    An answer is up to which kappa it holds, and the places of its two sentences among the texts.
+    """
+    texts: dict[str, int] = {"": 0}
+
+    def found(family: str, rule: str, batchnorm: bool) -> list[list[Any]]:
+        return [
+            [
+                None if math.isinf(one.kappa) else one.kappa,
+                *(texts.setdefault(text, len(texts)) for text in (one.promise, one.doubt)),
+            ]
+            for one in answers(family, rule, batchnorm)
+        ]
+
+    families: dict[str, Any] = {}
+    for name in OPTIMIZERS:
+        measured = (row.rule for row in cases_of(name) if row.verdict and row.rule and " without " not in row.rule)
+        rules = dict.fromkeys([*FAMILIES[name].rules, *measured])
+        both = {rule: [found(name, rule, False), found(name, rule, True)] for rule in rules}
+        families[name] = {rule: pair if pair[0] != pair[1] else pair[:1] for rule, pair in both.items()}
+    return {
+        "families": families,
+        "texts": list(texts),
+        "beyond_noise": beyond_noise(),
+        "usual": USUAL,
+        "fewest_steps": fewest_steps(),
+    }
+
+
 def _spelled(row: Family) -> dict[str, Any]:
     """How the optimizer is written in torch, and what it takes."""
     torch = row.torch
@@ -85,7 +116,7 @@ def _spelled(row: Family) -> dict[str, Any]:
         "arguments": dict(torch.values),
         "fixed": dict(torch.defaults),
     }
-    return {"torch": spelled, "fields": list(_fields(row.record))}
+    return {"torch": spelled, "record": row.record.__name__, "fields": list(_fields(row.record))}
 
 
 #: What a field holds, by what its annotation contains; the first that fits.

@@ -10,6 +10,7 @@ from registry import TOYS, table, toy_gap
 
 from rootscale import TABLE
 from rootscale.averagings import AVERAGINGS
+from rootscale.evidence import summary
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.rules import RULES, Rule
 from rootscale.units import UNITS
@@ -80,7 +81,7 @@ def optimizers() -> str:
             f"[{row.rules[0]}](rules.md#{row.rules[0]})",
             row.status,
             toy_gap(row, found.get(row.name, {})),
-            f"`{row.measured}`" if row.measured else "",
+            summary(row.name),
         )
         for row in FAMILIES.values()
     ]

@@ -1,4 +1,4 @@
-"""The registry as tables: ``python website/registry.py`` writes that of docs/optimizers.md."""
+"""Tables of pages: ``python website/registry.py`` writes those of the registry and those of what was measured."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import places
 
+from rootscale import evidence
+from rootscale.evidence import Row, Seen, cases_of
 from rootscale.optimizers import FAMILIES, Family
 
-__all__ = ["PAGES", "renewed", "summary", "table", "toy_gap"]
+__all__ = ["MEASURED", "PAGES", "evidence_table", "renewed", "summary", "table", "toy_gap"]
 
 #: What was measured of each family on toy problems, by ``experiments/optimizer_toys.py``.
 TOYS = places.ROOT / "results" / "optimizer-toys.json"
@@ -43,28 +45,57 @@ def summary() -> str:
             row.rules[0] + (f" ({', '.join(row.rules[1:])})" if row.rules[1:] else ""),
             row.status,
             toy_gap(row, found.get(row.name, {})),
-            f"[{row.measured}](../experiments/{row.measured}.py)" if row.measured else "",
+            evidence.summary(row.name),
         )
         for row in FAMILIES.values()
     ]
-    head = ("optimizer", "its rule (others that keep it)", "how sure", "toy gap, kappa 4 / 16", "in training")
+    head = ("optimizer", "its rule (others that keep it)", "how sure", "toy gap, kappa 4 / 16", "switches in training")
     return table(head, rows) + "\n"
 
 
-#: The pages that have a table, and what makes it.
+def evidence_table() -> str:
+    """Return what was measured of switches and of runs from scratch, by what was converted."""
+    columns = {"everything": "everything converted", "learning rate": "the learning rate alone", "nothing": "nothing"}
+    families = {"adam": "Adam, AdamW", "muon": "Muon", "lion": "Lion"}
+    rows = []
+    for family, name in families.items():
+        found = [row for row in cases_of(family) if row.verdict and row.where == "curve" and row.kappa > 1]
+        switched = [row for row in found if row.switched and row.stages == 1 and not row.late]
+        scratch = [row for row in found if not row.switched]
+        for start, some in (("mid-run", switched), ("from scratch", scratch)):
+            for kappa in sorted({row.kappa for row in some if row.what == "everything"}):
+                cells = [_seen([row for row in some if (row.what, row.kappa) == (what, kappa)]) for what in columns]
+                rows.append((f"{name}, {start}, {kappa:g} times", *cells))
+    return table(("the change", *columns.values()), rows) + "\n"
+
+
+def _seen(rows: Sequence[Row]) -> str:
+    """Return the gaps and verdicts of some cases; a cell without data is empty."""
+    seen = Seen(tuple(rows))
+    return f"{seen.gaps}; {seen.verdicts}" if rows else ""
+
+
+#: The pages that have a table of the registry, and what makes it.
 PAGES: dict[str, Callable[[], str]] = {"docs/optimizers.md": summary}
+#: What begins a table of evidence, on any page that has the line; it ends as the others do.
+EVIDENCE = "<!-- what was measured, written by website/registry.py -->\n"
+#: The pages that have one.
+MEASURED = ("docs/how-far.md",)
 
 
 def renewed(name: str) -> str:
-    """Return the text of a page with its table made anew."""
+    """Return the text of a page with its tables made anew."""
     text = (places.ROOT / name).read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"{name} must have the lines {START.strip()} and {END}")
-    return before + START + PAGES[name]() + end + after
+    makers = {START: PAGES[name]} if name in PAGES else {}
+    for start, make in (makers | ({EVIDENCE: evidence_table} if EVIDENCE in text else {})).items():
+        before, _, rest = text.partition(start)
+        _, end, after = rest.partition(END)
+        if not end:
+            raise ValueError(f"{name} must have the lines {start.strip()} and {END}")
+        text = before + start + make() + end + after
+    return text
 
 
 if __name__ == "__main__":
-    for name in PAGES:
+    for name in (*PAGES, *MEASURED):
         (places.ROOT / name).write_text(renewed(name), encoding="utf-8")

@@ -128,12 +128,17 @@ function guards(plan, made, rule, kappa) {
     const kappa = show(noise / old.total.number);
     found.push(say("noise scale", {
       size: showSamples(size.total, size.length), noise: showSamples(noise, size.length), kappa,
+      seen: ROOTSCALE.evidence.beyond_noise,
     }));
   }
   if (old.laidOut && !size.laidOut && !size.total.equals(old.total)) {
     found.push(say("layout", { size: show(size.total), micro: old.micro, workers: old.workers }));
   }
+  const few = ROOTSCALE.evidence.fewest_steps;
   if (made.total && made.total.less(ONE)) found.push(say("short run", { steps: show(made.total) }));
+  else if (made.total && kappa.number > 1 && made.total.number < few) {
+    found.push(say("few steps", { steps: show(Math.ceil(made.total.number)), least: few }));
+  }
   for (const [name, value] of made.intervals) {
     if (value.less(new Exact(1n, 2n))) found.push(say("short interval", { name, steps: show(value) }));
   }
@@ -186,7 +191,11 @@ function appliedRow(rule, unit, before, after, kappa) {
   if (!row || after === null || !given(row.form.floor) || kappa.equals(ONE)) return row;
   const paper = before && 1 - kappa.number * (1 - before);
   if (close(paper, after)) return row;
-  return { ...row, status: "measured", source: "experiments/floors.py", why: say("floor", { value: show(paper) }) };
+  const words = { value: show(paper), floor: show(row.form.floor) };
+  if (row.form.kind === "floored" && before < row.form.floor) {
+    return { ...row, status: "heuristic", why: say("below floor", words) };
+  }
+  return { ...row, status: "measured", source: "experiments/floors.py", why: say("floor", words) };
 }
 
 function changesOf(plan, made, rule, kappa) {
@@ -199,13 +208,50 @@ function changesOf(plan, made, rule, kappa) {
     }
     const row = appliedRow(rule, unit, before, value, kappa);
     rows.push({
-      name, field, before: float(before), after: float(value), used: float(used ?? value),
+      name, field, kind: row ? unit : "", before: float(before), after: float(value), used: float(used ?? value),
       form: row ? row.form.text : "x", status: row ? row.status : "kept", source: row ? row.source : "",
       why: [row ? row.why : say("kept"), note].filter(Boolean).join("; "),
       shown: [show(before), show(used ?? value)], label: row ? row.label : "",
     });
   }
   return rows;
+}
+
+// ---- what is known of such a change
+
+/** The sentence of what was measured, and the warning, of a family under a rule. */
+function seen(family, rule, kappa, batchnorm) {
+  const { families, texts, usual } = ROOTSCALE.evidence, { record, rules } = ROOTSCALE.optimizers[family];
+  const measured = families[family][rule.name], keeps = rules.includes(rule.key);
+  const found = measured ?? (keeps ? families[usual][ROOTSCALE.optimizers[usual].rules[0]] : null);
+  const missing = say("not measured", { family: record, rule: rule.name });
+  if (!found) return [missing, ""];
+  const [smaller, ...larger] = batchnorm ? found.at(-1) : found[0];
+  const answer = kappa < 1 ? smaller : larger.find(([most]) => most === null || kappa <= most);
+  const [promise, doubt] = answer.slice(1).map((place) => texts[place]);
+  return [measured ? promise : missing, doubt];
+}
+
+const listed = (parts) => [parts.slice(0, -1).join(", "), ...parts.slice(-1)].filter(Boolean).join(" and ");
+const BESIDE = ["l2", "ema", "v", "m", "step_counter"];
+
+/** What the theorem does not cover; rows of a run that it does not cover are derived. */
+function uncovered(name, changes, schedule) {
+  const { status, record } = ROOTSCALE.optimizers[name];
+  if (status !== "theorem" && name !== "adamw") return [record];
+  const beside = schedule.name === "constant" ? [] : [`the ${schedule.name} schedule`];
+  const rows = changes.filter((row) => row.status !== "theorem" && !BESIDE.includes(row.kind));
+  return [...new Set([...beside, ...rows.map((row) => row.name)])];
+}
+
+/** What is proven and what was measured, in sentences. */
+function evidenceOf(name, rule, changes, plan, kappa, measured) {
+  const notes = [], beside = uncovered(name, changes, plan.schedule);
+  if (beside.length && changes.some(({ status }) => status === "theorem")) {
+    notes.push(say("not covered", { names: listed(beside) }));
+    for (const row of changes) if (row.status === "theorem") row.status = "derived";
+  }
+  return kappa === 1 ? [] : [...notes, measured].filter(Boolean);
 }
 
 /** What a change of batch size makes of a plan; throws a PlanError where there is no such plan. */
@@ -224,6 +270,8 @@ function convert({ plan: asked, to, rule: key, averaging }) {
     made[field] = converted(rule, "batchnorm", plan[field], forward, field, field);
   }
   warnings.push(...guards(plan, made, rule, kappa));
+  const [measured, doubt] = seen(name, rule, kappa.number, given(plan.batchnorm_momentum));
+  if (doubt && kappa.number > 1) warnings.push(fill(doubt, { kappa: show(kappa.number) }));
   const changes = changesOf(plan, made, rule, kappa);
   let title = say("title", { before: plan.batch.text, after: batch.text, kappa: show(kappa) });
   if (made.total) {
@@ -236,6 +284,6 @@ function convert({ plan: asked, to, rule: key, averaging }) {
   )).filter(({ limit }) => limit < Infinity);
   return {
     kappa: kappa.number, rule: rule.name, changes, warnings, limits, plan: made, rows: rule.rows,
-    heading: say("rule", { title, rule: rule.name }), promise: rule.holds_for.includes(name) ? ROOTSCALE.promise : "",
+    heading: say("rule", { title, rule: rule.name }), evidence: evidenceOf(name, rule, changes, plan, kappa.number, measured),
   };
 }

@@ -80,7 +80,7 @@ function limitLines(answer) {
   );
   const none = ["No largest kappa", ": no value of this run ends at one under this rule and averaging."];
   if (!lines.length) lines.push(none);
-  if (answer.promise) lines.push(["The promise", `: ${answer.promise}`]);
+  for (const text of answer.evidence) lines.push(["What is known", `: ${text}`]);
   lines.push(["Where noise dominates", ": the rule holds up to the measured noise scale of the gradient, and not in "
     + "the first steps from scratch. rootscale check says whether it holds for your model."]);
   return lines.map(([bold, text]) => make("li", {}, make("b", {}, bold), text));

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rootscale.format import format_table, frame_of, html_table, show
+from rootscale.format import format_table, frame_of, html_table, listed, show
 from rootscale.messages import say
 from rootscale.units import Number, Unit, stops
 
 if TYPE_CHECKING:
     from rootscale.rules import Rule
 
-PROMISE = "The rule keeps the training trajectory at equal samples seen; it does not promise a better one."
 
 _COLUMNS = ("quantity", "before", "after", "status", "why")
 #: Changes that the short form has.
 _SHOWN = 6
+#: Quantities that the theorem is not about, or that are part of its state or its loss.
+_BESIDE = ("l2", "ema", "v", "m", "step_counter")
 
 
 class ScalingWarning(UserWarning):
@@ -61,6 +62,17 @@ class Change:
     def status(self) -> str:
         """``theorem``, ``derived`` or ``heuristic``, or ``kept`` where the rule has no row for the quantity."""
         return self.unit.status if self.unit else "kept"
+
+    @property
+    def kind(self) -> str:
+        """The key of its unit; empty where the rule has no row for it."""
+        return self.unit.key if self.unit else ""
+
+    def derived(self) -> Change:
+        """Return the change as it is in a run that no theorem covers."""
+        if self.unit is None or self.unit.status != "theorem":
+            return self
+        return replace(self, unit=replace(self.unit, status="derived"))
 
     @property
     def why(self) -> str:
@@ -129,6 +141,7 @@ class Changes:
 
     Attributes:
         remaining: what is left for the caller to change, in words.
+        evidence: what is proven and what was measured of such a change, in sentences; `made` finds it.
     """
 
     kappa: Number
@@ -137,6 +150,40 @@ class Changes:
     warnings: tuple[str, ...] = ()
     title: str = ""
     remaining: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+    @classmethod
+    def made(
+        cls, kappa: Number, rule: Rule, rows: Iterable[Change], warnings: Iterable[str] = (), *,
+        optimizers: Iterable[tuple[str, str]], varies: str = "", batchnorm: bool = False,
+        title: str = "", remaining: tuple[str, ...] = (),
+    ) -> Changes:  # fmt: skip
+        """Return changes with what is known of them.
+
+        A row is a theorem only in a run that the theorem covers as a whole; in another run it is derived.
+
+        Args:
+            kappa, rule, rows, warnings, title, remaining: as for `Changes`.
+            optimizers: the families that were converted, each with the name of its rule.
+            varies: what changes with time in the run, such as ``schedule``.
+            batchnorm: whether the net is known to have BatchNorm.
+        """
+        from rootscale.evidence import promise  # reads a table, which no help text needs
+        from rootscale.optimizers import FAMILIES
+
+        rows, pairs, size = list(rows), list(dict.fromkeys(optimizers)), float(kappa)
+        families = [FAMILIES[name] for name, _ in pairs]
+        beside = [row.record.__name__ for row in families if row.status != "theorem" and row.name != "adamw"]
+        if not beside:  # AdamW is Adam, but for its weight decay
+            beside = [varies] if varies else []
+            beside += [row.name for row in rows if row.status != "theorem" and row.kind not in _BESIDE]
+        notes: list[str] = []
+        if beside and any(row.status == "theorem" for row in rows):
+            notes.append(say("not covered", names=listed(list(dict.fromkeys(beside)))))
+            rows = [row.derived() for row in rows]
+        notes += dict.fromkeys(promise(family, name, size, batchnorm) for family, name in pairs)
+        evidence = () if kappa == 1 else tuple(filter(None, notes))
+        return cls(kappa, rule, tuple(rows), tuple(warnings), title, remaining, evidence)
 
     def __iter__(self) -> Iterator[Change]:
         return iter(self.rows)
@@ -184,6 +231,7 @@ class Changes:
             "rule": self.rule.name,
             "changes": [row.to_dict() for row in self.rows],
             "warnings": list(self.warnings),
+            "evidence": list(self.evidence),
             **({"remaining": list(self.remaining)} if self.remaining else {}),
         }
 
@@ -220,9 +268,8 @@ class Changes:
         return [[row.name, show(row.before), show(row.value), row.status, row.why] for row in self.rows]
 
     def _notes(self) -> list[str]:
-        promise = [PROMISE] if self.rule.holds_for else []
         left = [f"left to you: {text}" for text in self.remaining]
-        return [*(f"warning: {text}" for text in self.warnings), *left, *promise]
+        return [*(f"warning: {text}" for text in self.warnings), *left, *self.evidence]
 
     def __str__(self) -> str:
         table = format_table(_COLUMNS, self._cells(), right=("before", "after"))

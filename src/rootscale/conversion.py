@@ -12,7 +12,7 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
 from rootscale.format import show
 from rootscale.messages import say
-from rootscale.rules import Rule, get_rule
+from rootscale.rules import Rule, get_rule, is_rule
 from rootscale.sizes import show_samples
 from rootscale.units import Number
 
@@ -46,13 +46,33 @@ def convert_plan(plan: Plan, batch_size: BatchSize | Number | str, rule: str | R
     messages = chosen.check(plan.optimizer.name)
     size = plan.batch_size.at(batch_size)
     kappa = plan.kappa(size)
-    new = replace(plan, batch_size=size, **converted_parts(plan, chosen, kappa))
-    if plan.batchnorm_momentum is not None:
-        forward = plan.batch_size.forward_kappa(size)
-        momentum = float(chosen.convert("batchnorm", plan.batchnorm_momentum, forward, "batchnorm_momentum"))
-        new = replace(new, batchnorm_momentum=momentum)
+    tuned = _tuned(plan, chosen)
+    new = _at(tuned, size, chosen)
+    if size != tuned.batch_size:
+        object.__setattr__(new, "_tuned", (tuned, chosen.name))
+    from rootscale.evidence import doubts  # reads a table, which no help text needs
+
     messages += _guards(plan, new, chosen, kappa)
-    return Conversion(plan, new, _changes(plan, new, new, chosen, messages))
+    messages += doubts(plan.optimizer.name, chosen.name, float(kappa), plan.batchnorm_momentum is not None)
+    return Conversion(plan, new, _changes(plan, new, new, chosen, messages, tuned))
+
+
+def _tuned(plan: Plan, rule: Rule) -> Plan:
+    """Return the plan whose numbers a rule starts from: that which this one was made of, if by the same rule."""
+    if plan.tuned is None or plan.tuned[1] != rule.name:
+        return plan
+    first, name = plan.tuned
+    return first if is_rule(rule.key) and get_rule(name, plan.optimizer.name) == rule else plan
+
+
+def _at(plan: Plan, size: BatchSize, rule: Rule) -> Plan:
+    """Return a plan at another batch size."""
+    new = replace(plan, batch_size=size, **converted_parts(plan, rule, plan.kappa(size)))
+    if plan.batchnorm_momentum is None:
+        return new
+    forward = plan.batch_size.forward_kappa(size)
+    momentum = float(rule.convert("batchnorm", plan.batchnorm_momentum, forward, "batchnorm_momentum"))
+    return replace(new, batchnorm_momentum=momentum)
 
 
 def converted_parts(plan: Plan, rule: Rule, kappa: Fraction) -> dict[str, Any]:
@@ -71,7 +91,8 @@ def explain_change(plan: Plan, other: Plan, rule: str | Rule | None = None) -> C
             f"both plans must have the same optimizer, got {plan.optimizer.name} and {other.optimizer.name}"
         )
     expected = convert_plan(plan, other.batch_size, rule)
-    return _changes(plan, other, expected.plan, expected.changes.rule, list(expected.warnings))
+    rule = expected.changes.rule
+    return _changes(plan, other, expected.plan, rule, list(expected.warnings), _tuned(plan, rule))
 
 
 def _guards(plan: Plan, new: Plan, rule: Rule, kappa: Fraction) -> list[str]:
@@ -82,14 +103,17 @@ def _guards(plan: Plan, new: Plan, rule: Rule, kappa: Fraction) -> list[str]:
     if plan.noise_scale is not None and size.total > plan.noise_scale:
         largest = show(plan.noise_scale / float(old.total))
         noise = show_samples(plan.noise_scale, plan.sequence_length)
-        messages.append(
-            say("noise scale", size=show_samples(size.total, plan.sequence_length), noise=noise, kappa=largest)
-        )
+        from rootscale.evidence import beyond_noise
+
+        beyond = show_samples(size.total, plan.sequence_length)
+        messages.append(say("noise scale", size=beyond, noise=noise, kappa=largest, seen=beyond_noise()))
     if old.laid_out and not size.laid_out and size.total != old.total:
         messages.append(say("layout", size=show(size.total), micro=old.micro, workers=old.workers))
     total = new.total_steps
-    if total is not None and total < 1:
-        messages.append(say("short run", steps=show(total)))
+    if total is not None:
+        from rootscale.evidence import few_steps
+
+        messages += [say("short run", steps=show(total))] if total < 1 else few_steps(float(total), float(kappa))
     messages += [
         say("short interval", name=name, steps=show(value))
         for name, value in new.intervals.items()
@@ -106,9 +130,9 @@ class _Quantity(NamedTuple):
     value: Number
 
 
-def _changes(plan: Plan, new: Plan, expected: Plan, rule: Rule, messages: list[str]) -> Changes:
-    """Rows from ``plan`` to ``new``; ``expected`` is what the rule gives."""
-    before, after, ruled = (dict(_quantities(one)) for one in (plan, new, expected))
+def _changes(plan: Plan, new: Plan, expected: Plan, rule: Rule, messages: list[str], tuned: Plan) -> Changes:
+    """Rows from ``plan`` to ``new``; ``expected`` is what the rule gives, from the numbers that were tuned."""
+    before, after, ruled, first = (dict(_quantities(one)) for one in (plan, new, expected, tuned))
     rows = []
     for field in dict.fromkeys([*before, *after]):
         some = before.get(field) or after[field]
@@ -118,14 +142,20 @@ def _changes(plan: Plan, new: Plan, expected: Plan, rule: Rule, messages: list[s
             note = say("forwards", before=plan.batch_size.accumulation, after=new.batch_size.accumulation)
         if not _close(value, should):
             note = f"the rule gives {show(should)}" if should is not None else "only in the second plan"
-        unit = rule.row(some.unit, old, should, plan.kappa(new))
+        unit, own = rule.row(some.unit, old, should, plan.kappa(new)), rule.units.get(some.unit)
+        if tuned is not plan and own is not None and unit != own and field in first:  # it is or was at a floor
+            back = rule.row(some.unit, first[field].value, should, tuned.kappa(new)) == own
+            unit = replace(own, why=say("tuned at", size=tuned.batch_size)) if back else unit
         rows.append(Change(some.name, old, value, unit, used, note, field))
     kappa = plan.kappa(new)
     title = say("title", before=plan.batch_size, after=new.batch_size, kappa=show(kappa))
     if new.samples is not None and _close(new.samples, plan.samples):
         counted = {"samples": show(new.samples), "tokens": show(new.tokens)}
         title += say("samples" if new.tokens is None else "tokens", **counted)
-    return Changes(kappa, rule, tuple(rows), tuple(messages), title)
+    schedule = plan.schedule
+    varies = f"the {schedule.name} schedule" if schedule.name != "constant" else ""
+    pair, batchnorm = (plan.optimizer.name, rule.name), plan.batchnorm_momentum is not None
+    return Changes.made(kappa, rule, rows, messages, optimizers=[pair], varies=varies, batchnorm=batchnorm, title=title)
 
 
 def _quantities(record: Any, path: str = "") -> Iterator[tuple[str, _Quantity]]:

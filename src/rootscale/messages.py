@@ -54,12 +54,14 @@ _RULES = {
     "floored": "1 - kappa * (1 - x), at least {floor}",
     "compared": "for comparison: {why}",
     "summed": "{why}; of a summed loss, gradients grow with the batch",
+    "below floor": "below the floor of {floor} already, and kept: not measured (the paper's form gives {value})",
+    "tuned at": "what was tuned at {size}, which a floor had stopped",
     "floor": "stops at its floor (the paper's form gives {value}), so that it still damps single steps",
 }
 #: Warnings about a plan at its new batch size, notes on single changes, and the heading.
 _CHANGES = {
     "noise scale": "batch size {size} is beyond the noise scale {noise}: the noise no longer dominates the gradient; "
-    "up to kappa = {kappa} it does",
+    "up to kappa = {kappa} it does. Stay below, or grow later, when it is larger. Measured beyond theirs: {seen}",
     "layout": "batch size {size} is no multiple of {micro} micro x {workers} workers: choose its layout yourself, as "
     "MICROxACCUMULATIONxWORKERS",
     "short run": "the whole run is {steps} of a step",
@@ -75,8 +77,29 @@ _CHANGES = {
     "and tokens": "{samples} = {tokens} tokens",
     "rule": "{title}, rule {rule}",
 }
+#: What was measured (`rootscale.evidence`). A percentage is of how far the loss falls.
+_EVIDENCE = {
+    "not covered": "No theorem covers this run as a whole ({names}); `rootscale units` says which powers are a "
+    "theorem's.",
+    "seen": "Measured in mid-run at {kappa} times the batch: {what}: {verdicts}; largest gaps {gaps} of the loss's "
+    "fall.",
+    "from scratch": "From scratch: {verdicts}; {gaps}.",
+    "smaller": "No change to a smaller batch was measured in mid-run.",
+    "not measured": "No switch of {family} by the rule {rule} was measured in training; `rootscale check` measures "
+    "yours.",
+    "lost": "{kappa} times the batch at once: at {measured} times {lost} of {count} measured switches of {families} "
+    "became another run ({gaps})",
+    "unmeasured kappa": "{kappa} times the batch at once: nothing above {largest} times was measured",
+    "smaller steps": "grow later in the run, by at most {largest} times at once, or up a ramp",
+    "not this rule": "keep the batch, or let `rootscale check` measure a small copy of the run first",
+    "nearer": "the rule {rule} was nearer in {nearer} of {count}",
+    "scratch": "the run starts at {kappa} times the batch that was tuned: from scratch at {measured} times {lost} of "
+    "{count} measured runs of {families} became another run ({gaps}); start at the tuned batch, and grow in mid-run",
+    "few steps": "{steps} steps are left: the measured runs that did not become another one had {least} or more after "
+    "the change",
+}
 #: Every template by its name; what stands in braces is filled in.
-MESSAGES: Mapping[str, str] = MappingProxyType(_VALUES | _RULES | _CHANGES)
+MESSAGES: Mapping[str, str] = MappingProxyType(_VALUES | _RULES | _CHANGES | _EVIDENCE)
 
 
 def say(message: str, /, **words: object) -> str:

@@ -36,7 +36,6 @@ class Family:
         status: how sure the rule is for this family: ``theorem``, ``derived`` or ``heuristic``.
         source: what the status rests on.
         why: the derivation, in a sentence or two.
-        measured: the file of ``experiments/`` whose runs have the family's gap; empty where nothing was measured.
         bias_corrected: whether it divides by ``sqrt(v / (1 - beta2^k))`` rather than by ``sqrt(v)``.
         degree: of the update in the gradient: 1 for SGD, 0 where doubling all gradients changes no step.
         elementwise: whether it divides each number by ``sqrt(v) + eps`` of its own and by nothing else, so that
@@ -51,7 +50,6 @@ class Family:
     status: Status = "derived"
     source: str = ""
     why: str = ""
-    measured: str = ""
     bias_corrected: bool = False
     degree: int = 0
     elementwise: bool = False
@@ -163,13 +161,13 @@ def _adam_like() -> Iterator[Family]:
         "theorem", f"{PAPER}, Thm 5.3",
         "theta moves by eta m / sqrt(v), and sqrt(v) is the noise: the SDE's constants are sigma eta, (1 - beta) / "
         "eta^2 and eps eta, its clock is k eta^2.",
-        measured="cifar10_switch", bias_corrected=True, elementwise=True,
+        bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "adamw", AdamW, _SQRT, _MOMENTS, _torch("AdamW", "adamw", _ADAM_VALUES, _ADAM_STATE),
         "derived", f"{PAPER}, Thm 5.3",
         "Adam's SDE with a drift -(lambda / eta) theta: lambda / eta is the decay per unit of time.",
-        measured="language_switch", bias_corrected=True, elementwise=True,
+        bias_corrected=True, elementwise=True,
     )  # fmt: skip
     yield Family(
         "rmsprop", RMSprop, _SQRT, {"v": "v", "step": "step_counter"},
@@ -178,7 +176,7 @@ def _adam_like() -> Iterator[Family]:
             family_of=kind_of_rmsprop,
         ), "theorem",
         f"{PAPER}, Thm 4.2",
-        "Adam's SDE without averaging of the gradient.", measured="cifar10_scaling",
+        "Adam's SDE without averaging of the gradient.",
         elementwise=True,
     )  # fmt: skip
     yield Family(
@@ -353,7 +351,6 @@ def _degree_0() -> Iterator[Family]:
         "derived", _NO_SDE,
         "Momentum is divided by its own size, the noise that its average leaves. a = 0 is the default, as many loops "
         "set mu themselves at every step; a = 1/2 is nearer where none does.",
-        measured="momentum",
     )  # fmt: skip
     yield Family(
         "lion", records.Lion, _NORMALIZED, {"m": "m"},
@@ -364,7 +361,6 @@ def _degree_0() -> Iterator[Family]:
         "derived", _SIGNS,
         "The sign of momentum plus gradient is momentum divided by the noise of both: as Muon, by coordinates. Its "
         "SDEs keep a = 0 (mu in steps) and a = 1 (mu in samples).",
-        measured="momentum",
     )  # fmt: skip
     yield Family(
         "signum", records.Signum, _NORMALIZED, _MOMENTUM,

@@ -27,6 +27,9 @@ from rootscale.units import Number
 class Plan:
     """Describes a run: optimizer, batch size, length, schedule, and all else counted in steps or measured in noise.
 
+    A plan that was converted carries what it was tuned at, as a run does: at another batch size it is converted from
+    there, so that what stopped at a floor comes back. A plan that is edited is tuned anew.
+
     Counts of steps are exact: whole numbers, or fractions after a change of batch size that does not divide them. So
     the total of samples never changes, and going back gives the plan one came from.
 
@@ -51,7 +54,7 @@ class Plan:
     >>> big = plan.at(1024)
     >>> big.optimizer.eta, round(big.optimizer.beta2, 12), big.steps, big.schedule.warmup
     (0.0006, 0.996, 25000, 500)
-    >>> big.samples == plan.samples and big.at(256).steps == plan.steps
+    >>> big.samples == plan.samples and big.at(256) == plan
     True
     """
 
@@ -213,8 +216,14 @@ class Plan:
         plan = self if self.epochs is None else replace(self, epochs=None, steps=self.total_steps)
         return replace(plan, **converted_parts(plan, get_rule(rule, self.optimizer.name), Fraction(ell) ** -2))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything that is set, in JSON's types; nothing is lost."""
+    @property
+    def tuned(self) -> tuple[Plan, str] | None:
+        """The plan that this one was converted from, and the rule by which; None where its numbers are its own."""
+        found: tuple[Plan, str] | None = vars(self).get("_tuned")  # no field: what is edited is tuned anew
+        return found
+
+    def to_dict(self, tuned: bool = False) -> dict[str, Any]:
+        """Return everything that is set, in JSON's types; with ``tuned``, what the plan was tuned at too."""
         optimizer = {f.name: getattr(self.optimizer, f.name) for f in fields(self.optimizer)}
         rest = {
             f.name: _jsonable(getattr(self, f.name))
@@ -231,6 +240,7 @@ class Plan:
             "batch_size": self.batch_size.to_json(),
             **rest,
             "schedule": schedule,
+            **({"tuned": {"rule": self.tuned[1], **self.tuned[0].to_dict()}} if tuned and self.tuned else {}),
         }
 
     def __hash__(self) -> int:
@@ -264,12 +274,18 @@ class Plan:
         schedule = dict(_mapping("schedule", data.pop("schedule", {})))
         known = [f.name for f in fields(cls)]
         size = BatchSize.of(batch_size, data.get("sequence_length"))
-        return cls(
+        tuned = dict(_mapping("tuned", data.pop("tuned"))) if "tuned" in data else None
+        plan = cls(
             _make(OPTIMIZERS[name], optimizer, f"optimizer {name}"),
             size,
             schedule=_make(Schedule, _in_steps(schedule, size), "schedule"),
             **_known(data, known, "plan"),
         )
+        if tuned is None:
+            return plan
+        made = cls.from_dict({name: value for name, value in tuned.items() if name != "rule"})
+        converted = made.convert(plan.batch_size, tuned.get("rule")).plan
+        return converted if converted == plan else plan  # a file that was edited is tuned anew
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

@@ -120,8 +120,10 @@ class Rule:
         unit = self.units.get(key)
         if unit is None or before is None or after is None or not stops(unit.form, before, after, kappa):
             return unit
-        why = say("floor", value=show(AVERAGE.apply(before, kappa)))
-        return replace(unit, status="measured", source="experiments/floors.py", why=why)
+        words = {"value": show(AVERAGE.apply(before, kappa)), "floor": show(unit.form.floor)}
+        if unit.form.kind == "floored" and before < (unit.form.floor or 0.0):
+            return replace(unit, status="heuristic", why=say("below floor", **words))
+        return replace(unit, status="measured", source="experiments/floors.py", why=say("floor", **words))
 
     def converted(self, record: Any, kappa: Number) -> dict[str, Any]:
         """Return the values at ``kappa`` of the record's own fields that have a unit, lists and mappings by item."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rootscale.averagings import AVERAGINGS
+from rootscale.evidence import summary
 from rootscale.optimizers import FAMILIES, Family
 from rootscale.rules import RULES, Rule
 from rootscale.units import TABLE, Form, Unit
@@ -60,6 +61,6 @@ def family_data(row: Family) -> dict[str, Any]:
         "status": row.status,
         "source": row.source,
         "why": row.why,
-        "measured": row.measured and f"experiments/{row.measured}.py",
+        "measured": summary(row.name),
         "state": dict(row.state),
     }

@@ -4,7 +4,6 @@ import random
 
 from rootscale import Plan
 from rootscale.averagings import AVERAGINGS
-from rootscale.changes import PROMISE
 from rootscale.rules import RULES, rule_text
 from rootscale.schedule import SHAPES, WARMUPS
 from rootscale.snippets import torch_code
@@ -149,6 +148,5 @@ def answer(request):
         code = torch_code(conversion.plan)
     except ValueError as error:
         code = f"error: {error}"
-    promise = PROMISE if changes.rule.holds_for else ""
     said = changes.to_dict() | {"limits": limits_of(plan, changes)}
-    return {**said, "heading": changes.heading, "promise": promise, "code": code, "to": conversion.plan.to_dict()}
+    return {**said, "heading": changes.heading, "code": code, "to": conversion.plan.to_dict()}

@@ -145,7 +145,7 @@ def test_errors_are_said_at_the_field_that_has_them(opened):
 def test_the_page_shows_the_run_of_the_readme(opened):
     shown = opened.run("[...document.querySelectorAll('#changes li')].map((row) => row.innerText.split(/\\s*\\n\\s*/))")
     rows = {name: rest for name, *rest in shown}
-    assert rows["lr"][:4] == ["0.0003", "→", "0.0006", "theorem"]
+    assert rows["lr"][:4] == ["0.0003", "→", "0.0006", "derived"]
     assert rows["weight_decay"][:4] == ["0.1", "→", "0.2", "derived"]
     assert rows["steps"][:3] == ["100,000", "→", "25,000"]
     assert "torch.optim.AdamW(model.parameters(), lr=0.0006, betas=(0.9, 0.9)" in text(opened, "#code")

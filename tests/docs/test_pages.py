@@ -103,7 +103,7 @@ def test_every_public_name_says_what_it_is():
             assert name == "__version__" or public_names.summary_of(module, name), f"{module}.{name}"
 
 
-@pytest.mark.parametrize("name", registry.PAGES)
-def test_the_table_of_optimizers_is_that_of_the_registry(name):
+@pytest.mark.parametrize("name", [*registry.PAGES, *registry.MEASURED])
+def test_tables_are_those_of_the_registry_and_of_the_evidence(name):
     page = (ROOT / name).read_text(encoding="utf-8")
     assert page == registry.renewed(name), "python website/registry.py writes it anew"

@@ -140,7 +140,7 @@ def convert_contents(contents: Contents, request: Request, rows: Sequence[Change
             warnings += [
                 f"{optimizer.prefix}{text}" for name, rule in optimizer.rules.items() for text in rule.check(name)
             ]
-            warnings += doubts(optimizer, kappa, eps=False)
+            warnings += doubts(optimizer, kappa, eps=False, batchnorm=contents.batchnorm)
         for saved, optimizer, scaling in zip(contents.optimizers, optimizers, scalings, strict=True):
             report += _rows(optimizer, scaling, kappa)
             factors |= scaling.stream(saved.streamed)
@@ -161,7 +161,13 @@ def convert_contents(contents: Contents, request: Request, rows: Sequence[Change
         report += _committed(Values(holder), Quantity(key, "steps", name, round_down), common, request.kappa)
     warnings += no_way_back(report, kappa)
     title = f"batch size {request.before} -> {request.after}, kappa = {show(request.kappa)}"
-    return Converted(Changes(kappa, common, (*report, *rows), (*dict.fromkeys(warnings),), title), factors)
+    used = [pair for optimizer in optimizers for pair in optimizer.families]
+    varies = "schedule" if contents.schedulers else ""
+    changes = Changes.made(
+        kappa, common, [*report, *rows], dict.fromkeys(warnings), optimizers=used, varies=varies,
+        batchnorm=contents.batchnorm, title=title,
+    )  # fmt: skip
+    return Converted(changes, factors)
 
 
 def _projected(saved: SavedOptimizer, request: Request, several: bool) -> ProjectedOptimizer:

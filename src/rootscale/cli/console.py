@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rootscale.changes import PROMISE, Changes
+from rootscale.changes import Changes
 from rootscale.format import show
 
 if TYPE_CHECKING:
@@ -153,6 +153,5 @@ def render_changes(changes: Changes) -> RenderableType:
     ]  # fmt: skip
     parts: list[RenderableType] = [Text(changes.heading, style="bold"), FittedTable(columns, rows)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in changes.warnings]
-    if changes.rule.holds_for:
-        parts.append(Text(PROMISE, style="dim"))
+    parts += [Text(text, style="dim") for text in changes.evidence]
     return Group(*parts)

@@ -116,7 +116,7 @@ def plan_of_options(args: argparse.Namespace) -> Plan:
     data: dict[str, Any] = {}
     if args.plan is not None:
         try:
-            data = Plan.from_json(args.plan.read_text(encoding="utf-8")).to_dict()
+            data = Plan.from_json(args.plan.read_text(encoding="utf-8")).to_dict(tuned=True)
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"cannot read {args.plan}: {getattr(error, 'strerror', None) or error}") from None
         except ValueError as error:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from rootscale.cli.console import Column, FittedTable, make_console
+from rootscale.evidence import summary
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import RULES
 
@@ -33,14 +34,11 @@ def _rules(args: argparse.Namespace) -> int:
     for rule in RULES.values():
         converted = [key for key, unit in rule.units.items() if unit.form.text != "x"]
         rules.append((rule.name, rule.summary, ", ".join(converted)))
-    families = [
-        (row.name, ", ".join(row.rules), row.status, row.why, row.measured and f"experiments/{row.measured}.py")
-        for row in FAMILIES.values()
-    ]
+    families = [(row.name, ", ".join(row.rules), row.status, row.why, summary(row.name)) for row in FAMILIES.values()]
     console = make_console()
     console.print(
         FittedTable([Column("rule"), Column("what it is", folds=True), Column("converts", folds=True)], rules)
     )
     columns = [Column("optimizer"), Column("rules, its own first", folds=True), Column("status")]
-    console.print(FittedTable([*columns, Column("why", folds=True), Column("measured in", folds=True)], families))
+    console.print(FittedTable([*columns, Column("why", folds=True), Column("measured", folds=True)], families))
     return 0

@@ -49,7 +49,7 @@ def _scale(args: argparse.Namespace) -> int:
     conversion = plan.convert(size, rule_text(args.rule, args.averaging))
     new, changes = conversion.plan, conversion.changes
     if args.json:
-        print(json.dumps({"from": plan.to_dict(), "to": new.to_dict(), **changes.to_dict()}, indent=2))
+        print(json.dumps({"from": plan.to_dict(), "to": new.to_dict(tuned=True), **changes.to_dict()}, indent=2))
     elif args.snippet:
         print(torch_code(new))
         for warning in changes.warnings:

@@ -14,7 +14,6 @@ from importlib import resources
 from pathlib import Path
 
 from rootscale._version import __version__
-from rootscale.changes import PROMISE
 from rootscale.compare.result import Table
 from rootscale.files import whole
 from rootscale.report import words
@@ -87,7 +86,6 @@ def render_page(check: Table) -> str:
         noise=noise_section(check),
         plans=plans_section(check),
         made=made_section(check),
-        promise=PROMISE,
         version=__version__,
     )
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rootscale.changes import ScalingWarning
+from rootscale.evidence import from_scratch
 from rootscale.format import few_digits, show
 from rootscale.training.metric import bias_correction
 from rootscale.training.shards import local
@@ -59,6 +60,7 @@ class Contract:
         self._change, self._size = 1.0, ""
         self._began = 0
         self._said: set[str] = set()
+        optimizer.before_step = self._first
 
     def _counts(self) -> tuple[int, list[float | None]]:
         return self._optimizer.steps, [average.updates for average in self._averages]
@@ -80,7 +82,16 @@ class Contract:
         self._ratios, self._moments, self._change, self._size = [], None, change, size
         self._began = self._optimizer.steps
         watched = max(change, 1 / change) >= _LEAST and bool(self._optimizer.optimizer.state)
-        self._optimizer.before_step = self._look if watched else None
+        self._optimizer.before_step = self._look if watched else self._first
+
+    def _first(self) -> None:
+        """Say what was measured of runs that start at a larger batch; a state may be loaded until the first step."""
+        self._optimizer.before_step = None
+        if self._optimizer.optimizer.state or self._optimizer.kappa <= 1:
+            return
+        for family, rule in self._optimizer.families:
+            for message in from_scratch(family, rule, self._optimizer.kappa):
+                warnings.warn(f"{self._optimizer.prefix}{message}", ScalingWarning, stacklevel=2)
 
     @torch.no_grad()
     def _look(self) -> None:

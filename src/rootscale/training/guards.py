@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rootscale.evidence import doubts as beyond
 from rootscale.format import few_digits, show
 from rootscale.optimizers import FAMILIES
 from rootscale.rules import averaged_batches, shortest_average
@@ -23,18 +24,25 @@ if TYPE_CHECKING:
 _TENSORS = 16
 
 
-def doubts(optimizer: ProjectedOptimizer, kappa: float, state: bool = True, *, eps: bool = True) -> list[str]:
-    """Return what there is to warn about: short averages, a dominating eps, a state that leaves its number format.
+def doubts(
+    optimizer: ProjectedOptimizer, kappa: float, state: bool = True, *, eps: bool = True, batchnorm: bool = False
+) -> list[str]:
+    """Return what there is to warn about: a change beyond all that was measured, and what the state shows.
+
+    That are short averages, a dominating eps, and a state that leaves its number format.
 
     Args:
         optimizer: before the change.
         kappa: that it is to be brought to.
         state: whether its state will be converted.
         eps: whether to look where eps dominates. Of a state in a file, that maps as much of it as there is.
+        batchnorm: whether the model is known to have BatchNorm.
     """
     if kappa == 1:
         return []
     messages: dict[str, None] = {}
+    for name, rule in optimizer.families:
+        messages |= dict.fromkeys(beyond(name, rule, kappa / optimizer.kappa, batchnorm))
     for _, group, projection in optimizer.groups():
         values = projection.values(group)
         short = projection.rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2"))

@@ -119,6 +119,11 @@ class ProjectedOptimizer:
             one.remove()
         self._handles, self._attachments = [], []
 
+    @property
+    def families(self) -> list[tuple[str, str]]:
+        """Each family of its groups, with the name of its rule."""
+        return [(name, rule.name) for name, rule in self.rules.items()]
+
     def follow(self, rules: Mapping[str, Rule]) -> None:
         """Take other rules, at the script's own batch size, where all rules agree."""
         assert self.kappa == 1

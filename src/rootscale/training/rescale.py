@@ -117,7 +117,7 @@ def rescale_(
                 scalings.append(one.scaling(kappa))
             own = [*one.changes(kappa), *(one.state_changes(kappa) if state else ())]
         rows += [replace(row, name=f"{one.prefix}{row.name}", field=f"{one.prefix}{row.field}") for row in own]
-        messages += _warnings(one, kappa, state)
+        messages += _warnings(one, kappa, state, bool(layers.layers))
     rows += layers.changes(common, forward)
     rows += [average.change(common, kappa) for average in averages]
     if clip is not None:
@@ -131,7 +131,8 @@ def rescale_(
         _convert(optimizers, scalings, averages, layers, common, (kappa, forward))
     left = _left(kappa, sizes, float(common.convert("clip", 1.0, kappa)), clip is None)
     left += tuple(layers.left(common, forward)) + tuple(looks)
-    return Changes(kappa, common, tuple(rows), tuple(messages), remaining=left)
+    used = [pair for one in optimizers for pair in one.families]
+    return Changes.made(kappa, common, rows, messages, optimizers=used, batchnorm=bool(layers.layers), remaining=left)
 
 
 def _change(
@@ -154,14 +155,14 @@ def _change(
     return sizes[1] / sizes[0], float(before.forward_kappa(after)) if own is None else own, sizes
 
 
-def _warnings(one: ProjectedOptimizer, kappa: float, state: bool) -> list[str]:
+def _warnings(one: ProjectedOptimizer, kappa: float, state: bool, batchnorm: bool) -> list[str]:
     messages = [f"{one.prefix}{text}" for name, rule in one.rules.items() for text in rule.check(name)]
     if is_driven(one.optimizer) and kappa != 1:
         messages.append(
             f"{one.prefix}a scheduler drives this {type(one.optimizer).__name__} and will set its old learning rates "
             "again: use Run(..., scheduler=scheduler), or make the scheduler anew for the new ones"
         )
-    return [*messages, *doubts(one, kappa, state)]
+    return [*messages, *doubts(one, kappa, state, batchnorm=batchnorm)]
 
 
 def _convert(

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -340,9 +341,12 @@ class Run:
     @property
     def changes(self) -> Changes:
         """The script's numbers and those of a step, with the reasons and what is left to you; print it."""
-        return Changes(
-            self.kappa, self._rule, tuple(self._rows()), tuple(self.warnings), title=self._title, remaining=self._left()
-        )
+        used = [pair for one in self._optimizers for pair in one.families]
+        varies = "schedule" if self._schedulers else ""
+        return Changes.made(
+            self.kappa, self._rule, self._rows(), self.warnings, optimizers=used, varies=varies,
+            batchnorm=bool(self._norms.layers), title=self._title, remaining=self._left(),
+        )  # fmt: skip
 
     @property
     def _title(self) -> str:
@@ -387,7 +391,8 @@ class Run:
         table = format_table(("quantity", "yours", "a step's", "why"), rows, right=("yours", "a step's"), width=80)
         left = [f"left to you: {text}" for text in self._left()]
         said = [f"warning: {text}" for text in self.warnings]
-        return "\n".join([f"{self._title}, rule {self._rule.name}", "", table, *said, *left])
+        evidence = (fill(text, 80) for text in self.changes.evidence)
+        return "\n".join([f"{self._title}, rule {self._rule.name}", "", table, *said, *left, *evidence])
 
     def __repr__(self) -> str:
         names = ", ".join(type(one.optimizer).__name__ for one in self._optimizers)
@@ -449,7 +454,8 @@ class Run:
         if kappa in self._doubted or len(self._doubted) >= _DOUBTED:
             return []
         self._doubted.add(kappa)
-        return [message for one in self._optimizers for message in doubts(one, kappa)]
+        batchnorm = bool(self._norms.layers)
+        return [message for one in self._optimizers for message in doubts(one, kappa, batchnorm=batchnorm)]
 
     def _warn(self, message: str) -> None:
         if message not in self.warnings:
