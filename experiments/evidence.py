@@ -36,20 +36,23 @@ _KINDS = ("muon", "lion", "signum", "lamb", "signsgd")
 #: What the studies train: for each net, how the names of its studies begin; the longest that fits counts.
 NETS: Mapping[str, Sequence[str]] = {
     "MLP": (
-        *(f"{study}-mlp" for study in _SMALL), "floors-digits", "digits-switch", "momentum-lion-digits",
+        *(f"{study}-mlp" for study in _SMALL), "floors-digits", "digits-switch", "forecast-digits",
+        "momentum-lion-digits",
         "momentum-muon-digits", *(f"momentum-default-{kind}-mlp" for kind in _KINDS),
     ),
     "MLP with plain momentum": ("momentum-muon-plain-digits",),
     "conv net": (
-        *(f"{study}-convnet" for study in _SMALL), "noise-dominates", "bias-correction", "rates-convnet",
+        *(f"{study}-convnet" for study in _SMALL), "noise-", "bias-", "rates-convnet", "previous-moment",
         *(f"momentum-default-{kind}-convnet" for kind in _KINDS),
     ),
-    "ResNet-8": ("stability-resnet8",),
+    "ResNet-8": ("stability-resnet8", "svag-warm"),
+    "ResNet-50": ("tiny-imagenet", "imagenet"),
     "ResNet-56": ("cifar10-resnet56",),
     "VGG-16": ("cifar10",),
     "VGG-16 with eps 1e-30": ("cifar10-vgg16-adam-eps", "cifar10-vgg16-rmsprop-eps"),
     "tiny GPT": (
-        *(f"{study}-gpt" for study in _SMALL[2:]), "floors-gpt-tiny", "gpt-tiny", "gpt-check", "far-from-scratch",
+        *(f"{study}-gpt" for study in _SMALL[2:]), "floors-gpt-tiny", "gpt-tiny", "gpt-check",
+        "far-gpt", "forecast-gpt", "horizon",
         "rates-gpt", *(f"momentum-default-{kind}-gpt" for kind in _KINDS),
     ),
     "GPT": ("floors-gpt", "gpt", "sooner", "one-gpu", "momentum-lion", "momentum-muon", "muon-ratio"),

@@ -12,7 +12,7 @@ from rootscale.batch_size import BatchSize
 from rootscale.changes import Change, Changes
 from rootscale.format import show
 from rootscale.messages import say
-from rootscale.rules import Rule, get_rule, is_rule
+from rootscale.rules import RULES, Rule, get_rule
 from rootscale.sizes import show_samples
 from rootscale.units import Number
 
@@ -62,7 +62,7 @@ def _tuned(plan: Plan, rule: Rule) -> Plan:
     if plan.tuned is None or plan.tuned[1] != rule.name:
         return plan
     first, name = plan.tuned
-    return first if is_rule(rule.key) and get_rule(name, plan.optimizer.name) == rule else plan
+    return first if rule.key in RULES and get_rule(name, plan.optimizer.name) == rule else plan
 
 
 def _at(plan: Plan, size: BatchSize, rule: Rule) -> Plan:

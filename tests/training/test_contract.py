@@ -150,8 +150,9 @@ def test_nothing_is_looked_at_any_more_after_some_steps():
 def test_small_changes_and_fresh_runs_are_not_looked_at():
     loop = Loop(0)
     loop.run.batch_size = 32  # nothing has been averaged yet
-    assert loop.run._optimizers[0].before_step is None
+    assert loop.run._optimizers[0].before_step.__name__ == "_first", "it only says what was measured from scratch"
     loop.train(WARM)
+    assert loop.run._optimizers[0].before_step is None
     loop.run.batch_size = 40
     assert loop.run._optimizers[0].before_step is None
 

@@ -880,7 +880,7 @@ def test_eps_is_compared_with_v_in_the_units_of_the_same_batch_size():
     for _ in range(16):
         optimizer.step()
     run = Run(optimizer, tuned_at=8)
-    for size in (128, 32, 8, 2, 64):
+    for size in (128, 32, 8, 2, 32, 64):
         run.batch_size = size
     assert not run.warnings
 

@@ -82,7 +82,8 @@ class Contract:
         self._ratios, self._moments, self._change, self._size = [], None, change, size
         self._began = self._optimizer.steps
         watched = max(change, 1 / change) >= _LEAST and bool(self._optimizer.optimizer.state)
-        self._optimizer.before_step = self._look if watched else self._first
+        began = bool(self._optimizer.optimizer.state)
+        self._optimizer.before_step = self._look if watched else None if began else self._first
 
     def _first(self) -> None:
         """Say what was measured of runs that start at a larger batch; a state may be loaded until the first step."""

@@ -41,12 +41,12 @@ def doubts(
     if kappa == 1:
         return []
     messages: dict[str, None] = {}
-    for name, rule in optimizer.families:
-        messages |= dict.fromkeys(beyond(name, rule, kappa / optimizer.kappa, batchnorm))
     for _, group, projection in optimizer.groups():
         values = projection.values(group)
         short = projection.rule.check_averages(kappa, values.get("beta1", 0.0), values.get("beta2"))
         messages |= dict.fromkeys((*short, *_adafactors_bound(group, projection, kappa)))
+    for name, rule in optimizer.families:
+        messages |= dict.fromkeys(beyond(name, rule, kappa / optimizer.kappa, batchnorm))
     looks = [*(_eps_dominates(optimizer) if eps else ()), *(_leaves_format(optimizer, kappa) if state else ())]
     return [f"{optimizer.prefix}{text}" for text in (*messages, *looks)]
 
