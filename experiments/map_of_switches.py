@@ -14,9 +14,10 @@ several studies have counts once.
 Cost. Ten minutes on a core of a CPU.
 
 Finding. Contradicted (21 switches, n = 8 to 16): fitted without a net, the two numbers are within a factor of two less
-often than kappa alone (results/README.md has the counts). The tiny GPT is past its noise scale and near its edge at 16 times, and hardly off;
-the conv net is neither, and far off. What predicts best was found afterwards and is no hypothesis: the number of steps
-that are left. So the names of the nets stay in the table of evidence, and no run is put on this map.
+often than kappa alone (results/README.md has the counts). The tiny GPT is past its noise scale and near its edge at 16
+times, and hardly off; the conv net is neither, and far off. What predicts best was found afterwards and is no
+hypothesis: the number of steps that are left. So the names of the nets stay in the table of evidence, and no run is put
+on this map.
 
     python experiments/map_of_switches.py --data FOLDER                    measure, and write results/map.json
 """
