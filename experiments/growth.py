@@ -40,9 +40,6 @@ GPTs are not run.
 Deviation. In a first run all images of a batch had one shift, so that the noise of a batch did not average out; `Grow`
 and both ramps ended .2 to .35 higher there. Each image has a shift of its own since then, and those data were replaced.
 
-Finding. On the conv net (n = 8) no arm is shown to be as good within .02 nats. `Grow`, its stages, the fixed ramp and
-the large batch end .11 to .27 higher; Seesaw and the late switch are undecided. The GPT and Muon are not run yet.
-
     rootscale study experiments/growth.py --net gpt --data FOLDER
     rootscale study experiments/growth.py --net gpt-6 --device cuda --data FOLDER
 """
