@@ -30,12 +30,12 @@ evaluation.
 
 Cost. About 70 minutes of one core for ``--net gpt``, 10 for ``--net convnet``, 35 for ``--net muon``.
 
-Finding (conv net, n = 8, difference of the last validation loss from the small batch's .593). `Grow` ends .014 +- .007
+Finding (conv net, n = 8, difference of the last validation loss from the small batch's .593). `Grow` ends .014 ± .007
 lower, in 9 % of the steps and 25 % of the seconds: (1) is undecided, since it may be more than .02 lower. The learning
-rate alone at its stages ends alike (+.000 +- .006), a fixed ramp lower (-.021 +- .004), Seesaw alike (-.006 +- .004, 71 %
-of the seconds), a late switch a little higher (+.011 +- .002, 71 %). (5) is contradicted: the large batch from the start
-ends .040 +- .006 higher at the tuned learning rate, but .011 +- .006 lower at 4 times it, in 16 % of the seconds. (4)
-is not met on a net this small: measuring took 11 ± 9 % (95 %) of the seconds of `Grow`, against the same stages without
+rate alone at its stages ends alike (+.000 ± .006), a fixed ramp lower (-.021 ± .004), Seesaw alike (-.006 ± .004, 71 %
+of the seconds), a late switch a little higher (+.011 ± .002, 71 %). (5) is contradicted: the large batch from the start
+ends .040 ± .006 higher at the tuned learning rate, but .011 ± .006 lower at 4 times it, in 16 % of the seconds. (4) is
+not met on a net this small: measuring took 11 ± 9 % (95 %) of the seconds of `Grow`, against the same stages without
 it. The GPTs are not run.
 
 Deviation. In a first run all images of a batch had one shift, so that the noise of a batch did not average out; `Grow`
