@@ -75,7 +75,7 @@ def digest(notebook: Notebook) -> str:
 def stale(path: Path) -> bool:
     """Return whether what a notebook shows is of other code than it has."""
     notebook = load(path)
-    return notebook["metadata"].get("code") != digest(notebook)
+    return bool(notebook["metadata"].get("code") != digest(notebook))
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
