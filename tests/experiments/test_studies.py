@@ -112,7 +112,7 @@ SMOKE = (
     "ablations --net mlp --start switch", "bias_correction", "cifar10_ablations", "cifar10_factors",
     "cifar10_scaling --net vgg16 --optimizer adam --recipe house --eps 1e-8", "cifar10_svag --optimizer adam",
     "cifar10_switch", "cifar10_vk", "digits_svag_start --optimizer adam", "digits_switch --net digits-switch-ema",
-    "far_from_scratch --beta2 0.95", "floors --problem digits --betas 95", "forecast --net digits",
+    "elastic", "far_from_scratch --beta2 0.95", "floors --problem digits --betas 95", "forecast --net digits",
     "growth --net convnet", "horizon --times 1", "imagenet --images tiny", "language_scaling --setting enwik8",
     "language_svag --setting tiny", "language_switch --setting tiny", "momentum --kind lion-digits",
     "momentum_default --net mlp --kind lion --tune", "noise_dominates --optimizer adam --eps 1e-8", "one_gpu",
