@@ -196,8 +196,8 @@ def test_a_driver_that_was_killed_is_started_again(tmp_path):
     address = ray.get_runtime_context().gcs_address
     command = [os.sys.executable, "-W", "ignore", str(program), address, str(folder)]
     driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    limit = time.monotonic() + 120
-    while not list(folder.glob("*/*/checkpoint.pt")) and time.monotonic() < limit:
+    limit = time.monotonic() + 200
+    while driver.poll() is None and not list(folder.glob("*/*/checkpoint.pt")) and time.monotonic() < limit:
         time.sleep(0.005)
     assert driver.poll() is None, "it has ended before it could be killed"
     driver.kill()
@@ -210,7 +210,7 @@ def test_a_driver_that_was_killed_is_started_again(tmp_path):
 
 
 DRIVER = """
-import sys
+import os, sys
 import ray
 from problems import make
 from rootscale import Adam, Plan
@@ -218,13 +218,14 @@ from rootscale.integrations.executors import OnRay
 from rootscale.lab import Here, Settings, Store, Variant
 from swept import sweep
 
-task, variants = make(Plan(Adam(2e-3, 0.98, 0.998), batch_size=4, steps=1500)), [Variant(), Variant(4)]
-settings = Settings(grid=tuple(range(1600, 6001, 400)), switch_at=1600)
-ray.init(address=sys.argv[1], log_to_driver=False)
+task, variants = make(Plan(Adam(2e-3, 0.98, 0.998), batch_size=4, steps=600)), [Variant(), Variant(4)]
+settings = Settings(grid=tuple(range(800, 2401, 400)), switch_at=800)
+environment = {"PYTHONPATH": os.environ["PYTHONPATH"]}
+ray.init(address=sys.argv[1], log_to_driver=False, runtime_env={"env_vars": environment})
 found = sweep(task, variants, seeds=[0, 1], settings=settings, store=Store(sys.argv[2], checkpoint_every=0.0),
               execute=OnRay())
 expected = sweep(task, variants, seeds=[0, 1], settings=settings, execute=Here())
-same = all(abs(a.values[n] - found.trajectories[v].values[n]).max() < 1e-9
+same = all(abs(a.values[n] - found.trajectories[v].values[n]).max() <= 1e-9 * abs(a.values[n]).max()
            for v, a in expected.trajectories.items() for n in a.names)
 print("equal" if same else "other")
 """

@@ -131,7 +131,7 @@ def test_a_deadline_counts_from_now():
 
 
 def test_the_default_is_a_process_for_each_core_but_for_a_gpu():
-    assert default_executor("cuda") == Here()
+    assert default_executor("mps") == Here()
     assert default_executor("cpu") == (Forked() if can_fork() else Here())
     if can_fork():
         assert Forked().workers() == len(os.sched_getaffinity(0))
