@@ -7,7 +7,6 @@ import signal
 import subprocess
 import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -228,39 +227,4 @@ expected = sweep(task, variants, seeds=[0, 1], settings=settings, execute=Here()
 same = all(abs(a.values[n] - found.trajectories[v].values[n]).max() <= 1e-9 * abs(a.values[n]).max()
            for v, a in expected.trajectories.items() for n in a.names)
 print("equal" if same else "other")
-"""
-
-
-def test_a_run_has_all_its_gpus_to_itself(tmp_path):
-    """Ray hands out numbers of GPUs whether there are any: three, of which a run takes two, make one run at a time."""
-    program = tmp_path / "program.py"
-    program.write_text(GANG)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in os.sys.path if path)}
-    command = [os.sys.executable, "-W", "ignore", str(program), str(tmp_path / "runs")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    spans = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    assert len(spans) == 4
-    assert all(len(visible.split(",")) == 2 for _, _, visible in spans)
-    assert all(before[1] <= after[0] for before, after in pairwise(spans))
-
-
-GANG = """
-import json, math, os, sys, time
-from pathlib import Path
-import ray
-from rootscale.integrations.executors import OnRay
-from rootscale.lab import Loop, check
-
-def train(batch_size, seed, log):
-    began = time.time()
-    for samples in range(batch_size, 401, batch_size):
-        log(samples=samples, loss=math.exp(-samples / 100) + 1e-3 * math.sin(seed))
-    time.sleep(0.3)
-    (log.folder / "gpus").write_text(json.dumps([began, time.time(), os.environ["CUDA_VISIBLE_DEVICES"]]))
-
-ray.init("local", num_cpus=4, num_gpus=3, include_dashboard=False, log_to_driver=False)
-check(Loop("gang", train, 4), [4], seeds=2, store=sys.argv[1], execute=OnRay(gpus=2))
-for path in Path(sys.argv[1]).rglob("gpus"):
-    print(path.read_text())
 """
