@@ -55,7 +55,7 @@ class Job:
         begun = time.process_time()
         for _ in range(number):
             for x in torch.randint(256, (2, MICRO, LENGTH + 1)):
-                (F.cross_entropy(self.model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()) / 2).backward()
+                (F.cross_entropy(self.model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()) / 2).backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.optimizer.zero_grad()
             if self.grow is not None:
