@@ -188,11 +188,12 @@ def sharded_state():
 def growth():
     """Ranks whose gradients differ, and whose workers have read ahead differently, decide alike."""
     torch.manual_seed(0)
-    net = nn.Linear(2, 1).double()
+    net = DistributedDataParallel(nn.Linear(2, 1).double())
     optimizer = torch.optim.Adam(net.parameters(), lr=0.0)
     sampler = ScheduledSampler(400, 8, shuffle=False)
     run = ScheduledRun(sampler, optimizer)
     grow = Grow(run, every=1, most=16, process_group=dist.group.WORLD)
+    torch.manual_seed(1 + dist.get_rank())  # the noise of a rank is its own
     x = torch.randn(400, 2, dtype=torch.float64)
     for places in run.batches(sampler):
         (net(x[places]) - 5 * torch.randn(len(places), 1, dtype=torch.float64)).square().mean().backward()

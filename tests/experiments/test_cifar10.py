@@ -114,22 +114,22 @@ def test_the_scaling_experiments_follow_the_authors_at_the_papers_batch_sizes():
 def test_each_factor_has_its_own_base():
     (study,) = studies("cifar10_factors", smoke=True)
     labels = [arm.label for arm in study.arms]
-    assert labels[:4] == ["house, B = 16", "house, B = 64", "decays, B = 16", "decays, B = 64"]
+    assert labels[:4] == ["house, B = 16", "house, B = 1,024", "decays, B = 16", "decays, B = 1,024"]
     assert "BatchNorm groups, B = 16" not in labels, "it would be the house's"
     changed = {arm.label: arm.run for arm in study.arms}
-    house = changed["house, B = 64"]
-    assert changed["decays, B = 64"].plan.schedule.milestones != house.plan.schedule.milestones
-    assert changed["decays, B = 64"].plan.optimizer == house.plan.optimizer
-    assert changed["bias correction, B = 64"].plan.optimizer.name == "adam"
-    assert changed["bias correction, B = 64"].plan.schedule == house.plan.schedule
-    assert changed["all three, B = 64"].plan.schedule == changed["decays, B = 64"].plan.schedule
-    assert {m.group for m in changed["BatchNorm groups, B = 64"].model().modules() if hasattr(m, "group")} == {16}
+    house = changed["house, B = 1,024"]
+    assert changed["decays, B = 1,024"].plan.schedule.milestones != house.plan.schedule.milestones
+    assert changed["decays, B = 1,024"].plan.optimizer == house.plan.optimizer
+    assert changed["bias correction, B = 1,024"].plan.optimizer.name == "adam"
+    assert changed["bias correction, B = 1,024"].plan.schedule == house.plan.schedule
+    assert changed["all three, B = 1,024"].plan.schedule == changed["decays, B = 1,024"].plan.schedule
+    assert {m.group for m in changed["BatchNorm groups, B = 1,024"].model().modules() if hasattr(m, "group")} == {16}
 
 
 def test_only_the_runs_of_fp32_leave_bfloat16_on_a_gpu():
     (study,) = studies("cifar10_factors", smoke=True, device="cuda")
     setups = {arm.label: (arm.settings or study.settings).setup for arm in study.arms}
-    assert {label for label, setup in setups.items() if not setup.amp} == {"fp32, B = 16", "fp32, B = 64"}
+    assert {label for label, setup in setups.items() if not setup.amp} == {"fp32, B = 16", "fp32, B = 1,024"}
     assert all(setup.fast and setup.device == "cuda" for setup in setups.values())
 
 

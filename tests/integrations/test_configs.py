@@ -1149,7 +1149,7 @@ def test_json_has_the_new_text_and_every_reason(tmp_path, capsys):
     assert data["format"] == "torchtitan"
     assert data["values"]["optimizer.lr"] == 6e-4
     assert tomllib.loads(data["text"])["optimizer"]["lr"] == 6e-4
-    assert {"name": "optimizer.lr", "status": "theorem"}.items() <= data["changes"][0].items()
+    assert {"name": "optimizer.lr", "status": "derived"}.items() <= data["changes"][0].items()
 
 
 def test_the_command_is_quick_to_start():

@@ -34,6 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),  # Lightning's: few workers, other folders, short epochs
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*"),  # torch's, on account of Lightning
     pytest.mark.filterwarnings("error::rootscale.changes.ScalingWarning"),
+    pytest.mark.filterwarnings("ignore:.*times the batch that was tuned.*"),  # tests/test_evidence.py looks at it
 ]
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 

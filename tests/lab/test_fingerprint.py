@@ -237,7 +237,7 @@ def test_an_outdated_run_is_made_anew_which_is_said_and_the_old_one_is_kept(tmp_
     assert made(other) == pytest.approx(first / 2, rel=0.1)
     (note,) = notes
     assert note == (
-        "B = 16: the stored runs were made with another loss in evaluation mode, loss, gradient; they are kept, and "
+        "B = 16: the stored runs were made with another loss in evaluation mode, loss, gradient; they stay, and "
         "new ones are made"
     )
     assert sorted(path.name for path in tmp_path.glob("*/*/")) == ["seeds-0-1", "seeds-0-1-version-2"]

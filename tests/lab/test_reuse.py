@@ -60,7 +60,7 @@ def test_a_module_that_the_script_imports_counts_as_the_script_does(words, tmp_p
     (tmp_path / "package" / "deep.py").write_text("FACTOR = 1.5\n")
     said = again(words, capsys)
     assert "All 4 runs are new." in said.out
-    assert "the stored runs were made with another module package.deep; they are kept" in said.err
+    assert "the stored runs were made with another module package.deep; they stay" in said.err
     (tmp_path / "package" / "deep.py").write_text("FACTOR = 1.0\n")
     assert "4 of 4 runs were there already" in again(words, capsys).out
 

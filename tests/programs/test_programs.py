@@ -26,7 +26,11 @@ PROGRAMS = {
     "muon": (256, 640, 16, (4, 1)),
 }
 #: Runs scripts in a fresh process, one after the other: torch is imported once.
-FRESH = "import runpy, sys\nfor sys.argv in eval(sys.argv[1]): runpy.run_path(sys.argv[0], run_name='__main__')"
+FRESH = (
+    "import runpy, sys, warnings\n"
+    "warnings.filterwarnings('ignore', '.*times the batch at once')\n"  # of Muon, which tests/test_evidence.py looks at
+    "for sys.argv in eval(sys.argv[1]): runpy.run_path(sys.argv[0], run_name='__main__')"
+)
 _MARK = re.compile(r"  # \[(\w+)\]$")
 
 

@@ -1,9 +1,6 @@
 """Optimizers of libraries, live where the library is here, and by their names and keys where it is not."""
 
-import re
-import shlex
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -353,26 +350,6 @@ def test_a_class_of_a_known_name_with_another_state_is_refused():
 
     with pytest.raises(ValueError, match="state has momentum, which lion has not"):
         rescale_(trained(Lion(parameters())), 4)
-
-
-def one_liners():
-    page = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
-    block = re.search(r"```console\n(.*?)```", page, re.DOTALL)[1]
-    return [one.split("\n", 1) for one in block.removeprefix("$ ").split("\n$ ")]
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_lines_of_the_page_print_what_it_says(number, capsys):
-    command, shown = one_liners()[number]
-    _, flag, code = shlex.split(command)
-    assert flag == "-c"
-    if "bitsandbytes" in code:
-        pytest.importorskip("bitsandbytes")
-    exec(code, {})
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    wanted = [line for line in shown.splitlines() if line != "..."]
-    assert len(wanted) >= 2
-    assert all(line in printed for line in wanted)
 
 
 def test_every_library_class_is_a_row():

@@ -202,7 +202,7 @@ def values_of(plan: Plan) -> dict[str, float]:
     """Return the values of a plan as options of a script have them.
 
     >>> from rootscale import AdamW
-    >>> values_of(Plan(AdamW(eta=1e-3), batch_size=4, steps=100).at(16))["lr"]
+    >>> values_of(Plan(AdamW(eta=1e-3), batch_size=4, steps=1000).at(16))["lr"]
     0.002
     """
     found: dict[str, float] = {}

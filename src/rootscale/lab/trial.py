@@ -54,6 +54,7 @@ class _Stage(NamedTuple):
 class Trial:
     """A run under way.
 
+    >>> from rootscale.lab import Settings
     >>> from rootscale.lab.tasks import digits
     >>> task = digits()
     >>> run = Trial(task, Variant(kappa=4), [0, 1], Settings(grid=(0, 320, 640)))

@@ -160,8 +160,8 @@ def solve(
 ) -> Trajectory:
     """Return test functions of the solution of an SDE at requested times.
 
-    >>> from rootscale.theory import NGOS, Paths, SaveAt, SGDState, quadratic
-    >>> from rootscale.theory.equations import SGDSDE
+    >>> from rootscale.theory import NGOS, Paths, SaveAt, quadratic
+    >>> from rootscale.theory.equations import SGDSDE, SGDState
     >>> ornstein_uhlenbeck = SGDSDE(NGOS(quadratic([1.0]), sigma=1.0), sigma0=0.5)
     >>> x0 = SGDState(torch.full((1, 1), 2.0, dtype=torch.float64))
     >>> save = SaveAt([1.0], {"theta": lambda x: x.theta[:, 0]})
