@@ -17,7 +17,12 @@ h < .1 and errors of at least 5 standard errors. Seed 0. Starting points and con
 were chosen after looking at errors, for leading coefficients that are not near zero: the theorems bound the error and
 do not say that its leading term dominates at the steps that can be afforded. Elsewhere orders of .4 to 2 were seen.
 
-Cost. Half an hour of a core; each setting is stored when it is finished, and not made again.
+Cost. Ten minutes of a core; each setting is stored when it is finished, and not made again.
+
+Finding (n = 5,000 to 20,000 paths a setting; results/README.md has each). The theorems' orders are .86 to 1.14 in 23 of
+24 settings, SVAG's .92 to 1.09 in 23 of 24, and those of decay, momentum and schedules .83 to 1.13 in 73 of 75; the
+others could not be resolved. SVAG on skewed noise is lower than claimed, .66 to .97 (9 of 12 resolved). Skewness halves
+the order of RMSprop and Adam (.41 to .54); for SGD nothing was resolved. What must fail fails.
 
     python experiments/weak_orders.py --processes 2
 """
