@@ -1,4 +1,4 @@
-"""What holds a run's numbers: plans, configurations, arguments, states and checkpoints, all read and written by path.
+"""What holds a run's numbers in a file or a call: configurations, arguments and checkpoints, read and written by path.
 
 A `Document` has ``get``, ``set`` and ``paths``. `convert` visits the quantities of one: it reads each, converts it by
 a rule, rounds what has to be whole, and reports it as a `Change`. `commit` writes such changes, or takes all of them

@@ -2,7 +2,7 @@
 
 ``evidence.csv`` beside this module has a row for each run that was compared with the run it should be. It is written
 from the stored studies by ``experiments/evidence.py`` and by nothing else, and every statement about how far a rule
-holds is made from it: warnings, the last line of a table, the calculator, the table in the README.
+holds is made from it: warnings, the last line of a table, the calculator, the table in docs/how-far.md.
 
 A *case* is a net, an optimizer with its betas and a kappa; where several studies have one, it counts once.
 """

@@ -236,4 +236,4 @@ def test_a_second_check_waits_for_the_run_of_the_first_and_says_whom_for(tmp_pat
     first.end()
     first.wait()
     (tmp_path / "hang").unlink()
-    assert second.wait(240) == 0
+    assert second.wait(60) == 0

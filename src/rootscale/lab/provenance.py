@@ -13,12 +13,17 @@ import torch
 from rootscale._version import __version__
 
 
+def device_of(name: str) -> torch.device:
+    """Return the device of this name, which another machine may have."""
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device must be one of torch, such as cpu or cuda, got {name!r}") from None
+
+
 def device_here(device: str) -> torch.device:
     """Return the device of this name, which has to be one of this machine's."""
-    try:
-        here = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device must be one of torch, such as cpu or cuda, got {device!r}") from None
+    here = device_of(device)
     if here.type == "cuda":
         try:
             torch.cuda.get_device_name(here)

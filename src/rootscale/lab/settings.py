@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
+from rootscale.lab.provenance import device_of
 
 #: Of the time of a check, the most that is spent on measuring, if nothing else is asked for.
 SHARE = 0.2
@@ -105,10 +105,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         _at_least_one(self, "micro")
-        try:
-            torch.device(self.device)
-        except RuntimeError:
-            raise ValueError(f"device must be one of torch, such as cpu or cuda, got {self.device!r}") from None
+        device_of(self.device)
 
 
 @dataclass(frozen=True)
